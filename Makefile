@@ -15,7 +15,8 @@ ON_OLD_BROKERS := contract/test_log_contract.py integration/test_old_broker.py i
 # how many tests run at a time, each of the processes with a broker and a Spark session of its own (1.5 GB)
 WORKERS ?= 2
 
-.PHONY: help setup setup-spark43 demo test test-cluster test-docker test-old-broker test-spark43 test-all lint format types contracts contract \
+.PHONY: help setup setup-spark43 demo test test-faults test-matrix test-cluster test-docker test-old-broker test-rest test-spark43 test-all lint format \
+        types contracts contract \
         check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
@@ -27,8 +28,17 @@ setup: ## everything that is needed, into .venv and a cache of jars; the second 
 demo: setup ## the whole thing at work, in a few minutes
 	@$(PY) examples/demo.py
 
-test: setup ## every test that this machine can run
-	@$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+test: setup ## tier 1: units, contracts, properties, real brokers, each way through Spark once
+	@$(PYTEST) --tier test -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-faults: setup ## tier 2: kills, chaos, fencing, a cluster, hostile input
+	@$(PYTEST) --tier faults -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-matrix: test-rest test-spark43 test-old-broker ## tier 3: these three, one after the other
+.NOTPARALLEL: test-matrix
+
+test-rest: setup ## of tier 3: all else on Spark, S3, databases, tables, Docker, on the versions of .venv
+	@$(PYTEST) --tier matrix -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-docker: setup ## the tests that need a Docker engine, with the engine that is there; no skips
 	@$(PYTEST) -m docker --no-skips $(ARGS)
@@ -48,7 +58,7 @@ test-old-broker: setup ## the log and jobs on Kafka 3.0.0, the oldest that works
 		$(PYTEST) --broker $$one tests/integration/test_old_broker.py -k broker_of_the_run || exit 1; done
 	@$(PYTEST) --broker 3.0.0-kraft -m "kafka and not docker" $(addprefix tests/,$(ON_OLD_BROKERS)) $(ARGS)
 
-test-all: setup ## every test there is; a skip is a failure (needs a Docker engine)
+test-all: setup ## every test of all tiers; a skip is a failure (needs a Docker engine)
 	@$(PYTEST) --no-skips $(ARGS)
 
 lint: setup ## ruff: rules and format
@@ -66,10 +76,10 @@ types: setup ## mypy and pyright, both strict
 contracts: setup ## who may import whom
 	@.venv/bin/lint-imports
 
-contract: setup ## which test shows which clause of docs/contract.md, and whether one has none
+contract: setup ## which test shows which clause of docs/contract.md, in which tier, and whether one has none
 	@$(PY) tests/contract_table.py $(ARGS)
 
-check: lint types contracts test ## lint, types, contracts and tests
+check: lint types contracts contract test ## lint, types, contracts and the tests of tier 1
 
 coverage: setup ## which lines and branches the tests reach
 	@$(PY) -m coverage run -m pytest $(ARGS)
@@ -100,7 +110,7 @@ fencing: setup ## two drivers on a real broker, one stands still at a step, the 
 	@cd tests && ../$(PY) -m chaos.fencing $(ARGS)
 
 simulate: setup ## random schedules of a whole job, in memory; ARGS="--seconds 600" for longer, "--seed N" for one again
-	@$(PY) -m coordlog.testing.simulate $(ARGS)
+	@cd tests && ../$(PY) -m simulation $(ARGS)
 
 clean: ## removes what make made; the cache of jars stays
 	@rm -rf .venv .venv-spark43 .venv-mutants .setup* build dist *.egg-info .coverage htmlcov \

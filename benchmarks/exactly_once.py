@@ -62,7 +62,7 @@ def measure_batches(
         given = Batch(job_id=name, driver_id="bench", key=key, sink="sink")
         files.settle(files.stage(batch, given), given)
 
-    with exactly_once(job=name, log=log, sink=ParquetSink(folder / "once")) as once:
+    with exactly_once(job_id=name, log=log, sink=ParquetSink(folder / "once")) as once:
         ways: dict[str, Write] = {"plain": plain, "files": files_alone, "once": once}
         taken: dict[str, list[float]] = {way: [] for way in ways}
         context = spark.sparkContext

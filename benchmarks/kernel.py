@@ -16,12 +16,13 @@ from typing import Final
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     AttemptRegistered,
-    EventAckArrived,
-    EventArrived,
+    FromAttempt,
     SendEvent,
     Start,
 )
 from coordlog.kernel.step import act, step
+from coordlog.messages import AckEvent, Register
+from coordlog.messages import SendEvent as SendReport
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import projection_of
@@ -134,8 +135,8 @@ def _started(config: KernelConfig, subtasks: int) -> JobState:
     )
     state = step(config, state, Start(), _NOW_US).state
     for subtask in range(subtasks):
-        task = AttemptRegistered(
-            connection_id=subtask,
+        task = Register(
+            driver_id="benchmark",
             subtask=subtask,
             stage_run=0,
             task_attempt_id=subtask,
@@ -143,7 +144,8 @@ def _started(config: KernelConfig, subtasks: int) -> JobState:
             host="memory",
             pid=0,
         )
-        state = step(config, state, task, _NOW_US).state
+        given = AttemptRegistered(connection_id=subtask, message=task)
+        state = step(config, state, given, _NOW_US).state
     return _run_events(config, state, 1)
 
 
@@ -161,9 +163,7 @@ def _run_events(
     subtasks, first = state.parallelism, state.next_event_id
     for number in range(count):
         subtask = number % subtasks
-        arrived = EventArrived(
-            subtask=subtask,
-            attempt_number=0,
+        report = SendReport(
             operator_id=_OPERATOR,
             event_id=number,
             last_barrier=-1,
@@ -178,13 +178,9 @@ def _run_events(
             payload=_ORDER_BYTES,
             is_loss_tolerant=False,
         )
-        acked = EventAckArrived(
-            subtask=subtask,
-            attempt_number=0,
-            operator_id=_OPERATOR,
-            event_id=first + number,
-            last_barrier=-1,
-        )
+        ack = AckEvent(operator_id=_OPERATOR, event_id=first + number, last_barrier=-1)
+        arrived = FromAttempt(subtask=subtask, attempt_number=0, message=report)
+        acked = FromAttempt(subtask=subtask, attempt_number=0, message=ack)
         steps = [step(config, state, arrived, _NOW_US)]
         steps.append(act(config, steps[-1].state, answer, _NOW_US))
         steps.append(step(config, steps[-1].state, acked, _NOW_US))

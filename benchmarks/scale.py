@@ -102,7 +102,7 @@ class _Provider(CoordinatorProvider):
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
         self.newest = context
-        return _Coordinator()
+        return _Coordinator(context)
 
 
 def _chain(provider: _Provider) -> Chain:

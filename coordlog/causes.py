@@ -1,4 +1,4 @@
-"""What led to an error, and whether trying again can help."""
+"""Causes of an error, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -27,55 +27,56 @@ __all__ = [
 ]
 
 OUT_OF_SPACE: Final = "out of space"
-"""Why trying again cannot help, as records and `JobFailedError.final` say it: space does not come back by a restart."""
+"""`final` in records and in `JobFailedError` for a full destination, disk or quota: a restart frees no space."""
 
 MOVED: Final = "moved"
-"""The same of a job that goes on elsewhere."""
+"""`final` for a job that goes on elsewhere."""
 
 UNFIT_WORKERS: Final = "the workers cannot load the job"
-"""The same of a job whose modules cannot be imported by its workers."""
+"""`final` for a job whose workers cannot import its modules."""
 
 NO_SINK: Final = "no sink"
-"""The same of a coordinator that commits and has no sink."""
+"""`final` for a coordinator that commits and has no sink."""
 
 MISFIT: Final = "misfit"
-"""The same of rows that do not fit the schema of their destination: they are the same rows the next time."""
+"""`final` for rows that are incompatible with the schema of their destination: a retry has the same rows."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def final_of(error: BaseException) -> str:
-    """Why trying again cannot help; empty where it may."""
+    """Reason why a retry cannot help; empty if it may."""
     if is_out_of_space(error):
         return OUT_OF_SPACE
-    for one in chain_of_causes(error):
-        if isinstance(one, JobMovedError):
+    for cause in chain_of_causes(error):
+        if isinstance(cause, JobMovedError):
             return MOVED
-        if isinstance(one, NoSinkError):
+        if isinstance(cause, NoSinkError):
             return NO_SINK
-        if isinstance(one, DestinationMisfitError):
+        if isinstance(cause, DestinationMisfitError):
             return MISFIT
     return ""
 
 
 def is_of_destination(error: BaseException) -> bool:
-    """Whether a destination refuses: the split that is read is not at fault, and its rows are not to be skipped."""
-    return any(isinstance(one, SinkError) for one in chain_of_causes(error))
+    """Whether a destination raised: the split is not at fault then, and its rows must not be skipped."""
+    return any(isinstance(cause, SinkError) for cause in chain_of_causes(error))
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a destination, a disk or a quota is full: it, or what led to it, says so."""
+    """Whether the error, or one of its causes, is a full destination, disk or quota."""
     return any(
-        isinstance(one, OutOfSpaceError) or (isinstance(one, OSError) and one.errno in _NO_SPACE)
-        for one in chain_of_causes(error)
+        isinstance(cause, OutOfSpaceError)
+        or (isinstance(cause, OSError) and cause.errno in _NO_SPACE)
+        for cause in chain_of_causes(error)
     )
 
 
 def chain_of_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what led to it, each once."""
+    """The error and its causes, newest first, each once."""
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -1,56 +1,58 @@
-"""What this package raises.
+"""Errors of this package.
 
-One tree, a leaf for each decision that a caller takes::
+One tree, with a leaf for each decision that a caller takes::
 
     CoordlogError
     ├── UsageError                 your use of the interface
-    │   ├── OptionError              an option out of range, or two that do not fit
+    │   ├── OptionError              an option out of range, or two that are incompatible
     │   ├── PayloadTypeError         a payload type without a name, doubled, or not registered
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
-    │   ├── ClosedError              a coordinator, its context or a job that has ended
+    │   ├── ClosedError              use of a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── NoSinkError              an intent of an operator without a sink
-    │   ├── CommandError             a command that this job cannot be given
-    │   │   ├── KeepError              a checkpoint that cannot be kept, or let go
+    │   ├── CommandError             a command that this job cannot take now
+    │   │   ├── SavepointError         a savepoint that cannot be taken, or released
     │   │   └── SkipError              a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
-    │   ├── TurnLimitError           a turn in which a coordinator does more than it may
-    │   └── UnresolvedError          `result()` of a future that nothing has decided yet
+    │   ├── TurnLimitError           a turn with more records, bytes or calls than its limit
+    │   └── UnresolvedError          `result()` of a future that is not decided yet
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
-    │   ├── AccessError              the broker lets nobody in like this, or not do that, or cannot be trusted
+    │   ├── AccessError              the broker refuses the connection or the operation, or is not trusted
     │   ├── TopicError               a topic that is missing, or whose settings would lose history
     │   ├── FencedError              another driver's epoch is in force
     │   ├── OffsetGapError           the log has lost records
     │   ├── OutOfRangeError          reading below its start
+    │   │   └── PrunedMeanwhileError   the log was pruned during the reading
     │   ├── AppendRefusedError       the broker will never take these records
-    │   ├── PayloadLostError         a payload that stands outside the log is missing or damaged
-    │   └── PayloadStoreError        where payloads are kept is full, or not for this user
-    │       └── PayloadStoreUnreachableError   it does not answer
-    ├── RecordError                the data in the log: offset and what is wrong with it
-    ├── RestoreError               the history does not fit this job, or cannot be restored exactly
+    │   ├── PayloadLostError         a payload that is stored outside the log is missing or damaged
+    │   └── PayloadStoreError        the payload store is full, or refuses this user
+    │       └── PayloadStoreUnreachableError   the payload store does not answer
+    ├── RecordError                data in the log: offset and problem
+    ├── RestoreError               the history is incompatible with this job, or cannot be restored exactly
     │   ├── DriverAliveError         a live driver holds the job
-    │   └── DriverUnknownError       whether a driver holds it cannot be known
+    │   └── DriverUnknownError       whether a driver holds the job cannot be known
     ├── AttemptError               one execution attempt
     │   ├── AttemptNotRunningError   an event's attempt is gone
-    │   └── FencedAttemptError       an attempt that a newer one, or its driver, has ended
+    │   └── FencedAttemptError       an attempt that a newer attempt, or its driver, has ended
+    ├── CheckpointFailedError      a checkpoint that a caller triggered has not completed
     ├── RequestError               a request to a coordinator has no answer
     │   ├── NoSuchOperatorError      no operator of that name has a coordinator
-    │   ├── NotRequestHandlerError   its coordinator answers no requests
-    │   ├── RequestRefusedError      the coordinator refuses it
-    │   ├── RequestFailedError       handling it has failed the job
-    │   ├── CoordinatorRestartingError  the coordinator is about to be made anew: ask again
-    │   └── RequestUnansweredError   its job, its driver or its time is over
+    │   ├── NotRequestHandlerError   the operator's coordinator answers no requests
+    │   ├── RequestRefusedError      the coordinator refuses the request
+    │   ├── RequestFailedError       the handling of the request has failed the job
+    │   ├── CoordinatorRestartingError  the coordinator is about to be created again: repeat the request
+    │   └── RequestUnansweredError   the request's job, driver or time is over
     ├── SourceError                an input that cannot be read
-    │   └── SourceUnavailableError   it, or what is before it, does not let itself be read now
-    ├── SinkError                  a destination that cannot be written, or is not ours
-    │   ├── DestinationMisfitError   rows that do not fit its schema: trying again cannot help
-    │   ├── JobMovedError            the job was adopted, and goes on there with another log
-    │   └── OutOfSpaceError          no space is left there
+    │   └── SourceUnavailableError   the input, or the network to it, is unavailable now
+    ├── SinkError                  a destination that cannot be written, or belongs to another job
+    │   ├── DestinationMisfitError   rows that are incompatible with its schema: trying again cannot help
+    │   ├── JobMovedError            the job was adopted, and continues there with another log
+    │   └── OutOfSpaceError          no space is left at the destination
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
-    └── EnvironmentSetupError      Java, jars, a broker, slots: what this machine lacks
+    └── EnvironmentSetupError      Java, jars, a broker or slots are missing on this machine
 
-Values are attributes, and `__str__` makes the sentence: an error crosses a process as a pickle and stays readable.
+Values are attributes, and `__str__` builds the sentence: an error crosses a process as a pickle and stays readable.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ __all__ = [
     "AppendRefusedError",
     "AttemptError",
     "AttemptNotRunningError",
+    "CheckpointFailedError",
     "ClosedError",
     "CommandError",
     "CoordinatorRestartingError",
@@ -75,7 +78,6 @@ __all__ = [
     "GatewayFullError",
     "JobFailedError",
     "JobMovedError",
-    "KeepError",
     "LogError",
     "LogUnavailableError",
     "NoSinkError",
@@ -89,12 +91,14 @@ __all__ = [
     "PayloadStoreError",
     "PayloadStoreUnreachableError",
     "PayloadTypeError",
+    "PrunedMeanwhileError",
     "RecordError",
     "RequestError",
     "RequestFailedError",
     "RequestRefusedError",
     "RequestUnansweredError",
     "RestoreError",
+    "SavepointError",
     "SinkError",
     "SkipError",
     "SourceError",
@@ -109,21 +113,21 @@ __all__ = [
 
 
 class CoordlogError(Exception):
-    """Base of everything that this package raises.
+    """Base of all errors that this package raises.
 
     Attributes:
-        retriable: Whether doing the same again later may work.
+        retriable: Whether the same operation may succeed later.
     """
 
     retriable: ClassVar[bool] = False
 
 
 class UsageError(CoordlogError):
-    """The interface was used in a way that it does not allow; the message says which."""
+    """The interface was used in a way that it does not allow; the message names it."""
 
 
 class CommandError(UsageError):
-    """A command that a job, as it stands, cannot be given; nothing was appended."""
+    """A command that a job cannot take in its present state; nothing was appended."""
 
     def __init__(self, job_id: str, problem: str, next_step: str) -> None:
         super().__init__(job_id, problem, next_step)
@@ -137,12 +141,12 @@ class SkipError(CommandError):
     """A split or an event that cannot be skipped."""
 
 
-class KeepError(CommandError):
-    """A checkpoint that cannot be kept, or let go."""
+class SavepointError(CommandError):
+    """A savepoint that cannot be taken, or released."""
 
 
 class OptionError(UsageError):
-    """An option is out of range, unknown, or does not fit another."""
+    """An option is out of range, unknown, or incompatible with another."""
 
     def __init__(self, option: str, value: object, expected: str) -> None:
         super().__init__(option, value, expected)
@@ -153,7 +157,7 @@ class OptionError(UsageError):
 
 
 class OptionsError(UsageError):
-    """Options that are out of range or do not fit: all of them, not the first."""
+    """All options that are out of range or incompatible, not only the first."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__(problems)
@@ -162,11 +166,12 @@ class OptionsError(UsageError):
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return self.problems[0]
-        return "".join([f"{len(self.problems)} options:", *(f"\n  {one}" for one in self.problems)])
+        lines = (f"\n  {problem}" for problem in self.problems)
+        return "".join([f"{len(self.problems)} options:", *lines])
 
 
 class PayloadTypeError(UsageError):
-    """A payload type has no name, stands twice, or is not registered with the job."""
+    """A payload type has no name, is listed twice, or is not registered with the job."""
 
     def __init__(self, type_name: str, problem: str) -> None:
         super().__init__(type_name, problem)
@@ -191,7 +196,7 @@ class WrongThreadError(UsageError):
 
 
 class ClosedError(UsageError):
-    """Something that has been closed was used (clause A1)."""
+    """A closed object was used (clause A1: one object per epoch or reset)."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -218,7 +223,7 @@ class GatewayFullError(UsageError):
 
 
 class NoSinkError(UsageError):
-    """An operator without a sink gives an intent, which nothing would settle (clause H4)."""
+    """An operator commits an intent and has no sink that would settle it (clause H4)."""
 
     def __init__(self, operator_id: str) -> None:
         super().__init__(operator_id)
@@ -253,7 +258,7 @@ class TooLargeError(UsageError):
 
 
 class TurnLimitError(UsageError):
-    """Coordinators do more within one turn than it may hold: most often a handler that sends again without end."""
+    """Coordinators exceed a limit of one turn: most often a handler that sends again without end."""
 
     def __init__(self, what: str, count: int, limit: int) -> None:
         super().__init__(what, count, limit)
@@ -267,7 +272,7 @@ class TurnLimitError(UsageError):
 
 
 class UnresolvedError(UsageError):
-    """A future was asked for a result that nothing has decided yet (clause C9)."""
+    """`result()` of a future was called before the result was decided (clause C9: early `result()` raises)."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -310,7 +315,7 @@ class TopicError(LogError):
 
 
 class AccessError(LogError):
-    """The broker does not let this user in, or not do that, or is not the one that is trusted."""
+    """The broker refuses this user's connection or operation, or is not trusted."""
 
     def __init__(self, log: str, problem: str, next_step: str) -> None:
         super().__init__(log, problem, next_step)
@@ -336,7 +341,7 @@ class FencedError(LogError):
 
 
 class OffsetGapError(LogError):
-    """The log acknowledged below the offset that it had reached: it has lost records."""
+    """The log acknowledged an offset below the one that it had reached: it has lost records."""
 
     def __init__(self, log: str, expected_offset: int, offset: int) -> None:
         super().__init__(log, expected_offset, offset)
@@ -366,8 +371,20 @@ class OutOfRangeError(LogError):
         )
 
 
+class PrunedMeanwhileError(OutOfRangeError):
+    """A log was pruned during a reading of all of it; `offset` is where the log began before."""
+
+    retriable: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return (
+            f"the log {self.log} began at offset {self.offset} when its reading began, and begins at offset "
+            f"{self.start_offset} now: it was pruned meanwhile; run the same command again"
+        )
+
+
 class AppendRefusedError(LogError):
-    """The broker refuses these records for good: sending them again cannot help."""
+    """The broker refuses these records for good: to send them again cannot help."""
 
     def __init__(self, log: str, problem: str) -> None:
         super().__init__(log, problem)
@@ -381,7 +398,7 @@ class AppendRefusedError(LogError):
 
 
 class PayloadStoreError(LogError):
-    """The payload store refuses: it is full, or not for this user."""
+    """The payload store is full, or refuses this user."""
 
     def __init__(self, store: str, doing: str, problem: str, next_step: str) -> None:
         super().__init__(store, doing, problem, next_step)
@@ -393,13 +410,13 @@ class PayloadStoreError(LogError):
 
 
 class PayloadStoreUnreachableError(PayloadStoreError):
-    """It did not answer, or failed in a way that may pass."""
+    """The payload store did not answer, or failed in a way that may pass."""
 
     retriable: ClassVar[bool] = True
 
 
 class PayloadLostError(LogError):
-    """A payload that records address is missing in the payload store, or is not what was kept there."""
+    """A payload that records address is missing in the payload store, or its content has changed."""
 
     def __init__(self, address: str, length: int, where: str, problem: str, next_step: str) -> None:
         super().__init__(address, length, where, problem, next_step)
@@ -426,7 +443,7 @@ class RecordError(CoordlogError):
 
 
 class RestoreError(CoordlogError):
-    """A history that this job cannot be restored from, exactly; nothing was appended (clause E9)."""
+    """A history from which this job cannot be restored exactly; nothing was appended (clause E9)."""
 
     def __init__(self, job_id: str, what: str, in_log: str, here: str, next_step: str) -> None:
         super().__init__(job_id, what, in_log, here, next_step)
@@ -455,7 +472,7 @@ class DriverAliveError(RestoreError):
 
 
 class DriverUnknownError(RestoreError):
-    """The driver of the epoch in force may live: nothing here proves that it does, or that it is gone."""
+    """The driver of the epoch in force may live: no evidence here proves that it lives, or that it is gone."""
 
     def __init__(self, job_id: str, epoch: int, driver_id: str, endpoint: str, why: str) -> None:
         CoordlogError.__init__(self, job_id, epoch, driver_id, endpoint, why)
@@ -475,7 +492,7 @@ class AttemptError(CoordlogError):
 
 
 class AttemptNotRunningError(AttemptError):
-    """An event's attempt is gone, so that the event reaches nobody (clauses B5, I2)."""
+    """An event's attempt is gone, so that the event cannot be delivered (clauses B5, I2)."""
 
     def __init__(self, subtask: int, attempt_number: int, reason: str) -> None:
         super().__init__(subtask, attempt_number, reason)
@@ -488,7 +505,7 @@ class AttemptNotRunningError(AttemptError):
 
 
 class FencedAttemptError(AttemptError):
-    """An attempt that has been told, or must assume, that it is over (clause M4)."""
+    """An attempt that was fenced, or must assume that it was (clause M4)."""
 
     def __init__(self, subtask: int, attempt_number: int, reason: str) -> None:
         super().__init__(subtask, attempt_number, reason)
@@ -496,6 +513,22 @@ class FencedAttemptError(AttemptError):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt_number} of subtask {self.subtask} is over: {self.reason}"
+
+
+class CheckpointFailedError(CoordlogError):
+    """A checkpoint that a caller triggered was aborted, or its driver ended first."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, job_id: str, checkpoint: str, reason: str) -> None:
+        super().__init__(job_id, checkpoint, reason)
+        self.job_id, self.checkpoint, self.reason = job_id, checkpoint, reason
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id}: {self.checkpoint} has not completed: {self.reason}; "
+            "trigger another once the job runs"
+        )
 
 
 class RequestError(CoordlogError):
@@ -528,7 +561,7 @@ class NotRequestHandlerError(RequestError):
 
 
 class RequestFailedError(RequestError):
-    """Handling a request raised, which fails the job globally (clause A3); what it did does not hold."""
+    """The handler of a request raised: the job fails globally, and the request's effects are void (clause A3)."""
 
     def __init__(self, operator_id: str, reason: str) -> None:
         super().__init__(operator_id, reason)
@@ -542,7 +575,7 @@ class RequestFailedError(RequestError):
 
 
 class CoordinatorRestartingError(RequestError):
-    """The coordinator is about to be made anew; nothing was done: ask again."""
+    """The coordinator is about to be created again; nothing was done: repeat the request."""
 
     retriable: ClassVar[bool] = True
 
@@ -557,7 +590,7 @@ class CoordinatorRestartingError(RequestError):
 
 
 class RequestUnansweredError(RequestError):
-    """No answer comes any more. Where the log has the `REQUEST`, it was handled."""
+    """No answer will come. If the log has the `REQUEST`, it was handled."""
 
     def __init__(self, operator_id: str, reason: str) -> None:
         super().__init__(operator_id, reason)
@@ -565,13 +598,13 @@ class RequestUnansweredError(RequestError):
 
     def __str__(self) -> str:
         return (
-            f"the request to operator {self.operator_id!r} has no answer: {self.reason}; where `coordlog history` "
-            "has its REQUEST it was handled, else ask again"
+            f"the request to operator {self.operator_id!r} has no answer: {self.reason}; if `coordlog history` "
+            "has its REQUEST, it was handled, else ask again"
         )
 
 
 class RequestRefusedError(RequestError):
-    """A coordinator refuses a request, before it has done anything (clause J1)."""
+    """A coordinator refuses a request, before any effect (clause J1)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -593,13 +626,13 @@ class SourceError(CoordlogError):
 
 
 class SourceUnavailableError(SourceError):
-    """A file system, or the network before it, refuses or does not answer: it may do so later."""
+    """A file system, or the network to it, refuses or does not answer now; it may answer later."""
 
     retriable: ClassVar[bool] = True
 
 
 class SinkError(CoordlogError):
-    """A destination cannot be written, or is not this job's."""
+    """A destination cannot be written, or belongs to another job."""
 
     def __init__(self, where: str, problem: str, next_step: str) -> None:
         super().__init__(where, problem, next_step)
@@ -610,22 +643,22 @@ class SinkError(CoordlogError):
 
 
 class DestinationMisfitError(SinkError):
-    """Rows do not fit the schema of a destination: the same rows will not fit it the next time."""
+    """Rows are incompatible with the schema of a destination: another try cannot help."""
 
 
 class JobMovedError(SinkError):
-    """A job was adopted while its driver lived, and goes on at the destination with another log."""
+    """A job was adopted while its driver lived, and continues at the destination with another log."""
 
 
 class OutOfSpaceError(SinkError):
-    """A destination has no space left, or less than is kept free there; more of it mends that."""
+    """A destination has no space left, or less than the reserve that is kept free there."""
 
 
 class JobFailedError(CoordlogError):
     """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines.
 
     Attributes:
-        where: Which attempt failed last, and the split that it read; empty where it was none.
+        where: The attempt that failed last and the split that it read; empty if no attempt failed.
         final: Cause for which no restart was tried, as "out of space", "moved", "misfit"; empty if the restart policy
             was used up.
     """

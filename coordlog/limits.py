@@ -1,6 +1,6 @@
 """Every limit of the driver and its attempts, with unit, default and why.
 
-Whatever waits or grows does so up to one of these. Durations end in `_S` (seconds), sizes in `_BYTES`.
+Every wait and every growth is bounded by one of these. Durations end in `_S` (seconds), sizes in `_BYTES`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ APPEND_TIMEOUT_S: Final = 10.0
 """How long one try of an append may take before its outcome counts as unknown."""
 
 READ_STALL_S: Final = 30.0
-"""How long a read may bring nothing although the high watermark says that there is more."""
+"""How long a read may return no record although the high watermark is above its position."""
 
 APPEND_BACKOFF_S: Final = 0.05
 """Pause before the second try of an append; doubles with each further one."""
 
 APPEND_BACKOFF_MAX_S: Final = 2.0
-"""The longest pause between two tries: a broker that is back is noticed within it."""
+"""The longest pause between two tries: a broker that has returned is noticed within it."""
 
 PAYLOAD_OPEN_S: Final = 5.0
-"""How long a driver waits for a stored payload, further tries included, besides the time of its bytes: its mailbox
-stands for so long. An attempt begins no further try after it, to read one or to store one."""
+"""How long a driver waits for a stored payload, further tries included, besides the time of its bytes; its mailbox is
+blocked meanwhile. An attempt begins no further try after it, to read a payload or to store one."""
 
 PAYLOAD_OPEN_BYTES_PER_S: Final = 16 * 1024 * 1024
-"""The bytes for which that wait grows by a second: the largest payload has 21 s."""
+"""The bytes for which `PAYLOAD_OPEN_S` grows by a second: the largest payload has 21 s."""
 
 PAYLOAD_TURN_S: Final = 30.0
-"""How long the payloads of one turn may keep the mailbox in all; those that are left count as unreachable."""
+"""How long the payloads of one turn may block the mailbox in all; the remaining ones count as unreachable."""
 
 PAYLOAD_READS_AT_ONCE: Final = 4
 """Stored payloads that a restore reads at a time: each may have `STORED_PAYLOAD_BYTES_MAX` in memory."""
@@ -44,67 +44,67 @@ PAYLOAD_LISTING_S: Final = 600.0
 """One listing of a job's payloads: a million files of an object store, a thousand of which take a tenth of a second."""
 
 LOG_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""
+"""How long a broker may take to return topics, settings or offsets before it counts as gone."""
 
 LOG_LOOK_S: Final = 5.0
-"""After so long without a record of its own a driver looks whether another one has taken over."""
+"""After so long without a record of its own a driver checks whether another driver has taken over."""
 
 WRITER_CLOSE_TIMEOUT_S: Final = 2.0
-"""How long a writer that is thrown away may take to go; nobody waits for what it does after that."""
+"""How long a discarded writer may take to close; after that it is abandoned."""
 
 GROUP_RECORDS_MAX: Final = 1_000
 """Records in one append: 36,000 records/s at this size on two cores, and 25,000 at 100."""
 
 GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes in one append: bounds what one try has in flight."""
+"""Bytes in one append: bounds the bytes that one try has in flight."""
 
 PAYLOAD_BYTES_MAX: Final = 256 * 1024
-"""A payload above this does not go into the log inline: it goes to the payload store, or is refused."""
+"""Bytes of a payload in the log; a larger one goes to the payload store, or is refused."""
 
 STORED_PAYLOAD_BYTES_MAX: Final = 256 * 1024 * 1024
-"""One payload in the payload store: who makes it and who reads it hold it whole in memory."""
+"""One payload in the payload store: its writer and its readers hold it whole in memory."""
 
 PAYLOADS_WAITING_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of payloads that wait for the store; above this the mailbox takes no input but acknowledgements."""
 
 PAYLOADS_RECENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of payloads that a driver keeps at hand after it has stored or read them."""
+"""Bytes of payloads that a driver caches after it has stored or read them."""
 
 RECORD_BYTES_MAX: Final = 900_000
 """One encoded record: below Kafka's default `max.message.bytes` of 1,048,588 with room for key and headers."""
 
 RECORD_ENVELOPE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a record beside the payload, whose own limit is `RECORD_BYTES_MAX`: reasons, names, key and header."""
+"""Bytes of a record besides the payload, whose own limit is `RECORD_BYTES_MAX`: reasons, names, key and header."""
 
 SNAPSHOT_EVERY_RECORDS: Final = 10_000
-"""Records that count from one `SNAPSHOT` to the next: a restore folds as many, half a second's worth, at most twice
-that where the driver died before a new one was released."""
+"""Counting records from one `SNAPSHOT` to the next: a restore folds as many, half a second's worth, and at most twice
+as many if the driver died before a new snapshot was released."""
 
 SNAPSHOT_BYTES_PER_RECORD: Final = 50
-"""A state of more than `SNAPSHOT_CHEAP_BYTES` is encoded more rarely, so many of its bytes for each record in between:
-8 µs, where a record itself costs the mailbox some ten times that."""
+"""A state of more than `SNAPSHOT_CHEAP_BYTES` is encoded more rarely, so many of its bytes for each record in between.
+That costs 8 µs a record, and the record itself costs the mailbox some ten times as much."""
 
 SNAPSHOT_CHEAP_BYTES: Final = 500_000
-"""An encoded state up to this is encoded as often as the user says: it takes 80 ms."""
+"""An encoded state up to this is encoded as often as the user sets: it takes 80 ms."""
 
 SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A job's encoded state before it is compressed: bounds what a damaged snapshot can make a reader take."""
+"""A job's encoded state before it is compressed: bounds the memory that a damaged snapshot can cost a reader."""
 
 SNAPSHOT_PART_BYTES: Final = 16 * 1024
-"""The state of a projection above this goes to the payload store, where a snapshot that must stand in the log does not
-fit a record: those of forty operators that are smaller fit with the rest."""
+"""A larger state of a projection goes to the payload store, if a snapshot that must be in the log does not fit into a
+record. Smaller states of forty operators fit with the rest."""
 
 SNAPSHOT_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The ids of splits in a snapshot, unpacked: two million of them, and a bound for what a damaged one can do."""
+"""The ids of splits in a snapshot, unpacked: two million ids, and a bound for a damaged snapshot."""
 
 SNAPSHOT_CHAIN_MAX: Final = 100
 """Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
 
 CLEANED_RECORDS_MAX: Final = 50_000
-"""Records at its log's end by which a driver that begins knows what former ones have left in the payload store."""
+"""Records at the log's end in which a driver that begins looks for payloads that former drivers have left behind."""
 
 CLEANED_FILES_MAX: Final = 1_000
-"""Files that it removes there; `coordlog payloads --clean` removes all."""
+"""Payload files that a driver that begins removes; `coordlog payloads --clean` removes all."""
 
 # --- files from outside ----------------------------------------------------------------------------------------------
 CONTAINER_HEADER_BYTES_MAX: Final = 256 * 1024
@@ -115,58 +115,62 @@ CONTAINER_BLOCK_BYTES_MAX: Final = 32 * 1024 * 1024
 larger records than ours."""
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024
-"""One `coordlog.toml` or file of Kafka's security settings: a thousand times what all keys take."""
+"""One `coordlog.toml` or file of Kafka's security settings: a thousand times the size of all keys."""
 
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 UNRELEASED_TURNS_MAX: Final = 10_000
 """Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""
 
 TURN_RECORDS_MAX: Final = 100_000
-"""Records of what coordinators do within one turn: one that sends again at each failure would never end it."""
+"""Records of coordinators' effects in one turn: a coordinator that sends again at each failure would never end it."""
 
 TURN_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the payloads of these records: a million splits, assigned at once."""
 
 TURN_CALLS_MAX: Final = 10_000
-"""Calls and timers that coordinators ask for within one turn."""
+"""Calls and timers that coordinators begin within one turn."""
 
 CALLBACK_TIMEOUT_S: Final = 60.0
 """A callback of a coordinator that takes longer ends the driver, with its stack in the error (clause A5)."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long `close` of a coordinator may take on its worker before it is left behind."""
+"""How long `close` of a coordinator may take on its worker before it is abandoned."""
+
+DRIVER_CLOSE_TIMEOUT_S: Final = 180.0
+"""How long the whole close of a driver may take before its caller goes on. Its parts have lower bounds of their own,
+but the removal of staged files that are left takes as long as their store does."""
 
 WORKER_COUNT: Final = 4
 """Threads for `call_async`, commits and `close`."""
 
 WORK_SLOW_S: Final = 600.0
-"""How often a work that has not returned is named in the logging."""
+"""How often the logging names a call that has not returned."""
 
 WORK_TIMEOUT_S: Final = 14_400.0
 """How long one `call_async` may take before the driver ends; listings and commits have bounds of their own below it."""
 
 COVERS_CHARS_MAX: Final = 100_000
-"""Characters of the list of the committables that one intent covers: 15,000 that do not follow each other."""
+"""Characters of the list of committables that one intent covers: 15,000 numbers that are not consecutive."""
 
 COMMIT_WAIT_S: Final = WORK_TIMEOUT_S
-"""How long a job whose subtasks have all finished waits for the calls and timers of a coordinator that has committables
+"""How long a job whose subtasks have all finished waits for calls and timers of a coordinator that has committables
 to commit: one call may take as long."""
 
 # --- attempts --------------------------------------------------------------------------------------------------------
 LEASE_S: Final = 30.0
-"""Silence after which either side takes the other for dead: longer than long native calls."""
+"""Silence after which either side counts the other as dead: longer than long native calls."""
 
 LOST_TOGETHER_S: Final = 2.0
-"""Attempts of one machine whose connections break within so long of the first are lost to one cause, and count once."""
+"""Attempts that fail within so many seconds of a first one, and had begun before it, count as one failure."""
 
 HEARTBEAT_S: Final = 2.0
-"""How often each side says that it lives: a lease holds fifteen of them."""
+"""Interval of each side's heartbeats: a lease holds fifteen of them."""
 
 CALL_TIMEOUT_S: Final = 600.0
 """How long one call of a chain (a batch in the transform, say) may take before its attempt is failed."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""From delivery of an event to its ack; then exactly that attempt fails (clause C4)."""
+"""From delivery of an event to its ack; after that exactly this attempt fails (clause C4)."""
 
 REGISTRATION_TIMEOUT_S: Final = 120.0
 """How long a subtask may be without a live attempt: a loaded machine takes 40 s for a new executor."""
@@ -196,29 +200,32 @@ ATTEMPT_SEND_TIMEOUT_S: Final = 180.0
 """How long an attempt waits to send: longer than its driver waits for the log."""
 
 CONNECT_TIMEOUT_S: Final = 20.0
-"""How long connecting, and saying who connects, may take: seconds on a loaded machine."""
+"""How long connection and identification may take: seconds on a loaded machine."""
 
 STRANGERS_MAX: Final = 256
 """Connections at once that have not shown the token, TLS handshakes included: a quarter of the usual 1,024 descriptors.
-One more costs the oldest one; each is ended after `CONNECT_TIMEOUT_S`."""
+A further connection ends the oldest; each is ended after `CONNECT_TIMEOUT_S`."""
 
 STRANGER_BYTES_MAX: Final = 16 * 1024
 """Bytes of a connection before its token: a request of coordlog's own has some 300."""
 
 CONNECTION_CLOSE_S: Final = 5.0
-"""How long a connection's close may take, with what was sent before; then it is cut."""
+"""How long a connection's close may take, with the bytes that are still to send; then the connection is cut."""
 
 STAGE_END_TIMEOUT_S: Final = 60.0
 """How long a cancelled stage may take to end before it counts as ended; Spark takes up to 4 s."""
 
 SLOTS_TIMEOUT_S: Final = 30.0
-"""How long a cluster may take to offer enough slots: executors come one after the other."""
+"""How long a cluster may take to offer enough slots: executors start one after the other."""
+
+WORKER_PROBE_TIMEOUT_S: Final = 120.0
+"""How long a session's first task may take: it loads the modules of all tasks, and executors may have to start."""
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One message on an attempt's connection."""
 
 RESTORED_STATES_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Bytes of all states that one subtask is restored with, of several former ones: below what may be queued to it."""
+"""Bytes of all states of former subtasks that one subtask is restored with: below `OUTGOING_BYTES_PER_ATTEMPT_MAX`."""
 
 HELD_EVENTS_PER_GATEWAY_MAX: Final = 10_000
 """Events that a closed gateway holds (clause G5)."""
@@ -229,10 +236,10 @@ small ones. Half of `SNAPSHOT_STATE_BYTES_MAX`; past it they are forgotten, and 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 CHECKPOINT_TIMEOUT_S: Final = 600.0
-"""A checkpoint that is not whole by then is aborted (clause F12); Flink's default too."""
+"""A checkpoint that is not complete by then is aborted (clause F12); Flink's default too."""
 
 CHECKPOINT_ABORTS_IN_A_ROW_MAX: Final = 3
-"""After so many timed-out checkpoints in a row the missing attempts are failed."""
+"""After so many timed-out checkpoints in a row the attempts that did not answer are failed."""
 
 FINAL_CHECKPOINTS_MAX: Final = 10
 """Tries of a stream's last checkpoint before the job fails: with growing pauses three minutes, timeouts not counted."""
@@ -240,8 +247,8 @@ FINAL_CHECKPOINTS_MAX: Final = 10
 RETAINED_CHECKPOINTS: Final = 3
 """Completed checkpoints whose states are kept for a restore."""
 
-KEPT_CHECKPOINTS_MAX: Final = 20
-"""Checkpoints that are kept by name: each snapshot of the job's state holds them all."""
+SAVEPOINTS_MAX: Final = 20
+"""Savepoints of a job: each snapshot of its state holds all of them."""
 
 # --- failures --------------------------------------------------------------------------------------------------------
 RESTARTS_MAX: Final = 10
@@ -257,7 +264,7 @@ RESTART_BACKOFF_MAX_S: Final = 60.0
 """The longest backoff."""
 
 POISON_FAILURES: Final = 3
-"""An event or split at which attempts fail so often in a row is named as poison."""
+"""Failures in a row at one event or split after which it is named as poison."""
 
 SETTLE_ATTEMPTS_MAX: Final = 5
 """Tries of one commit before it fails the job."""
@@ -267,56 +274,56 @@ SETTLE_CALL_S: Final = 3600.0
 
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
-"""A history whose last record is further ahead of this machine's clock was written, or is read, under a wrong one."""
+"""If a history's last record is further ahead of this machine's clock, the writer's clock or this one is wrong."""
 
 TAKE_OVER_PROBE_S: Final = 5.0
 """How long a driver that may live has to prove itself; its silence proves nothing."""
 
 STOP_TIMEOUT_S: Final = 60.0
-"""How long a stop with a checkpoint may take before it stops without one."""
+"""How long a stop with a checkpoint may take before the job stops without one."""
 
 STOP_RECORD_S: Final = 2.0
-"""How long a stop that takes no checkpoint waits for the log to hold that it was asked for."""
+"""How long a stop that takes no checkpoint waits until its record is in the log."""
 
 REQUEST_TIMEOUT_S: Final = 60.0
-"""How long a client waits for a coordinator's answer unless it says so, and the longest that an endpoint lets it."""
+"""How long a client waits for a coordinator's answer by default, and the longest wait that an endpoint allows."""
 
 REQUESTS_OPEN_MAX: Final = 1_000
-"""Requests of all clients that wait for their answers; one more is turned away."""
+"""Requests of all clients that wait for their answers; a further one is refused."""
 
 REASON_CHARS_MAX: Final = 4_000
-"""A reason in a record: a traceback's end, not a core dump."""
+"""Characters of a reason in a record: a traceback's end, not a core dump."""
 
 TOKEN_BYTES: Final = 32
 """The driver's token: 256 random bits."""
 
 # --- files -----------------------------------------------------------------------------------------------------------
 FILE_BATCH_ROWS: Final = 8_192
-"""Rows that one poll of a file reader gives: a barrier waits for one batch, some milliseconds."""
+"""Rows that one poll of a file reader returns: a barrier waits for one batch, some milliseconds."""
 
 FILE_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one split of a large file: a few seconds of work, so that a slow subtask gets fewer."""
 
 CSV_BLOCK_BYTES: Final = 1024 * 1024
-"""What is parsed at once, and so the longest line of CSV, JSON or text: about 10,000 rows of 100 bytes."""
+"""Bytes that are parsed at once, and so the longest line of CSV, JSON or text: about 10,000 rows of 100 bytes."""
 
 CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
-"""What is read of all files together to settle the types of CSV or JSON lines: tenths of a second."""
+"""Bytes of all files together that are read to infer the types of CSV or JSON lines: tenths of a second."""
 
 CSV_SAMPLE_FILES_MAX: Final = 64
-"""Files that are looked into to settle the types of CSV or JSON lines: first, last, evenly between."""
+"""Files that are sampled to infer the types of CSV or JSON lines: first, last, evenly between."""
 
 BAD_FILES_TRIED_MAX: Final = 256
-"""Files of a source that are tried one by one once one of them is at fault, to name all in one run: tens of seconds."""
+"""Files of a source that are tried one by one after a bad file, to name all bad files in one run: tens of seconds."""
 
 BAD_FILES_NAMED_MAX: Final = 10
-"""Of them in one message; the others are counted."""
+"""Bad files named in one message; the others are counted."""
 
 WATCH_INTERVAL_S: Final = 5.0
-"""Between two listings of a source that is watched; a new file is read after two that have found it the same."""
+"""Time between two listings of a watched source; a new file is read after two listings that show it unchanged."""
 
 LISTING_TIMEOUT_S: Final = 300.0
-"""How long the listings of a source may fail one after the other before the job does: an object store's bad minutes."""
+"""How long listings of a source may fail one after the other before the job fails: an object store's bad minutes."""
 
 LISTING_CALL_S: Final = 1800.0
 """One listing of a source, after which the job fails: ten million files of an object store take half of it."""
@@ -328,7 +335,7 @@ LISTING_BACKOFF_MAX_S: Final = 30.0
 """The longest pause between two tries: each leaves two records in the history."""
 
 WATCH_REPORT_S: Final = 60.0
-"""After so long without a new file a watch says so: one record a minute, and an end for who waits for its worker."""
+"""After so long without a new file a watch returns: one record a minute, and its worker is free again."""
 
 ROW_GROUP_ROWS: Final = 131_072
 """Rows of one row group of a Parquet file: enough to compress well."""
@@ -337,16 +344,16 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a Parquet writer holds before it writes a row group."""
 
 ROLL_BYTES: Final = 1024 * 1024 * 1024
-"""Bytes after which a file of the sink is closed and the next begun: a reader's task takes one."""
+"""Bytes after which a file of the sink is closed and the next begun: a reader's task takes one file."""
 
 OPEN_FILES_MAX: Final = 32
-"""Files that one writer holds open, one for each partition: past it the longest unused is closed.
+"""Files that one writer holds open, one for each partition: above it the longest unused file is closed.
 
-Each may hold `S3_PART_BYTES` on its way to an object store.
+Each may hold `S3_PART_BYTES` that are in flight to an object store.
 """
 
 DESTINATION_FREE_BYTES_MIN: Final = 1024 * 1024 * 1024
-"""Bytes that must be free at the destination for a job to begin there."""
+"""Bytes that must be free at the destination before a job begins there."""
 
 DESTINATION_RESERVE_BYTES: Final = 256 * 1024 * 1024
 """Bytes that a writer leaves free at a local destination.
@@ -358,7 +365,7 @@ INTERVAL_NAMES_BYTES_MAX: Final = 600_000
 """Bytes of the committables of one interval of one writer: with the rest of a snapshot below `RECORD_BYTES_MAX`."""
 
 PARTITIONED_FILES_PER_INTENT: Final = 150
-"""As `FILES_PER_INTENT`, where a name may have 1,000 bytes."""
+"""As `FILES_PER_INTENT`, if files are partitioned: a name may have 1,000 bytes then."""
 
 S3_PART_BYTES: Final = 8 * 1024 * 1024
 """Bytes of one part of an upload; S3 takes 10,000 parts of at least 5 MiB."""
@@ -367,78 +374,79 @@ S3_COPY_PART_BYTES: Final = 1024 * 1024 * 1024
 """Bytes that an object store copies at one request; S3 takes at most 5 GiB."""
 
 S3_PUBLISH_THREADS: Final = 16
-"""Files that one driver publishes on an object store at a time: it waits, it does not work."""
+"""Files that one driver publishes on an object store at a time: its threads wait, they do not compute."""
 
 TRANSACTION_IDLE_S: Final = 30.0
-"""PostgreSQL ends a driver's transaction that is silent for so long: a driver that stands still holds up no other."""
+"""PostgreSQL ends a driver's transaction that is silent for so long: a driver that hangs blocks no other."""
 
 DATABASE_LOCK_S: Final = 30.0
-"""How long a sink waits for a lock in PostgreSQL, which by itself waits for ever; a batch is then tried again."""
+"""How long a sink waits for a lock in PostgreSQL, which has no such bound by default; a batch is then tried again."""
 
 DATABASE_CONNECT_S: Final = 30
-"""Whole seconds in which PostgreSQL has to let a sink in, where neither the sink's user nor libpq has another bound."""
+"""Whole seconds for a connection to PostgreSQL, if neither the sink's user nor libpq sets another bound."""
 
 BATCH_COMMIT_S: Final = 600.0
 """How long a writer in a process of Spark's own waits for the outcome of its batch: a sink is tried a few times."""
 
 BATCH_SILENCE_S: Final = 15.0
-"""How long that writer asks again a driver that is silent: a dropped connection is back by then, or it has ended."""
+"""How long that writer queries a silent driver again: by then a dropped connection is back, or the driver has ended."""
 
 UNNAMED_WRITES_REMEMBERED: Final = 1_000
-"""Batch writes without a name of which a job's state knows that they are done: a writer asks within seconds."""
+"""Finished batch writes without a name that a job's state holds: a writer queries within seconds."""
 
 NAMED_WRITES_MAX: Final = 100_000
-"""Batch writes with a `write_id` in the life of a job: each is remembered for ever, about 40 bytes of its state."""
+"""Batch writes with a `write_id` in the life of a job: each is kept for ever, about 40 bytes of the state."""
 
 FORMER_QUERIES_MAX: Final = 1_000
-"""Queries of a job whose place others have taken: each is remembered, so that none comes back."""
+"""Queries of a job that others have replaced: each is kept in the state, so that none can return."""
 
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 
 # --- sources that queries read ---------------------------------------------------------------------------------------
 SPLITS_AT_ONCE_MAX: Final = 64
-"""Splits that a task is given by one answer, where they are small: an answer costs an append."""
+"""Splits that one response assigns to a task, if they are small: a response costs an append."""
 
 SPLITS_AT_ONCE_WEIGHT: Final = 8 * 1024 * 1024
-"""About how many bytes they hold at most; one that holds more is given alone. Read within tenths of a second."""
+"""Bytes, about, that the splits of one response hold at most; a larger split is assigned alone. Read within tenths of
+a second."""
 
 SPLITS_PER_PARTITION_MAX: Final = 1_000
-"""Splits that one task reads: what is lost with it. A read of more has more partitions."""
+"""Splits that one task reads, and loses if it fails. A read of more splits has more partitions."""
 
 STREAM_READERS_MAX: Final = 1_000
-"""Streams that read one service's source and were not given up: what one has not read is not forgotten."""
+"""Streams that read one service's source and were not abandoned: splits that one has not read are kept."""
 
 CLIENT_IDLE_S: Final = 600.0
-"""A client's connection that has asked nothing for so long is closed; it may connect again."""
+"""A client's connection without a request for so long is closed; the client may connect again."""
 
 CLIENT_RETRY_S: Final = 30.0
-"""For how long a task asks again where its connection breaks, or the coordinator is made anew."""
+"""How long a task repeats a request if its connection breaks, or the coordinator is created again."""
 
 CLIENT_RETRY_PAUSE_S: Final = 0.2
-"""Between two such tries."""
+"""Pause between two such tries."""
 
 DATAFRAME_BATCH_ROWS: Final = 65_536
-"""Rows of a batch that a task hands to Spark: each costs a copy and a hand-over of its own."""
+"""Rows of a batch that a task returns to Spark: each batch costs a copy and a call of its own."""
 
 DATAFRAME_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""The same in bytes."""
+"""Bytes of such a batch."""
 
 # --- topics of the user's own ----------------------------------------------------------------------------------------
 KAFKA_DISCOVERY_S: Final = 60.0
-"""How often an unbounded source looks for new partitions; each look is two records in the history."""
+"""How often an unbounded source lists partitions; each listing is two records in the history."""
 
 KAFKA_ENDS_S: Final = 1.0
-"""How often a service for queries looks what has come into topics; a look that finds nothing is no record."""
+"""How often a service for queries reads the end offsets of topics; a read without new rows is not recorded."""
 
 KAFKA_SPLIT_OFFSETS: Final = 100_000
-"""Offsets of one split of a range that queries read: what a task reads between two questions."""
+"""Offsets of one split of a range that queries read: a task reads as many between two requests."""
 
 KAFKA_METADATA_S: Final = 10.0
-"""How old a reader's view of its topics may be: so long one that was made again may go unnoticed."""
+"""How old a reader's view of its topics may be: a topic that was created again may go unnoticed for so long."""
 
 KAFKA_GAP_S: Final = 5.0
-"""How long a bounded split may bring nothing before its end until the broker is asked whether anything is left."""
+"""How long a bounded split may return no rows before its end until the reader queries the broker for remaining rows."""
 
 KAFKA_TIMEOUT_S: Final = 120.0
 """How long a source's cluster may be silent before its reader fails: as long as for the log itself."""

@@ -1,13 +1,11 @@
-"""What an execution attempt and its driver say to each other, in order, on one connection.
+"""Messages between an execution attempt and its driver, in order, on one connection.
 
-These are the messages as both sides' logic sees them; how they travel is an adapter's matter (WebSocket and Avro on
-Spark, a queue in memory). What an attempt says is acted on only once it is in the log; what a driver says has been
-released by the log.
+Adapters transport them: WebSocket and Avro on Spark, a queue in memory. The kernel receives a message up unchanged,
+and its effects wait until it is in the log; a message down is sent only after the log has released it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState, SplitFinished
@@ -17,6 +15,7 @@ __all__ = [
     "AckCheckpoint",
     "AckEvent",
     "AlreadyFinished",
+    "AttemptMessage",
     "CheckpointAborted",
     "CheckpointCompleted",
     "Complete",
@@ -38,26 +37,26 @@ __all__ = [
 # --- both ways -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A mark in the order of events: the attempt returns it once it has handled all that came before it.
+    """A mark in the order of events: the attempt returns it once it has handled all events before it.
 
-    So every ack of an event before it reaches the driver before the mark does (clause C4).
+    So every ack of an earlier event reaches the driver before the mark (C4: ack timeouts).
     """
 
     number: int
-    """The driver's own count."""
+    """Number that the driver counts."""
 
 
-# --- up: what an attempt says ----------------------------------------------------------------------------------------
+# --- up: from an attempt --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """First message: a Spark task asks to become an attempt."""
+    """First message: registers a Spark task as an attempt."""
 
     driver_id: str
-    """The driver whose closure it runs; another driver refuses it."""
+    """Id of the driver whose closure the task runs; another driver refuses it."""
     subtask: int
     stage_run: int
     task_attempt_id: int
-    """Spark's; newer attempts of one stage run have larger ones."""
+    """Spark's id of the task; later tasks of one stage run have larger ids."""
     spark_attempt_number: int
     host: str
     pid: int
@@ -69,7 +68,7 @@ class SendEvent:
 
     operator_id: str
     event_id: int
-    """The attempt's own count, 0 first."""
+    """Number that the attempt counts, from 0."""
     last_barrier: int
     payload_type: str
     payload: bytes
@@ -86,7 +85,7 @@ class AckEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckCheckpoint:
-    """The chain has passed the barrier and its snapshot is durable or in here."""
+    """The chain has passed the barrier, and its snapshot is durable or in this message."""
 
     checkpoint_id: int
     last_barrier: int
@@ -95,7 +94,7 @@ class AckCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishSplit:
-    """A split has been read to its end; in batch with the committables that hold all its rows."""
+    """A split has been read to its end; in batch, with the committables that hold all its rows."""
 
     operator_id: str
     last_barrier: int
@@ -104,13 +103,13 @@ class FinishSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipSplit:
-    """The reader has let go of a split: it cannot read it, or was told that it is skipped (clause J2)."""
+    """The reader has abandoned a split: it is unreadable, or skipped (J2: skip poison)."""
 
     operator_id: str
     last_barrier: int
     split_id: str
     rows: int
-    """Its rows that stay, from the first on: none, or those that the chain has been given."""
+    """Number of its rows that stay, from the first on: 0, or those that the chain has received."""
     reason: str
 
 
@@ -124,34 +123,27 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """A call of the chain raised (clause M3); last message."""
+    """A call of the chain raised (M3: callback exceptions); last message."""
 
     operator_id: str
     callback: str
     reason: str
-    """The traceback's end."""
+    """End of the traceback."""
     split_id: str | None = None
-    """The split that was being read."""
+    """Id of the split that was being read, or None."""
     event_id: int | None = None
-    """The event that was being handled."""
+    """Id of the event that was being handled, or None."""
     final: str = ""
-    """Why trying again cannot help; empty where it may."""
+    """Reason why a restart cannot help; empty if it may."""
 
 
-UpMessage = (
-    Register
-    | SendEvent
-    | AckEvent
-    | AckCheckpoint
-    | FinishSplit
-    | SkipSplit
-    | Complete
-    | Fail
-    | Marker
-)
+AttemptMessage = SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit | Complete | Fail
+"""Messages of a registered attempt that the kernel handles: see `kernel.from_attempts`."""
+
+UpMessage = Register | AttemptMessage | Marker
 
 
-# --- down: what a driver says ----------------------------------------------------------------------------------------
+# --- down: from a driver --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """Answer to `Register`: the task is an attempt now."""
@@ -162,15 +154,15 @@ class Accepted:
     restored_checkpoint: int
     parallelism: int
     is_batch: bool
-    states: Sequence[OperatorState]
-    """The restored checkpoint's, one per operator that had one."""
-    skipped_splits: Sequence[str] = ()
-    """Splits that may be in the source's state and are not to be read on (clause J2)."""
+    states: tuple[OperatorState, ...]
+    """States of the restored checkpoint, one for each operator that had a state."""
+    skipped_splits: tuple[str, ...] = ()
+    """Ids of skipped splits that may be in the source's state: the reader must drop them (J2: skip poison)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyFinished:
-    """Answer to `Register`: the subtask has finished; the task ends well at once."""
+    """Answer to `Register`: the subtask has finished; the task succeeds at once."""
 
     attempt_number: int
 
@@ -194,7 +186,7 @@ class DeliverEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectBarrier:
-    """A checkpoint's barrier, in its place among the events."""
+    """A checkpoint's barrier, in order with the events."""
 
     checkpoint_id: int
 
@@ -215,11 +207,11 @@ class CheckpointAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """The attempt is over; the task ends at once and publishes nothing (clause M4). Last message."""
+    """The attempt is over: the task ends at once and publishes nothing (M4: fenced tasks stop). Last message."""
 
     reason: str
     is_finished: bool = False
-    """The job ended well, or the subtask's completion is in the log: the task ends without an error."""
+    """Whether the job has finished or the subtask's completion is in the log: the task ends without an error."""
 
 
 DownMessage = (

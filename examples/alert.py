@@ -1,12 +1,13 @@
-"""Watches a job that runs, by a streaming query over its history, and says when something is wrong.
+"""Watches a running job by a streaming query over its history, and prints alerts.
 
     python examples/alert.py JOB BOOTSTRAP_SERVERS [--checkpoint-seconds 60] [--wait-seconds 3600]
 
 It may be started before the job: it waits for the job's log, for at most `--wait-seconds`.
 
-Two things: an execution attempt, or the whole job, has failed; a checkpoint takes too long, whether
-it still runs or not. What had happened before this was started is not told again, but for what is
-pending. It keeps nothing: the query begins with the log's first record each time. Ctrl-C ends it.
+There is an alert if an execution attempt or the whole job has failed, and if a checkpoint takes too
+long, whether it still runs or not. There is none for events before the start of this program, except
+for checkpoints that are still running. It stores nothing: the query begins with the log's first record
+each time. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -27,48 +28,51 @@ KINDS = """kind IN ('ATTEMPT_FAILED', 'GLOBAL_FAILURE', 'JOB_FAILED', 'CHECKPOIN
 
 @dataclass
 class Watch:
-    """What is known of a job, and whom to tell."""
+    """The watched state of a job, and the receiver of its alerts."""
 
     checkpoint_s: float
+    """Time after which a checkpoint takes too long, seconds."""
     began_s: float
-    tell: Callable[[str], None]
+    """Start of the watch; seconds since 1970."""
+    alert: Callable[[str], None]
+    """Called with each alert."""
     pending: dict[int, float] = field(default_factory=dict)
-    """When each checkpoint was triggered that has not ended; seconds since 1970."""
-    told: set[int] = field(default_factory=set)
-    """The checkpoints that are known to be late."""
+    """Trigger times of the running checkpoints, by id; seconds since 1970."""
+    late: set[int] = field(default_factory=set)
+    """Ids of the running checkpoints that had an alert."""
 
-    def see(self, row: Row) -> None:
-        """One more record, in log order."""
+    def apply(self, row: Row) -> None:
+        """Apply the next record, in log order."""
         at_s = row.timestamp_us / 1_000_000
         if row.kind == "CHECKPOINT_TRIGGERED":
             self.pending[row.checkpoint_id] = at_s
         elif row.kind in ("CHECKPOINT_COMPLETED", "CHECKPOINT_ABORTED"):
             took_s = at_s - self.pending.pop(row.checkpoint_id, at_s)
-            what = "completed" if row.kind == "CHECKPOINT_COMPLETED" else "was aborted"
+            end = "completed" if row.kind == "CHECKPOINT_COMPLETED" else "was aborted"
             if at_s >= self.began_s and took_s > self.checkpoint_s:
-                self.tell(f"checkpoint {row.checkpoint_id} {what} after {took_s:.1f} s")
+                self.alert(f"checkpoint {row.checkpoint_id} {end} after {took_s:.1f} s")
         elif at_s >= self.began_s:
             attempt = f"attempt {row.attempt_number} of subtask {row.subtask}"
             whole = {"GLOBAL_FAILURE": "the whole job", "JOB_FAILED": "the job, for good,"}
             first_line = (row.reason or "for no reason").splitlines()[0]
-            self.tell(f"{whole.get(row.kind, attempt)} failed: {first_line}")
+            self.alert(f"{whole.get(row.kind, attempt)} failed: {first_line}")
 
-    def look(self, now_s: float) -> None:
-        """To be called now and then: a checkpoint that never ends writes no record."""
+    def check_pending(self, now_s: float) -> None:
+        """Alert for late checkpoints. Call it now and then: a checkpoint that never ends writes no record."""
         for checkpoint_id, began_s in sorted(self.pending.items()):
-            if now_s - began_s > self.checkpoint_s and checkpoint_id not in self.told:
-                self.told.add(checkpoint_id)
-                self.tell(f"checkpoint {checkpoint_id} runs since {now_s - began_s:.1f} s")
+            if now_s - began_s > self.checkpoint_s and checkpoint_id not in self.late:
+                self.late.add(checkpoint_id)
+                self.alert(f"checkpoint {checkpoint_id} runs since {now_s - began_s:.1f} s")
 
 
 def wait_for_log(job: str, bootstrap_servers: str, limit_s: float) -> bool:
     """Wait until the job has a log, which its first start makes; False if it has none within `limit_s`."""
     until_s = time.monotonic() + limit_s
-    is_said = False
+    is_waiting = False
     while job not in list_jobs(bootstrap_servers):
-        if not is_said:
+        if not is_waiting:
             print(f"waiting for job {job}: it has no log at {bootstrap_servers} yet", flush=True)
-            is_said = True
+            is_waiting = True
         if time.monotonic() >= until_s:
             return False
         time.sleep(1)
@@ -76,7 +80,7 @@ def wait_for_log(job: str, bootstrap_servers: str, limit_s: float) -> bool:
 
 
 def main() -> None:
-    """Watch until it is interrupted."""
+    """Watch until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job")
     parser.add_argument("bootstrap_servers")
@@ -86,14 +90,14 @@ def main() -> None:
     if not wait_for_log(options.job, options.bootstrap_servers, options.wait_seconds):
         parser.exit(1, f"job {options.job} has no log after {options.wait_seconds:g} s\n")
 
-    def tell(what: str) -> None:
-        print(f"ALERT {options.job}: {what}", flush=True)  # or a pager, a chat, a metric
+    def alert(text: str) -> None:
+        print(f"ALERT {options.job}: {text}", flush=True)  # or a pager, a chat, a metric
 
-    watch = Watch(options.checkpoint_seconds, time.time(), tell)
+    watch = Watch(options.checkpoint_seconds, time.time(), alert)
 
-    def see(batch: DataFrame, _batch_id: int) -> None:
+    def apply(batch: DataFrame, _batch_id: int) -> None:
         for row in batch.orderBy("offset").collect():
-            watch.see(row)
+            watch.apply(row)
 
     spark = history_session(app_name="alert")
     records = history_stream(spark, options.job, bootstrap_servers=options.bootstrap_servers)
@@ -104,7 +108,7 @@ def main() -> None:
             *("offset", "kind", "subtask", "attempt_number", "checkpoint_id", "reason"),
             "unix_micros(timestamp) AS timestamp_us",
         )
-        .writeStream.foreachBatch(see)
+        .writeStream.foreachBatch(apply)
         .start()
     )
     print(f"watching {options.job}", flush=True)
@@ -112,10 +116,10 @@ def main() -> None:
         try:
             while query.isActive:
                 time.sleep(1)
-                watch.look(time.time())
+                watch.check_pending(time.time())
         except KeyboardInterrupt:
             query.stop()
-    query.awaitTermination()  # raises what has ended it
+    query.awaitTermination()  # raises the query's error, if any
 
 
 if __name__ == "__main__":

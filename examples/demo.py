@@ -1,13 +1,13 @@
-"""Ingests real data twice, kills what works on it, and shows that not a row is lost or doubled.
+"""Ingests real data twice, kills the processes that work on it, and shows that no row is lost or doubled.
 
     python examples/demo.py [--keep FOLDER] [--seconds-per-row S]
 
 Part 1 streams: a Python worker is killed after the second completed checkpoint, the driver after
 the fourth; it starts again and rolls back. Part 2 is batch: the driver is killed after 60 finished
-files and resumes. When to kill is decided by the history in the Kafka topic, not by a clock.
+files and resumes. The history in the Kafka topic, not a clock, decides when to kill.
 
-What comes out is compared with a count made straight from the source by other means. Who did what,
-and whose work was thrown away, is read from the topic, by a fold in Python and by Spark SQL through
+The output is compared with a count made straight from the source by other means. The attempts and the
+thrown-away work are read from the topic, by a fold in Python and by Spark SQL through
 Spark's own Kafka source. Exit status 1 if anything differs.
 """
 
@@ -47,17 +47,17 @@ from examples.demo_parts.topic_sql import tables_in_sql
 NULL: Final = "NA"
 PARALLELISM: Final = 4
 SECONDS_PER_ROW: Final = 0.0003
-"""With four subtasks 336,776 rows take 25 s, and what was thrown away some more."""
+"""With four subtasks 336,776 rows take 25 s, and thrown-away work adds some more."""
 
 WORKER_DIES_AFTER: Final = 2
 DRIVER_DIES_AFTER: Final = 4
-"""Completed checkpoints."""
+"""Completed checkpoints before the kill."""
 
 SPLITS_BEFORE_KILL: Final = 60
 LIMIT_S: Final = 120.0
 
 WIDTH: Final = 120
-"""Columns that the tables need: a narrower terminal wraps them."""
+"""Terminal columns that the tables need: a narrower terminal wraps them."""
 
 console = Console(highlight=False, markup=False, emoji=False)
 console.width = max(console.width, WIDTH)
@@ -65,7 +65,7 @@ console.width = max(console.width, WIDTH)
 
 @dataclass(kw_only=True)
 class Part:
-    """One part, and what was wrong with it."""
+    """A part of the demo, and its errors."""
 
     job_id: str
     output: Path
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What both parts share."""
+    """Values that both parts share."""
 
     folder: Path
     source: Path
@@ -87,7 +87,7 @@ class Setting:
     seconds_per_row: float
 
     def start(self, part: Part) -> IngestProcess:
-        """`coordlog ingest` of a part, in a session of its own."""
+        """Start `coordlog ingest` of a part, in a session of its own."""
         transform = Path(__file__).parent / "demo_parts" / "slowed.py"
         arguments = [str(self.source), str(part.output), "--job-id", part.job_id]
         arguments += ["--null-value", NULL, "--parallelism", str(PARALLELISM)]
@@ -105,7 +105,7 @@ Drive = Callable[[Setting, Part, Follower], None]
 
 
 def main() -> int:
-    """Run the demo; the exit status."""
+    """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, remove nothing")
     parser.add_argument("--seconds-per-row", type=float, default=SECONDS_PER_ROW, metavar="S")
@@ -144,7 +144,7 @@ def main() -> int:
 
 
 def set_up(folder: Path, seconds_per_row: float) -> Setting:
-    """Cut the input, count it by other means, and see that there is a broker."""
+    """Cut the input, count it by other means, and make sure that a broker runs."""
     console.rule("Setting up", style="bold")
     data = flights_csv()
     tag = secrets.token_hex(3)
@@ -175,7 +175,7 @@ def set_up(folder: Path, seconds_per_row: float) -> Setting:
 
 
 def run_part(title: str, setting: Setting, part: Part, drive: Drive) -> None:
-    """One part: run and kill, then compare and show."""
+    """Run a part and kill its processes, then compare and show the results."""
     console.print()
     console.rule(title, style="bold")
     began_s = time.monotonic()
@@ -183,7 +183,7 @@ def run_part(title: str, setting: Setting, part: Part, drive: Drive) -> None:
     try:
         follower = Follower(log)
         drive(setting, part, follower)
-        found = audit(log.read(log.start_offset(), log.high_watermark()))
+        audited = audit(log.read(log.start_offset(), log.high_watermark()))
     except (NotSeenError, WrongProcessError) as error:
         part.problems.append(str(error))
         return
@@ -192,9 +192,9 @@ def run_part(title: str, setting: Setting, part: Part, drive: Drive) -> None:
         say(f"this part took {time.monotonic() - began_s:.1f} s")
         for line in part.problems:
             say(f"WRONG: {line}", style="bold red")
-    part.attempts, part.thrown = attempt_rows(found.attempts), thrown_rows(found.splits)
+    part.attempts, part.thrown = attempt_rows(audited.attempts), thrown_rows(audited.splits)
     compare_output(setting, part)
-    show_tables(f"from the topic, {found.record_count:,} records folded in Python", part)
+    show_tables(f"from the topic, {audited.record_count:,} records folded in Python", part)
 
 
 def streaming(setting: Setting, part: Part, follower: Follower) -> None:
@@ -203,7 +203,8 @@ def streaming(setting: Setting, part: Part, follower: Follower) -> None:
     try:
         completed = nth_of_kind(Kind.CHECKPOINT_COMPLETED, WORKER_DIES_AFTER)
         offset, _ = follower.wait_for(completed, is_over=lambda: process.has_ended, limit_s=LIMIT_S)
-        newest = [one for one in follower.records if one.kind is Kind.ATTEMPT_STARTED][-1]
+        starts = [record for record in follower.records if record.kind is Kind.ATTEMPT_STARTED]
+        newest = starts[-1]
         pid = int(newest.attributes["pid"])
         process.kill_worker(pid)
         say(
@@ -232,7 +233,7 @@ def batch(setting: Setting, part: Part, follower: Follower) -> None:
 
 
 def kill_driver(process: IngestProcess, when: str) -> None:
-    """SIGKILL to the driver; what it had started goes by itself."""
+    """Send SIGKILL to the driver; the processes that it had started end by themselves."""
     pid = process.pid
     seconds = process.kill()
     say(f"KILLED the driver (process {pid}) {when}", style="bold yellow")
@@ -240,7 +241,7 @@ def kill_driver(process: IngestProcess, when: str) -> None:
 
 
 def finish(setting: Setting, part: Part) -> None:
-    """The same command again, to its end."""
+    """Run the same command again, to its end."""
     process = setting.start(part)
     try:
         status = process.wait(LIMIT_S)
@@ -251,24 +252,24 @@ def finish(setting: Setting, part: Part) -> None:
 
 
 def compare_output(setting: Setting, part: Part) -> None:
-    """The files that were written against the independent count."""
-    found = tally_parquet(part.output)
-    wrong = differences(setting.expected, found)
+    """Compare the written files with the independent count."""
+    tally = tally_parquet(part.output)
+    wrong = differences(setting.expected, tally)
     part.problems += wrong
     for line in wrong:
         say(f"WRONG: {line}", style="bold red")
     if not wrong:
-        nulls = sum(one.nulls for one in found.columns.values())
+        nulls = sum(column.nulls for column in tally.columns.values())
         say(
-            f"EXACT: {found.rows:,} rows in {part.output}; the checksums of "
-            f"{len(found.columns) - 1} columns and of whole rows are those of the source, "
+            f"EXACT: {tally.rows:,} rows in {part.output}; the checksums of "
+            f"{len(tally.columns) - 1} columns and of whole rows are those of the source, "
             f"and so are {nulls:,} nulls",
             style="bold green",
         )
 
 
 def show_tables(by: str, part: Part) -> None:
-    """Both tables."""
+    """Print both tables."""
     console.print()
     say(f"Execution attempts ({by}):", style="bold")
     print_table(console, ATTEMPT_COLUMNS, part.attempts)
@@ -278,16 +279,16 @@ def show_tables(by: str, part: Part) -> None:
 
 
 def compare_with_sql(setting: Setting, parts: Sequence[Part]) -> None:
-    """The same tables from Spark SQL over the topics."""
+    """Compare with the same tables from Spark SQL over the topics."""
     if not parts:
         return
     console.print()
     console.rule("The same, in Spark SQL over the topics: format('kafka'), from_avro", style="bold")
     began_s = time.monotonic()
     output = setting.folder / f"sql-{setting.tag}.log"
-    say(f"what Spark says goes to {output}", style="dim")
-    found = tables_in_sql([part.job_id for part in parts], setting.servers, output)
-    for part, (attempts, thrown) in zip(parts, found, strict=True):
+    say(f"Spark's output goes to {output}", style="dim")
+    tables = tables_in_sql([part.job_id for part in parts], setting.servers, output)
+    for part, (attempts, thrown) in zip(parts, tables, strict=True):
         wrong = unequal("attempts", part.attempts, attempts)
         wrong += unequal("thrown-away splits", part.thrown, thrown)
         part.problems += wrong
@@ -301,14 +302,14 @@ def compare_with_sql(setting: Setting, parts: Sequence[Part]) -> None:
         if not wrong:
             say(
                 f"EQUAL: {len(attempts)} attempts and {len(thrown)} thrown-away splits, "
-                "as the fold has them",
+                "the same as by the fold",
                 style="bold green",
             )
     say(f"took {time.monotonic() - began_s:.1f} s")
 
 
 def conclude(parts: Sequence[Part], began_s: float, ready_s: float) -> int:
-    """The end, and the exit status."""
+    """Print all errors and the times; returns the exit status."""
     console.print()
     console.rule("The end", style="bold")
     problems = [f"{part.job_id}: {line}" for part in parts for line in part.problems]
@@ -336,7 +337,7 @@ def forget(setting: Setting | None, parts: Sequence[Part]) -> None:
 
 
 def say(line: str, *, style: str | None = None) -> None:
-    """One line, whole."""
+    """Print a line without wrapping it."""
     console.print(line, style=style, soft_wrap=True)
 
 

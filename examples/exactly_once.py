@@ -1,7 +1,7 @@
 """Files of lines into Parquet, each line once: `python examples/exactly_once.py FOLDER [BOOTSTRAP_SERVERS]`.
 
-Reads what lies in FOLDER/in, file by file, and goes on from FOLDER/checkpoint when it is called again, whatever became
-of it before. Without BOOTSTRAP_SERVERS it uses the broker at 127.0.0.1:9092.
+Reads the files in FOLDER/in, one by one. Called again, also after a crash, it continues from FOLDER/checkpoint.
+Without BOOTSTRAP_SERVERS it uses the broker at 127.0.0.1:9092.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from coordlog.spark_integration import exactly_once
 
 
 def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:
-    """What is to be written; it writes nothing itself."""
+    """The rows to write; it writes nothing itself."""
     return batch.where("length(value) > 3")
 
 
 def main(folder: Path, bootstrap_servers: str = "127.0.0.1:9092") -> None:
-    """Run the stream over all that is there."""
+    """Run the stream over all existing files."""
     spark = local_session(2)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
     sink = ParquetSink(folder / "out")
     with exactly_once(
-        long_words, job="words", bootstrap_servers=bootstrap_servers, sink=sink
+        long_words, job_id="words", bootstrap_servers=bootstrap_servers, sink=sink
     ) as write:
         query = (
             lines.load(str(folder / "in"))

@@ -2,9 +2,9 @@
 
     python examples/history.py JOB BOOTSTRAP_SERVERS
 
-Nothing of coordlog is used but the record's schema, which is a file, and the jars, which any other
-way may bring: `coordlog jars` prints the value of `spark.jars`.
-Records that do not count (a stale driver's, doubled ones) are not told apart here:
+It uses only two things of coordlog: the schema of records, which is a file, and the jars, which may also come
+from elsewhere: `coordlog jars` prints the value of `spark.jars`.
+It does not leave out records that do not count (a stale driver's, doubled ones):
 `coordlog.spark_integration.history` does that.
 """
 

@@ -2,9 +2,9 @@
 
     python examples/rules.py [--seconds S] [--keep FOLDER]
 
-An operator of one's own stands in the middle of the chain, with a coordinator of its own. That one
-makes a rule ten times a second, and one in the middle of each checkpoint. A Python worker is killed,
-then the driver, which starts again and rolls back. What became of every rule is then read from the
+A custom operator with its own coordinator is in the middle of the chain. The coordinator makes a rule
+ten times a second, and one in the middle of each checkpoint. A Python worker is killed,
+then the driver, which starts again and rolls back. Then the history of every rule is read from the
 Kafka topic. Exit status 1 if anything differs.
 """
 
@@ -45,16 +45,16 @@ PARALLELISM: Final = 2
 ROWS: Final = 24_000
 FILES: Final = 12
 BATCH_ROWS: Final = 500
-"""With the pause, a third of a second: barriers wait for it, and so there is time to hit a checkpoint."""
+"""Rows of a batch, which takes a third of a second with the pause: long enough to kill during a checkpoint."""
 RULE_INTERVAL_S: Final = 0.1
 CHECKPOINT_INTERVAL_S: Final = 0.5
 
 SECONDS: Final = 8.0
-"""How long the rows flow, without what was thrown away."""
+"""Duration of the rows' flow, without thrown-away work."""
 
 WORKER_DIES_AFTER: Final = 3
 DRIVER_DIES_AFTER: Final = 8
-"""Completed checkpoints; it happens when the coordinators have given their parts of the next."""
+"""Completed checkpoints before the kill, which follows once the coordinators have cut the next checkpoint."""
 
 LIMIT_S: Final = 120.0
 REASON_CHARS: Final = 60
@@ -64,7 +64,7 @@ console = Console(highlight=False, markup=False, emoji=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where things are."""
+    """Job, broker and folders of the example."""
 
     job_id: str
     servers: str
@@ -73,28 +73,28 @@ class Setting:
 
     @property
     def source(self) -> Path:
-        """The input files."""
+        """Folder of the input files."""
         return self.folder / "in"
 
     @property
     def output(self) -> Path:
-        """Where the rows go."""
+        """Folder of the output files."""
         return self.folder / "out"
 
     @property
     def spark_output(self) -> Path:
-        """What the drivers and Spark say."""
+        """File with the output of the drivers and of Spark."""
         return self.folder / "driver.log"
 
     def start(self) -> DriverProcess:
-        """The driver, as a process of its own."""
+        """Start the driver as a process of its own."""
         command = [__file__, "--driver", self.job_id, "--servers", self.servers]
         command += ["--keep", str(self.folder), "--pause", str(self.pause_s)]
         return DriverProcess(command, tag=self.job_id, output=self.spark_output)
 
 
 def main() -> int:
-    """Run the example, or be its driver; the exit status."""
+    """Run the example, or be its driver; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the rows flow")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, remove nothing")
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def be_the_driver(setting: Setting) -> int:
-    """The job itself: this is all that a user's program needs."""
+    """Run the job itself: this is all that a user's program needs."""
     from coordlog import FileSource, Job, ParquetSink, local_session  # noqa: PLC0415, the parent needs no Spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -149,7 +149,7 @@ def be_the_driver(setting: Setting) -> int:
 
 
 def run(folder: Path, seconds: float, *, is_kept: bool) -> int:
-    """Set up, run and kill, then read the topic and compare."""
+    """Set up, run and kill, then read the topic and compare; returns the exit status."""
     began_s = time.monotonic()
     broker = ensure_shared_broker(notify=say)
     setting = Setting(
@@ -159,7 +159,7 @@ def run(folder: Path, seconds: float, *, is_kept: bool) -> int:
         pause_s=seconds * PARALLELISM * BATCH_ROWS / ROWS,
     )
     write_input(setting.source)
-    say(f"{ROWS:,} rows in {FILES} files; what Spark says goes to {setting.spark_output}")
+    say(f"{ROWS:,} rows in {FILES} files; Spark's output goes to {setting.spark_output}")
     log = open_log(setting.job_id, setting.servers)
     try:
         wrong = kill_and_finish(setting, Follower(log))
@@ -185,7 +185,7 @@ def run(folder: Path, seconds: float, *, is_kept: bool) -> int:
 
 
 def write_input(folder: Path) -> None:
-    """The rows, dealt out to the files."""
+    """Write the rows, dealt out to the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(FILES):
         lines = [f"{n},{amount_of(n)}\n" for n in range(number, ROWS, FILES)]
@@ -193,11 +193,12 @@ def write_input(folder: Path) -> None:
 
 
 def kill_and_finish(setting: Setting, follower: Follower) -> list[str]:
-    """Kill a worker after some completed checkpoints, the driver after some more; what was wrong."""
+    """Kill a worker after some completed checkpoints, the driver after some more; returns the errors."""
     driver = setting.start()
     try:
         wait_for_checkpoints(follower, WORKER_DIES_AFTER, driver)
-        newest = [one for one in follower.records if one.kind is Kind.ATTEMPT_STARTED][-1]
+        starts = [record for record in follower.records if record.kind is Kind.ATTEMPT_STARTED]
+        newest = starts[-1]
         pid = int(newest.attributes["pid"])
         driver.kill_worker(pid)
         say(
@@ -225,7 +226,7 @@ def kill_and_finish(setting: Setting, follower: Follower) -> list[str]:
 
 
 def wait_for_checkpoints(follower: Follower, count: int, driver: DriverProcess) -> None:
-    """Until so many more have completed and the next is under way. Raises NotSeenError."""
+    """Wait until `count` more have completed and the next is in progress. Raises NotSeenError."""
     for awaited in (
         nth_of_kind(Kind.CHECKPOINT_COMPLETED, count),
         nth_of_kind(Kind.COORDINATOR_CHECKPOINTED, 1),
@@ -234,11 +235,11 @@ def wait_for_checkpoints(follower: Follower, count: int, driver: DriverProcess) 
 
 
 def show(account: Account, found: Found) -> None:
-    """The tables."""
+    """Print the tables."""
     console.print()
-    say(f"What became of the rules (from the topic, {account.counted:,} records that count):")
+    say(f"Fate of the rules (from the topic, {account.counted:,} records that count):")
     lost = lost_rules(account, found)
-    held = [event_id for event_id, one in account.sent.items() if one.is_held]
+    held = [event_id for event_id, sent in account.sent.items() if sent.is_held]
     print_table(
         console,
         ["", "events"],
@@ -248,12 +249,12 @@ def show(account: Account, found: Found) -> None:
             ("    of these dropped", len(account.failed.keys() & set(held))),
             ("handled", len(account.acked)),
             ("dropped with their attempt", len(account.failed)),
-            *((f"    {why}", n) for why, n in sorted(reasons(account).items())),
+            *((f"    {reason}", count) for reason, count in sorted(reasons(account).items())),
             ("lost", len(lost)),
         ],
     )
     console.print()
-    say("What is in force in the end:")
+    say("State at the end:")
     print_table(
         console,
         ["subtask", "rules handled", "heard by coordinator", "rows", "rows committed"],
@@ -273,14 +274,14 @@ def show(account: Account, found: Found) -> None:
     say(
         f"{kinds[Kind.EPOCH_STARTED]} drivers, {kinds[Kind.ATTEMPT_STARTED]} attempts, "
         f"{kinds[Kind.CHECKPOINT_COMPLETED]} checkpoints completed, "
-        f"{kinds[Kind.CHECKPOINT_ABORTED]} aborted; {len(account.words):,} events sent up, "
-        f"{account.redelivered} delivered again"
+        f"{kinds[Kind.CHECKPOINT_ABORTED]} aborted; {len(account.words):,} events to the "
+        f"coordinator, {account.redelivered} redelivered"
     )
     say(f"lost: {len(lost)}", style="bold")
 
 
 def reasons(account: Account) -> Counter[str]:
-    """Why events were dropped, the first words of it."""
+    """Number of dropped events by reason, which is shortened."""
     return Counter(
         textwrap.shorten(reason, REASON_CHARS, placeholder=" …")
         for reason in account.failed.values()
@@ -288,7 +289,7 @@ def reasons(account: Account) -> Counter[str]:
 
 
 def say_what_is_proved(found: Found) -> None:
-    """In words."""
+    """Print the result in words."""
     say(
         "EXACT: each subtask has handled its rules 1, 2, 3 … once, in order, and the coordinator "
         "has heard so; "
@@ -299,7 +300,7 @@ def say_what_is_proved(found: Found) -> None:
 
 
 def say(line: str, *, style: str | None = None) -> None:
-    """One line, whole."""
+    """Print a line without wrapping it."""
     console.print(line, style=style, soft_wrap=True)
 
 

@@ -1,18 +1,17 @@
-"""The log's protocol as one driver sees it, without I/O.
+"""The log's protocol from the view of one driver, without I/O.
 
-Whoever drives it asks `next_action`, does what it says, and hands in what came of it, one call per
-thing that happened:
+The caller performs the action that `next_action` returns and reports its result, one call per event:
 
-| action | do | then hand in |
+| action | perform | then report by |
 | --- | --- | --- |
 | `Append` | append these with a writer that has not failed | `acknowledged` or `outcome_unknown` |
-| `ReadHighWatermark` | ask the log | `high_watermark` |
+| `ReadHighWatermark` | query the log | `high_watermark` |
 | `Read` | read these offsets, in order | `record_read` for each record, then `reading_ended` |
-| `Rest` | nothing: all of the goal counts for ever | `append_begun`, for the next one |
+| `Rest` | nothing: all of the goal counts for ever | `append_begun`, for the next goal |
 | `Fenced`, `Lost` | end | nothing, ever |
 
-Where doing fails without a result, nothing is handed in and the same action is due again. The rules
-that the protocol's model names stand in the code under these names: *exact epoch*, *epoch in
+If an action fails without a result, nothing is reported and the same action is due again. The rules
+of the protocol's model have these names in the code: *exact epoch*, *epoch in
 force*, *sequence* and *whole turns* are `coordlog.schemas.validity.count`; *take-over reads back*,
 *check offsets* and *fold the gap* are here.
 """
@@ -52,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far a log has been folded, and what it came to."""
+    """Position up to which a log has been folded, with the result of the fold."""
 
     end_offset: int
     """Every record below it has been folded."""
@@ -75,30 +74,29 @@ class _Step(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverState:
-    """Everything that a driver knows of its log. Made by `take_over_begun`."""
+    """State of one driver's use of its log. Created by `take_over_begun`."""
 
     epoch: int
-    """This driver's."""
+    """This driver's epoch."""
     epoch_started: UnstoredRecord
-    """Its own `EPOCH_STARTED`: what is in force is this driver's if it has these bytes."""
+    """This driver's own `EPOCH_STARTED`: the epoch in force is this driver's if its record has these bytes."""
     place: Place
     in_force: StoredRecord | None = None
-    """The `EPOCH_STARTED` that came into force last since the driver's first reading; None where
-    none has."""
+    """The `EPOCH_STARTED` that came into force last since the driver's first reading; None if none has."""
     goal: _Goal = _Goal.TAKE_OVER
     step: _Step = _Step.SEND
     group: tuple[UnstoredRecord, ...] = ()
-    """What is to count."""
+    """Records that are to count."""
     first_sequence: int = 0
-    """Of the group."""
+    """Sequence of the group's first record."""
     counting_after: Counting | None = None
-    """What the fold comes to once all of the group counts; None before the first append."""
+    """Result of the fold once all of the group counts; None before the first append."""
     counted_at: tuple[int, ...] = ()
-    """Where the group's records count, as far as the fold has found them: first to last."""
+    """Offsets at which the group's records count, as far as the fold has found them: first to last."""
     is_acknowledged: bool = False
-    """Whether what was sent last for this goal has been acknowledged."""
+    """Whether the last append for this goal has been acknowledged."""
     read_to: int = 0
-    """Where a reading under way ends, exclusive."""
+    """End of the reading in progress, exclusive."""
     lost_at: int = 0
     """The offset that shows that the log has lost records."""
 
@@ -112,7 +110,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class ReadHighWatermark:
-    """Ask the log how far it has come."""
+    """Query the log's high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The log gave `offset` where `expected_offset` was the lowest possible."""
+    """The log returned `offset`, below the lowest possible `expected_offset`."""
 
     expected_offset: int
     offset: int
@@ -150,7 +148,7 @@ _ASK: Final = ReadHighWatermark()
 
 
 def next_action(state: DriverState) -> Action:
-    """What is due."""
+    """The action that is due."""
     match state.step:
         case _Step.SEND:
             return Append(_unconfirmed(state))
@@ -168,11 +166,11 @@ def next_action(state: DriverState) -> Action:
 
 
 def take_over_begun(place: Place, epoch_started: UnstoredRecord) -> DriverState:
-    """A driver that has read up to `place` and wants the next epoch.
+    """State of a driver that has read up to `place` and begins to take over the next epoch.
 
     Args:
         place: The log's high watermark at the end of the driver's first reading.
-        epoch_started: A record whose bytes no other driver makes; its header has the epoch after
+        epoch_started: A record whose bytes no other driver can produce; its header has the epoch after
             `place`'s.
     """
     header = decode_header(epoch_started.header)
@@ -189,14 +187,14 @@ def take_over_begun(place: Place, epoch_started: UnstoredRecord) -> DriverState:
 
 
 def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverState:
-    """The driver wants `group` to count: whole turns of its epoch, with the next sequences."""
+    """Begin to append `group`: whole turns of the driver's epoch, with the next sequences."""
     assert state.step is _Step.REST
     assert group
     first = state.place.counting.next_sequence
     after = first + len(group)
-    # Looked at before they are sent: a record that cannot count would be sent until the time is up.
+    # Checked before they are sent: a record that cannot count would be sent until the time is up.
     places = tuple(header_places(record.header for record in group))
-    assert [one[:3] for one in places] == [(False, state.epoch, n) for n in range(first, after)]
+    assert [place[:3] for place in places] == [(False, state.epoch, n) for n in range(first, after)]
     assert places[-1][3] == 0, "the last turn is not whole"
     counting = Counting(epoch=state.epoch, next_sequence=after, turn_began=after)
     return evolve(
@@ -212,7 +210,7 @@ def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverS
 
 
 def look_begun(state: DriverState) -> DriverState:
-    """The driver wants nothing to count; it reads what others have appended, to see whether it is fenced."""
+    """Begin to read the records that others have appended, without an append, to see whether the driver is fenced."""
     assert state.step is _Step.REST
     return evolve(state, step=_Step.ASK)
 
@@ -220,8 +218,8 @@ def look_begun(state: DriverState) -> DriverState:
 def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
     """Each record of the last `Append` is stored at its offset: *check offsets*, every one.
 
-    Contiguous from the one expected: these records come next, and nothing else. Above: something
-    stands between, which is read and folded. Below: the log has lost what it had acknowledged.
+    Contiguous from the expected offset: these records come next, and no others. Above: the records
+    between are read and folded. Below: the log has lost acknowledged records.
     """
     assert state.step is _Step.SEND
     sent = _unconfirmed(state)
@@ -257,7 +255,7 @@ def high_watermark(state: DriverState, offset: int) -> DriverState:
 
 
 def record_read(state: DriverState, record: StoredRecord) -> DriverState:
-    """*Fold the gap*: one record of a reading under way is folded, whoever wrote it."""
+    """*Fold the gap*: one record of the reading in progress is folded, whichever driver wrote it."""
     assert state.step is _Step.READ
     assert state.place.end_offset <= record.offset < state.read_to
     header = record.header
@@ -276,7 +274,7 @@ def record_read(state: DriverState, record: StoredRecord) -> DriverState:
 
 
 def reading_ended(state: DriverState) -> DriverState:
-    """Every record of a reading has been handed in; what it showed decides how to go on."""
+    """Every record of a reading has been reported; the fold decides the next step."""
     assert state.step is _Step.READ
     place = replace(state.place, end_offset=state.read_to)
     return _decided(evolve(state, place=place))
@@ -288,24 +286,24 @@ def _decided(state: DriverState) -> DriverState:
     if state.goal is _Goal.TAKE_OVER and counting.epoch < state.epoch:
         return evolve(state, step=_Step.SEND)  # ours has not arrived, nor has another's
     # *Take-over reads back*: of two drivers with one epoch, the one whose record counts holds it.
-    # Afterwards a higher epoch in force is another's, whatever it says: this driver makes no second
-    # one.
+    # Afterwards a higher epoch in force is another driver's, whatever its content: this driver begins
+    # no second epoch.
     ours = state.in_force is not None and _is_of(state.epoch_started, state.in_force)
     if counting.epoch != state.epoch or not ours:
         return evolve(state, step=_Step.FENCED)
     all_count = state.goal is _Goal.TAKE_OVER or (
         counting.counted_end == state.first_sequence + len(state.group)
     )
-    # That they were read is not enough: with replicas, what has been appended can be read while it
-    # is on one machine. An acknowledgement at a higher offset says that everything below is where
-    # it must be.
+    # That they were read is not enough: with replicas, appended records can be read while they are on
+    # one machine only. An acknowledgement at a higher offset proves that all records below are
+    # replicated as required.
     if all_count and state.is_acknowledged:
         return evolve(state, step=_Step.REST)
     return evolve(state, step=_Step.SEND)
 
 
 def _group_next(state: DriverState, offsets: tuple[int, ...]) -> DriverState:
-    """All of the group stands where it was expected, so that no record need be read."""
+    """All of the group is stored at the expected offsets, so that no record need be read."""
     assert state.counting_after is not None
     return _decided(
         evolve(
@@ -318,7 +316,7 @@ def _group_next(state: DriverState, offsets: tuple[int, ...]) -> DriverState:
 
 
 def _epoch_next(state: DriverState, offset: int) -> DriverState:
-    """The driver's `EPOCH_STARTED`, or one more copy of it, stands where it was expected."""
+    """The driver's `EPOCH_STARTED`, or a further copy of it, is stored at the expected offset."""
     counting, verdict = count(state.place.counting, decode_header(state.epoch_started.header))
     stored = _stored(state.epoch_started, offset)
     return _decided(
@@ -332,7 +330,7 @@ def _epoch_next(state: DriverState, offset: int) -> DriverState:
 
 
 def _unconfirmed(state: DriverState) -> tuple[UnstoredRecord, ...]:
-    """What to send: what the fold has not found yet, or the last record where it has found all."""
+    """Records to send: those that the fold has not found yet, or the last record if it has found all."""
     if state.goal is _Goal.TAKE_OVER:
         return state.group
     return state.group[len(state.counted_at) :] or state.group[-1:]

@@ -1,7 +1,7 @@
-"""A driver's way to append: take over, append, send again until it counts, or end.
+"""Appends of a driver: take over the log, append turns, and repeat an append until it counts or its time is over.
 
-`protocol` decides; this module does what it says, waits, and gives up when the time is over. It has
-no thread and no clock of its own: all of it runs on the caller's thread, the log thread.
+`append_protocol` decides the next action. This module performs it, waits between tries, and raises once the time
+is over. It has no thread and no clock of its own: all of it runs on the caller's thread, the log thread.
 """
 
 from __future__ import annotations
@@ -31,36 +31,33 @@ from coordlog.limits import (
 from coordlog.log import append_protocol as protocol
 from coordlog.log.append_protocol import Place
 from coordlog.log.interface import Log, LogWriter, StoredRecord, UnstoredRecord
-from coordlog.schemas.record import Kind
-from coordlog.schemas.validity import Counting, Verdict, count
+from coordlog.schemas.validity import Counting, Verdict, beginning_at, count
 
 __all__ = ["Appender", "Patience", "Place", "take_over"]
 
 _logging = logging.getLogger(__name__)
 
 
-def _nobody_waits(_waited_s: float, _last_error: str) -> None:
-    """The `on_waiting` of those who do not care."""
+def _ignore_waiting(_waited_s: float, _last_error: str) -> None:
+    """Default of `on_waiting`: no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait for a log, and by which clock."""
+    """Time limits of appends and reads, and the clock that measures them."""
 
     log_timeout_s: float = LOG_TIMEOUT_S
-    """After so long without success an append or a take-over gives up. A try that is under way is
-    not cut off, so that it may take one `append_timeout_s`, or one of the log's own bounds,
-    longer."""
+    """Longest time of an append or a take-over. A try in progress is not interrupted, so the end may come later, by
+    at most one `append_timeout_s` or one of the log's own time limits."""
     append_timeout_s: float = APPEND_TIMEOUT_S
     read_stall_s: float = READ_STALL_S
     backoff_s: float = APPEND_BACKOFF_S
-    """Before the second try; doubles each time."""
+    """Pause before the second try; doubles each time."""
     backoff_max_s: float = APPEND_BACKOFF_MAX_S
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    on_waiting: Callable[[float, str], None] = _nobody_waits
-    """Called before each wait, with the seconds since the append began and the last error, for who
-    watches."""
+    on_waiting: Callable[[float, str], None] = _ignore_waiting
+    """Called before each wait, with the seconds since the append began and the last error."""
 
 
 def take_over(
@@ -74,27 +71,26 @@ def take_over(
 ) -> Appender:
     """Append an `EPOCH_STARTED` alone and read up to it; return the appender of the new epoch.
 
-    The caller has read the log up to its high watermark, and has checked all that it must: after
-    this the history has its name in it.
+    The caller must first read the log up to its high watermark and make all its checks, because the
+    `EPOCH_STARTED` records the driver in the history for good.
 
     Args:
-        log: The job's.
-        job_id: For messages.
-        place: How far the caller has read, and what it came to.
-        make_epoch_started: Called once, with the epoch. Its record's value must be one that no
-            other driver makes (it holds the `driver_id`): that is how this driver's record is told
-            from another's of the same epoch.
-        reading: Called with each record from `place` to the new `EPOCH_STARTED`, both ends
-            included, counted or not, once each, in order. What it raises ends the take-over.
-        patience: Default: the limits, and the machine's clock.
+        log: The job's log.
+        job_id: Id of the job, for messages.
+        place: End of the records that the caller has read, and their validity.
+        make_epoch_started: Called once, with the epoch; returns the record. The value of the record must be
+            unique to this driver (it holds the `driver_id`): it distinguishes the record from that of
+            another driver for the same epoch.
+        reading: Called once with each record from `place` up to and including the new `EPOCH_STARTED`, in
+            order, void records too. An exception of it ends the take-over.
+        patience: Time limits; by default those of `coordlog.limits`, and the machine's clock.
 
     Raises:
-        FencedError: Another driver was first; nothing but one `EPOCH_STARTED`, which is void, was
-            appended.
-        LogUnavailableError: Not within `log_timeout_s`. The record may still arrive: the epoch may
-            be used up.
+        FencedError: Another driver was first. At most this driver's `EPOCH_STARTED` was appended, and it is void.
+        LogUnavailableError: The take-over has not succeeded within `log_timeout_s`. The record may still
+            arrive, and then its epoch is taken.
         OffsetGapError: The log has lost records since they were read.
-        AppendRefusedError: The log does not take the record.
+        AppendRefusedError: The log refuses the record.
     """
     epoch = place.counting.epoch + 1
     state = protocol.take_over_begun(place, make_epoch_started(epoch))
@@ -107,8 +103,8 @@ def take_over(
 class Appender:
     """Appends the turns of one driver, in order, until it is closed or has raised.
 
-    Made by `take_over`, used on one thread. After an error every further append raises
-    `ClosedError`: the driver must end.
+    Created by `take_over`, and used on one thread. After an error the driver must end: each further
+    append raises `ClosedError`.
     """
 
     def __init__(
@@ -129,41 +125,41 @@ class Appender:
 
     @property
     def epoch(self) -> int:
-        """This driver's."""
+        """Epoch of this driver."""
         return self._state.epoch
 
     @property
     def log_timeout_s(self) -> float:
-        """How long an append may take."""
+        """Longest time of an append, in seconds."""
         return self._patience.log_timeout_s
 
     @property
     def counting(self) -> Counting:
-        """What the next record must look like to count."""
+        """Validity after the last known record: decides whether the next record counts."""
         return self._state.place.counting
 
     @property
     def end_offset(self) -> int:
-        """The offset up to which the log is known, exclusive."""
+        """End of the known part of the log: the offset after the last known record."""
         return self._state.place.end_offset
 
     def append(self, records: Sequence[UnstoredRecord]) -> tuple[int, ...]:
-        """Append whole turns; return once they count for ever: their effects may be released.
+        """Append whole turns; return once they count for ever, so that their effects may be released.
 
         Args:
-            records: One or more, of this epoch, their sequences going on from
-                `counting.next_sequence`.
+            records: One or more records of this epoch, with sequences from `counting.next_sequence` on.
 
         Returns:
-            For each record the offset at which it counts. Ascending, not always dense.
+            Offset of each record, of the copy that counts. Ascending, possibly with gaps.
 
         Raises:
-            FencedError: Another epoch is in force. Some of these turns may count, none may be
-                released.
-            LogUnavailableError: Not within `log_timeout_s`. They may count, now or later.
+            FencedError: Another epoch is in force. Some of these turns may count, but no effect of them may
+                be released.
+            LogUnavailableError: The append has not succeeded within `log_timeout_s`. The turns may count, now
+                or later.
             OffsetGapError: The log has lost records.
-            AppendRefusedError: The log does not take one of them. Some of these turns may count.
-            ClosedError: It was closed, or has raised.
+            AppendRefusedError: The log refuses a record. Some of these turns may count.
+            ClosedError: The appender was closed, or has raised.
         """
         if self._is_closed:
             raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
@@ -172,12 +168,12 @@ class Appender:
         return self._state.counted_at
 
     def look(self) -> None:
-        """See whether another epoch is in force, by what stands in the log; one that does not answer is let be.
+        """Read new records, to notice if another epoch is in force; no effect if the log does not answer.
 
-        For a driver that has had nothing to append for a while (clause K2).
+        For a driver that has appended nothing for a while (clause K2: only the newest driver acts).
 
         Raises:
-            FencedError: It is.
+            FencedError: Another epoch is in force.
             LogUnavailableError, OffsetGapError, ClosedError: As `append`.
         """
         if self._is_closed:
@@ -191,14 +187,14 @@ class Appender:
             self.settle("looking for another driver")
 
     def close(self) -> None:
-        """End; nothing is in flight between two appends. May be called twice."""
+        """Close the appender and its writer. May be called twice."""
         self._is_closed = True
         self._discard_writer()
 
     def settle(self, doing: str) -> None:
-        """Act until the goal in hand is reached; whatever ends this early closes the appender.
+        """Perform actions until the goal of the protocol is reached. An exception closes the appender.
 
-        For `take_over` and `append`, which set the goal.
+        For `take_over`, `append` and `look`, which set the goal; `doing` names it for messages.
         """
         try:
             self._act(doing)
@@ -235,8 +231,7 @@ class Appender:
                     assert_never(action)
 
     def _append(self, records: tuple[UnstoredRecord, ...], waiting: _Waiting) -> None:
-        # A try whose outcome was unknown took its writer with it, and so does an acknowledged one
-        # that did not count.
+        # A new writer after a try of unknown outcome, and after an acknowledged one that did not count.
         writer = self._writer or self._log.writer()
         self._writer = writer
         try:
@@ -274,37 +269,35 @@ class Appender:
             self._state = protocol.high_watermark(self._state, error.high_watermark)
             if isinstance(protocol.next_action(self._state), protocol.Lost):
                 return
-            in_force = self._in_force_above()
-            if in_force is None:
+            fenced = self._fenced_by_prune()
+            if fenced is None:
                 raise
-            raise in_force from error
+            raise fenced from error
         self._state = protocol.reading_ended(self._state)
         if isinstance(protocol.next_action(self._state), protocol.Append):
             self._discard_writer()
 
-    def _in_force_above(self) -> FencedError | None:
-        """Who is in force, of a log whose records up to here are gone: a newer driver has had it pruned (clause K2).
+    def _fenced_by_prune(self) -> FencedError | None:
+        """Error of being fenced if a newer driver has pruned the log, so that the next records are gone (clause K2).
 
-        A pruned log begins with a `SNAPSHOT`, which counts. None if it does not, or if no newer epoch
-        is in force: then retention has cut the log short.
+        None if retention has removed the records: then the log does not begin with a valid `SNAPSHOT`, as a
+        pruned log does, or no newer epoch is in force.
         """
         start, end = self._log.start_offset(), self._log.high_watermark()
-        newest: StoredRecord | None = None
-        counting: Counting | None = None
-        for record in self._log.read(start, end):
-            header = record.header
-            if counting is not None:
-                counting, verdict = count(counting, header)
-                newest = record if verdict is Verdict.EPOCH else newest
-            elif header is None or not _is_snapshot(record):
-                return None
-            else:
-                after = header.sequence + 1
-                newest, counting = record, Counting(header.epoch, after, after)
-        if newest is None or counting is None:
+        stored = self._log.read(start, end)
+        newest = next(stored, None)
+        try:
+            beginning = None if newest is None else beginning_at(newest)
+        except RecordError:
             return None
+        if newest is None or beginning is None:
+            return None
+        counting, _ = count(beginning.counting, newest.header)
+        for record in stored:
+            counting, verdict = count(counting, record.header)
+            newest = record if verdict is Verdict.EPOCH else newest
         is_newer = counting.epoch > self.epoch or (
-            self._reading is not None and counting.epoch == self.epoch  # another one took it over
+            self._reading is not None and counting.epoch == self.epoch  # another driver's
         )
         return self._fenced(newest, counting.epoch) if is_newer else None
 
@@ -324,15 +317,8 @@ class Appender:
         return FencedError(self._job_id, self.epoch, epoch_in_force, driver)
 
 
-def _is_snapshot(record: StoredRecord) -> bool:
-    try:
-        return record.record().kind is Kind.SNAPSHOT
-    except RecordError:
-        return False
-
-
 class _Waiting:
-    """The time that one append has used up, and its pauses."""
+    """Elapsed time of one append, and the pauses between its tries."""
 
     def __init__(self, patience: Patience, log_name: str, doing: str) -> None:
         self._patience = patience
@@ -342,20 +328,20 @@ class _Waiting:
         self.last_error = ""
 
     def at_most(self, limit_s: float) -> float:
-        """`limit_s`, or what is left of the time."""
-        left_s = self._patience.log_timeout_s - (self._patience.clock() - self._began)
-        return min(limit_s, max(left_s, self._patience.backoff_s))
+        """`limit_s`, or the remaining time if that is shorter, but never less than the first pause."""
+        remaining_s = self._patience.log_timeout_s - (self._patience.clock() - self._began)
+        return min(limit_s, max(remaining_s, self._patience.backoff_s))
 
     def wait(self) -> None:
         """Pause before another try.
 
         Raises:
-            LogUnavailableError: The time is up.
+            LogUnavailableError: No time remains.
         """
         waited_s = self._patience.clock() - self._began
-        left_s = self._patience.log_timeout_s - waited_s
-        if left_s <= 0:
+        remaining_s = self._patience.log_timeout_s - waited_s
+        if remaining_s <= 0:
             raise LogUnavailableError(self._log_name, self._doing, waited_s, self.last_error)
         self._patience.on_waiting(waited_s, self.last_error)
-        self._patience.sleep(min(self._backoff_s, left_s))
+        self._patience.sleep(min(self._backoff_s, remaining_s))
         self._backoff_s = min(2 * self._backoff_s, self._patience.backoff_max_s)

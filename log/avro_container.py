@@ -1,8 +1,8 @@
 """Avro container files from outside, read within bounds: neither lengths, counts nor schema of the file are trusted.
 
-A library that follows the file's own schema loops as long as a count in it says (an array of nulls takes no bytes),
-and one that inflates a block at once takes what a thousandth of it on disk asks for. So the schema is the caller's,
-each block is inflated up to a limit, and rows are counted against its bytes.
+A library that follows the file's own schema loops for any count in it (an array of nulls takes no bytes), and a library
+that inflates a whole block takes up to a thousand times its size on disk. So the schema is the caller's, each block is
+inflated up to a limit, and the count of rows is checked against the block's bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Records of one log as another one takes them: alike, in groups of what one append holds.
+"""Copies of a log's records for another log: unchanged, in groups of one append each.
 
-A log's first record tells drivers whose it is, and all others count by it: a driver that begins an epoch on a new log
-before that record is there, in the epoch of the copy, would have counted the copy's records as its own. So the first
-record goes alone, and nothing follows where it does not come to stand at the place that it has. It is an
-`EPOCH_STARTED` of epoch 0: whoever has read the log while it was empty finds that epoch taken.
+A log's first record identifies its owner, and all others count by it. A driver that began an epoch on a new log before
+that record is stored, in the epoch of the copy, would count the copy's records as its own. So the first record is
+appended alone, and no record follows if it does not get its own offset. It is an `EPOCH_STARTED` of epoch 0: a driver
+that has read the log while it was empty finds that epoch taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["groups", "is_same", "taken_by", "to_append"]
 def to_append(
     stored: StoredRecord, *, header: bytes | None = None, value: bytes | None = None
 ) -> UnstoredRecord:
-    """A stored record, to be appended elsewhere: as it is, but for a header or a value that is given."""
+    """A stored record, to be appended elsewhere: unchanged, except for a header or a value that is passed."""
     return UnstoredRecord(
         key=stored.key or b"",
         value=stored.value or b"" if value is None else value,
@@ -34,10 +34,10 @@ def to_append(
 def groups(records: Iterable[UnstoredRecord]) -> Iterator[list[UnstoredRecord]]:
     """The records in order, in groups for one append each: at most `GROUP_RECORDS_MAX`, and `GROUP_BYTES_MAX`.
 
-    The first record is a group by itself, see above; so is one that is larger than that.
+    The first record is a group by itself, see above; so is a record above `GROUP_BYTES_MAX`.
     """
     records = iter(records)
-    yield from ([one] for one in itertools.islice(records, 1))
+    yield from ([first] for first in itertools.islice(records, 1))
     group: list[UnstoredRecord] = []
     size = 0
     for record in records:
@@ -52,9 +52,9 @@ def groups(records: Iterable[UnstoredRecord]) -> Iterator[list[UnstoredRecord]]:
 
 
 def taken_by(log: Log, job_id: str, first: UnstoredRecord) -> FencedError | None:
-    """That a driver has begun an epoch on a log that was empty; None where none has, before a copy's first record.
+    """The error that another driver began an epoch on the empty log; None if none did before a copy's first record.
 
-    Behind that record no other epoch of epoch 0 counts, so that all that count are the copy's, or follow on it.
+    Behind that record no other epoch 0 counts, so that all counting records are the copy's, or follow it.
 
     Args:
         log: It begins at offset 0.
@@ -62,26 +62,26 @@ def taken_by(log: Log, job_id: str, first: UnstoredRecord) -> FencedError | None
         first: The `EPOCH_STARTED` of epoch 0 that was to be the log's first record.
 
     Raises:
-        LogError: It cannot be read.
+        LogError: The log cannot be read.
     """
-    found: FencedError | None = None
+    error: FencedError | None = None
     for judged in judge(log.read(0, log.high_watermark()), NOTHING_COUNTED):
         header = judged.entry.header
         if judged.verdict is not Verdict.EPOCH or header is None:
             continue
-        if found is None and is_same(judged.entry, first):
+        if error is None and is_same(judged.entry, first):
             return None
         try:
             driver_id = judged.entry.record(header).driver_id
         except RecordError:
             driver_id = f"(of another version, at offset {judged.entry.offset})"
-        found = FencedError(job_id, 0, header.epoch, driver_id)
-    return found
+        error = FencedError(job_id, 0, header.epoch, driver_id)
+    return error
 
 
-def is_same(stored: StoredRecord, one: UnstoredRecord) -> bool:
-    """Whether a log gives back what was handed to one: key, value, header, and the time in milliseconds."""
-    there = to_append(stored)
-    key, value, header = one.key, one.value, one.header
-    is_alike = (there.key, there.value, there.header) == (key, value, header)
-    return is_alike and stored.timestamp_ms == one.timestamp_us // 1000
+def is_same(stored: StoredRecord, unstored: UnstoredRecord) -> bool:
+    """Whether both have the same key, value and header, and the same time in milliseconds."""
+    copied = to_append(stored)
+    key, value, header = unstored.key, unstored.value, unstored.header
+    is_alike = (copied.key, copied.value, copied.header) == (key, value, header)
+    return is_alike and stored.timestamp_ms == unstored.timestamp_us // 1000

@@ -1,4 +1,4 @@
-"""Secrets in URLs: recognised before anything takes, shows or records the URL."""
+"""Secrets in URLs: recognised before the URL is used, shown or recorded."""
 
 from __future__ import annotations
 

@@ -1,18 +1,20 @@
-"""A log as one file: what `coordlog export` writes, and a log that is read from it.
+"""A log as one file: written by `coordlog export`, and readable as a log.
 
-An Avro container file with one row per stored record, void ones included, in offset order; which log it was stands in
-the file's metadata. Each row has a CRC-32C of itself and of all rows before it, so that a changed, missing or moved row
-is noticed. The last row is no record: it stands at the end offset, with the number of records as its value, so that a
-missing end is noticed too. The last record need not stand right before that offset: a transaction's marker has one, and
-is no record.
+An Avro container file with one row per stored record, void ones included, in offset order; the file's metadata name the
+log, and have a CRC-32C of themselves. Each row has a CRC-32C of itself, of all rows before it and of the metadata, so
+that a changed, missing or moved row is noticed, and so are the metadata of another file. The last row is no record: it
+has the end offset, with the number of records as its value, so that a missing end is noticed too. The last record
+need not have the offset right before it: a transaction's marker takes an offset, and is no record.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 from uuid import uuid4
@@ -24,9 +26,10 @@ from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageErro
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
-from coordlog.log.local.fsync import open_plain, sync_path
+from coordlog.log.local.file_lock import lock_open
+from coordlog.log.local.fsync import naming, open_plain, sync_path
 
-__all__ = ["ExportedLog", "check_target", "write_exported"]
+__all__ = ["ExportedLog", "check_target", "remove_drafts", "write_exported"]
 
 _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "offset", "type": "long"},
@@ -47,16 +50,20 @@ _SCHEMA_WITHOUT_CRC: Final = fastavro.parse_schema(
     {"type": "record", "name": "coordlog.exported_record", "fields": _FIELDS}
 )
 _ROW_BYTES_MIN: Final = 5
-"""Each of the five fields takes at least one."""
+"""Each of the five fields takes at least one byte."""
 _META: Final = "coordlog."
-_FORMAT: Final = "3"
+_FORMAT: Final = "4"
+_WITHOUT_METADATA_CRC: Final = "3"
+"""Format whose rows' checksum begins with the first row, and whose metadata have none."""
 _WITHOUT_END: Final = "2"
-"""Its last record stands right before its end offset."""
+"""Format whose last record is right before the end offset."""
 _WITHOUT_CRC: Final = "1"
-"""So does that one's."""
-_FORMATS: Final = (_WITHOUT_CRC, _WITHOUT_END, _FORMAT)
+"""Format without checksums, whose last record is right before the end offset."""
+_FORMATS: Final = (_WITHOUT_CRC, _WITHOUT_END, _WITHOUT_METADATA_CRC, _FORMAT)
+_WITH_END: Final = (_WITHOUT_METADATA_CRC, _FORMAT)
 _END_KEY: Final = b"end"
 _REDACTED: Final = "redacted"
+_CRC: Final = "crc"
 _PLACE: Final = struct.Struct(">qq")
 _LENGTH: Final = struct.Struct(">q")
 _DAMAGE: Final = (
@@ -74,13 +81,13 @@ _PROGRESS_EVERY: Final = 10_000
 
 
 class ExportedLog:
-    """The log in a file, to be read. Any thread; each reading opens the file anew.
+    """The log in a file, to be read. Any thread; each reading opens the file again.
 
     Args:
-        path: What `write_exported` wrote.
+        path: File that `write_exported` wrote.
 
     Raises:
-        SourceError: It is no such file.
+        SourceError: The file is no exported history.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -101,12 +108,12 @@ class ExportedLog:
 
     @property
     def is_redacted(self) -> bool:
-        """Whether contents have been taken out of it: it is for looking at, and no job goes on from it."""
+        """Whether contents have been removed: such a file is for inspection, and no job continues from it."""
         return self._about.get(_REDACTED) == "true"
 
     @property
     def identity(self) -> LogIdentity:
-        """Which log it was, under its name there."""
+        """Identity of the exported log, with its name there."""
         return self._identity
 
     def start_offset(self) -> int:
@@ -114,7 +121,7 @@ class ExportedLog:
         return self._start
 
     def high_watermark(self) -> int:
-        """As in the port: when it was written."""
+        """As in the port: at the time of the export."""
         return self._end
 
     def read(
@@ -125,7 +132,7 @@ class ExportedLog:
         Raises:
             SourceError: A part of the file is damaged or missing.
         """
-        del stall_s  # a file is read, or is not
+        del stall_s  # a file does not stall
         if not self._start <= from_offset <= to_offset <= self._end:
             wrong = from_offset if from_offset < self._start else to_offset
             raise OutOfRangeError(str(self._path), wrong, self._start, self._end)
@@ -134,40 +141,42 @@ class ExportedLog:
     def _read(self, from_offset: int, to_offset: int) -> Iterator[StoredRecord]:
         try:
             with open_plain(self._path) as file:
-                for one in self._rows(file):
-                    if one.offset >= to_offset:
+                for record in self._rows(file):
+                    if record.offset >= to_offset:
                         return
-                    if one.offset >= from_offset:
-                        yield one
+                    if record.offset >= from_offset:
+                        yield record
         except _DAMAGE as error:
             raise self._damaged(error) from error
 
     def _rows(self, file: BinaryIO) -> Iterator[StoredRecord]:
         header = read_header(file)
-        format_ = _about(header)["format"]
-        crc, reached, count, has_ended = 0, self._start, 0, False
+        about = _about(header)
+        format_ = about["format"]
+        crc = int(about[_CRC], 16) if format_ == _FORMAT else 0
+        reached, count, has_ended = self._start, 0, False
         schema = _SCHEMA_WITHOUT_CRC if format_ == _WITHOUT_CRC else _SCHEMA
         for row in read_rows(file, header, schema, row_bytes_min=_ROW_BYTES_MIN):
-            one = StoredRecord(*(row[name] for name in _FIELD_NAMES))  # type: ignore[arg-type]  # by schema
-            crc = _crc(one, crc)
-            if one.offset < reached or has_ended:
-                raise ValueError(f"offset {one.offset} stands behind {reached - 1}")
+            record = StoredRecord(*(row[name] for name in _FIELD_NAMES))  # type: ignore[arg-type]  # by schema
+            crc = _crc(record, crc)
+            if record.offset < reached or has_ended:
+                raise ValueError(f"offset {record.offset} stands behind {reached - 1}")
             if format_ != _WITHOUT_CRC and row["crc"] != crc:
                 raise ValueError(
-                    f"the checksum up to offset {one.offset} is {crc:08x}, and it says "
+                    f"the checksum up to offset {record.offset} is {crc:08x}, and it says "
                     f"{row['crc']:08x}"
                 )
-            if format_ == _FORMAT and one.offset == self._end:
-                if one != _end_row(self._end, count):
-                    raise ValueError(f"it has {count} records, and its end says {one.value!r}")
+            if format_ in _WITH_END and record.offset == self._end:
+                if record != _end_row(self._end, count):
+                    raise ValueError(f"it has {count} records, and its end says {record.value!r}")
                 has_ended = True
                 continue
-            reached = one.offset + 1
+            reached = record.offset + 1
             count += 1
-            yield one
-        if format_ == _FORMAT and not has_ended:
+            yield record
+        if format_ in _WITH_END and not has_ended:
             raise ValueError(f"it ends at offset {reached}, without its last row at {self._end}")
-        if format_ != _FORMAT and reached != self._end:
+        if format_ not in _WITH_END and reached != self._end:
             raise ValueError(f"it ends at offset {reached}, not at {self._end}")
 
     def _damaged(self, error: Exception) -> SourceError:
@@ -196,13 +205,21 @@ class ExportedLog:
 
 
 def _about(header: ContainerHeader) -> dict[str, str]:
-    """What the file's metadata say of it."""
-    found = header.metadata
-    about = {k.removeprefix(_META): v for k, v in found.items() if k.startswith(_META)}
+    """The file's own metadata, checked.
+
+    Raises:
+        ValueError: Format, checksum or fields of the rows are not those of an exported history.
+    """
+    metadata = header.metadata
+    about = {k.removeprefix(_META): v for k, v in metadata.items() if k.startswith(_META)}
     if about.get("format") not in _FORMATS:
         raise ValueError(
             f"its format is {about.get('format')}, this version reads {', '.join(_FORMATS)}"
         )
+    if about["format"] == _FORMAT:
+        crc, stated = f"{_about_crc(about):08x}", about.get(_CRC)
+        if stated != crc:
+            raise ValueError(f"the checksum of its metadata is {crc}, and it says {stated}")
     expected = (*_FIELD_NAMES, *(() if about["format"] == _WITHOUT_CRC else ("crc",)))
     if header.field_names != expected:
         raise ValueError(
@@ -212,35 +229,44 @@ def _about(header: ContainerHeader) -> dict[str, str]:
     return about
 
 
-def _crc(one: StoredRecord, before: int) -> int:
-    crc: int = crc32c.crc32c(_PLACE.pack(one.offset, one.timestamp_ms), before)
-    for part in (one.key, one.value, one.header_bytes):
+def _about_crc(about: Mapping[str, str]) -> int:
+    """Checksum of all metadata but the checksum itself."""
+    crc = 0
+    for name, value in sorted(about.items()):
+        for part in () if name == _CRC else (name.encode(), value.encode()):
+            crc = crc32c.crc32c(part, crc32c.crc32c(_LENGTH.pack(len(part)), crc))
+    return crc
+
+
+def _crc(record: StoredRecord, before: int) -> int:
+    crc: int = crc32c.crc32c(_PLACE.pack(record.offset, record.timestamp_ms), before)
+    for part in (record.key, record.value, record.header_bytes):
         crc = crc32c.crc32c(_LENGTH.pack(-1 if part is None else len(part)), crc)
         crc = crc32c.crc32c(part or b"", crc)
     return crc
 
 
 def _end_row(end: int, count: int) -> StoredRecord:
-    """What stands behind the records, at the end offset."""
+    """The row behind the records, at the end offset."""
     return StoredRecord(end, _END_KEY, b"%d" % count, None, 0)
 
 
-def _as_row(one: StoredRecord, crc: int) -> dict[str, object]:
+def _as_row(record: StoredRecord, crc: int) -> dict[str, object]:
     return {
-        "offset": one.offset,
-        "key": one.key,
-        "value": one.value,
-        "header": one.header_bytes,
-        "timestamp_ms": one.timestamp_ms,
+        "offset": record.offset,
+        "key": record.key,
+        "value": record.value,
+        "header": record.header_bytes,
+        "timestamp_ms": record.timestamp_ms,
         "crc": crc,
     }
 
 
 def check_target(path: Path, option: str) -> None:
-    """Refuse a path at which no file can be put, or at which one would replace a device or a pipe.
+    """Refuse a path at which no file can be written, or at which a file would replace a device or a pipe.
 
     Raises:
-        OptionError: It is one; `option` names it.
+        OptionError: The path is refused; `option` names it.
     """
     if not path.parent.is_dir():
         raise OptionError(option, str(path), f"in a folder that is there: {path.parent} is none")
@@ -258,21 +284,22 @@ def write_exported(
     redact: Callable[[StoredRecord], StoredRecord] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Write a log to `path`, which is there whole, and read back, or not at all. Returns the number of records.
+    """Write a log to `path`; the file is complete and verified, or does not exist. Returns the number of records.
 
     Args:
-        log: The job's.
+        log: The job's log.
         job_id: The job.
-        path: Where to.
-        to_offset: Only what stands below; by default all of it.
-        is_overwriting: Replace a file that is there.
-        redact: What is written in each record's place; such a file is not compressed, and says what it is.
-        on_progress: Called now and then with the offset reached and the end.
+        path: The file to write.
+        to_offset: End of the export, exclusive; by default the high watermark.
+        is_overwriting: Replace an existing file.
+        redact: Returns the record to write in each record's place; such a file is not compressed, and is marked as
+            redacted.
+        on_progress: Called every 10,000 records with the offset reached and the end.
 
     Raises:
         OptionError: As `check_target`.
-        FileExistsError: A file is there.
-        SourceError: What was written cannot be read back.
+        FileExistsError: The file exists.
+        SourceError: The written file cannot be read back.
     """
     check_target(path, "FILE")
     start = log.start_offset()
@@ -290,18 +317,19 @@ def write_exported(
     is_redacted = redact is not None or (isinstance(log, ExportedLog) and log.is_redacted)
     if is_redacted:
         about[_REDACTED] = "true"
-    count = 0
+    count, about_crc = 0, _about_crc(about)
+    about[_CRC] = f"{about_crc:08x}"
 
     def rows() -> Iterator[dict[str, object]]:
         nonlocal count
-        crc = 0
+        crc = about_crc
         for stored in log.read(start, end):
-            one = stored if redact is None else redact(stored)
-            crc = _crc(one, crc)
+            record = stored if redact is None else redact(stored)
+            crc = _crc(record, crc)
             count += 1
             if on_progress is not None and count % _PROGRESS_EVERY == 0:
-                on_progress(one.offset + 1, end)
-            yield _as_row(one, crc)
+                on_progress(record.offset + 1, end)
+            yield _as_row(record, crc)
         last = _end_row(end, count)
         yield _as_row(last, _crc(last, crc))
 
@@ -317,7 +345,7 @@ def write_exported(
 
 
 def _read_back(hidden: Path, path: Path) -> None:
-    """Read what is to be `path`: all of it, as its last row has the number of records."""
+    """Read all of the draft of `path`: its last row has the number of records."""
     try:
         written = ExportedLog(hidden)
         for _ in written.read(written.start_offset(), written.high_watermark()):
@@ -333,20 +361,53 @@ def _put(
     *,
     is_overwriting: bool,
 ) -> None:
-    """Write a file, on disk whole and checked before it has its name."""
-    hidden = path.with_name(
-        f".{path.name}.{uuid4().hex}.tmp"
-    )  # no process number: containers repeat them
-    try:
-        with hidden.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
+    """Write a file; it is complete on disk and checked before it gets its name."""
+    remove_drafts(path.parent, re.escape(path.name))
+    with naming(path), _draft(path) as (hidden, file):
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
         check(hidden)
         if is_overwriting:
             hidden.replace(path)
         else:
             os.link(hidden, path)  # unlike a rename it never replaces
         sync_path(path.parent)
-    finally:
-        hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def _draft(path: Path) -> Generator[tuple[Path, BinaryIO]]:
+    """A new file beside `path`, locked as long as its writer lives; removed at the block's end."""
+    while True:
+        hidden = path.with_name(
+            f".{path.name}.{uuid4().hex}.tmp"
+        )  # containers repeat process numbers
+        with hidden.open("xb") as file:
+            is_locked = True
+            with suppress(
+                OSError
+            ):  # a file system without locks: no other process removes it either
+                is_locked = lock_open(file.fileno())
+            # Between its creation and its lock another process may have removed it as a dead process's.
+            if is_locked and hidden.exists():
+                try:
+                    yield hidden, file
+                finally:
+                    hidden.unlink(missing_ok=True)
+                return
+
+
+def remove_drafts(folder: Path, names: str) -> None:
+    """Remove drafts of exports whose processes were killed, as far as possible.
+
+    Args:
+        folder: Folder of the exports.
+        names: Their names, as a regular expression.
+    """
+    draft_name = re.compile(rf"\.(?:{names})\.[0-9a-f]{{32}}\.tmp")
+    for draft in folder.iterdir():
+        if draft_name.fullmatch(draft.name) is None:
+            continue
+        with suppress(OSError), open_plain(draft) as file:
+            if lock_open(file.fileno()):
+                draft.unlink()

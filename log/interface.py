@@ -1,7 +1,7 @@
-"""What everything else asks of a log: the port that `MemoryLog` and `KafkaLog` implement.
+"""The interface of a log: the port that `MemoryLog` and `KafkaLog` implement.
 
-A log is one partition. It carries records without knowing what they mean: a key, a value and one
-packed header. What counts among them is decided by `coordlog.schemas.validity`, never by a log.
+A log is one partition. It stores records without interpreting them: a key, a value and one
+packed header. `coordlog.schemas.validity` decides which of them count, never a log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Log", "LogIdentity", "LogWriter", "PrunableLog", "StoredRecord", "Un
 
 
 class UnstoredRecord(NamedTuple):
-    """A record as it is handed to a log."""
+    """A record to be appended to a log."""
 
     key: bytes
     value: bytes
@@ -34,22 +34,22 @@ class UnstoredRecord(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """A record as a log gives it back."""
+    """A record as a log returns it."""
 
     offset: int
     key: bytes | None
     value: bytes | None
     header_bytes: bytes | None
-    """None where the record has no header of ours; such a record is void."""
+    """None if the record has no header of ours; such a record is void."""
     timestamp_ms: int
 
     @property
     def header(self) -> Header | None:
-        """The decoded header; None where it is none of ours."""
+        """The decoded header; None if it is none of ours."""
         return decode_header(self.header_bytes)
 
     def record(self, header: Header | None = None) -> Record:
-        """The record, decoded; to be asked only for of one that counts. `header` is its own, where that is decoded.
+        """The decoded record; only for a record that counts. `header` is its header, if that is decoded already.
 
         Raises:
             RecordError: As `decode_record`.
@@ -59,7 +59,7 @@ class StoredRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogIdentity:
-    """Which log this is, so that another one of the same name is noticed (clause E9)."""
+    """Identity of a log, so that another log of the same name is noticed (clause E9)."""
 
     cluster_id: str
     topic_id: str
@@ -67,21 +67,21 @@ class LogIdentity:
     name: str
     """For messages, as in `ingest.log at 127.0.0.1:9092`."""
     topic: str = field(default="", compare=False)
-    """Its name within the cluster: of two ids of one name the older topic is gone. Empty: not known."""
+    """Topic's name within the cluster; of two ids with one name the older topic is gone. Empty if unknown."""
 
 
 class LogWriter(Protocol):
     """One producer of one log.
 
-    Used by one thread. Thrown away after its first failure: `Log.writer()` gives a new one.
+    Used by one thread. Discarded after its first failure: `Log.writer()` returns a new one.
     """
 
     def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
-        """Append `records` in order; return the offset of every one of them, in the same order.
+        """Append `records` in order; return the offset of each of them, in the same order.
 
-        On success each record is stored at the offset given, and on disk or on several machines as
-        the log's settings say. Other writers' records may stand between. Nothing is said about what
-        counts.
+        On success each record is stored at the returned offset, and on disk or on several machines as
+        the log's settings require. Other writers' records may lie between. Whether the records count
+        is not decided here.
 
         Raises:
             AppendRefusedError: The log will never take these records; none of them, or some, may
@@ -92,7 +92,7 @@ class LogWriter(Protocol):
         ...
 
     def close(self, *, timeout_s: float) -> None:
-        """Give up what is in flight (its outcome stays unknown), free what is held; never raise."""
+        """Abandon appends in flight (their outcome stays unknown) and free all resources; never raise."""
         ...
 
 
@@ -104,20 +104,17 @@ class Log(Protocol):
 
     @property
     def identity(self) -> LogIdentity:
-        """Which log this is. Raises LogUnavailableError or TopicError."""
+        """The log's identity. Raises LogUnavailableError or TopicError."""
         ...
 
     def start_offset(self) -> int:
-        """The offset of the first record that is still there.
-
-        Equal to the high watermark where there is none.
-        """
+        """Offset of the first record that still exists; the high watermark if none does."""
         ...
 
     def high_watermark(self) -> int:
         """The offset after the last acknowledged record, exclusive.
 
-        Never goes down while the log loses nothing.
+        Never decreases while the log loses no record.
         """
         ...
 
@@ -126,8 +123,7 @@ class Log(Protocol):
     ) -> Iterator[StoredRecord]:
         """Yield every record with `from_offset` <= offset < `to_offset`, in offset order.
 
-        Offsets need not be dense. A record below the high watermark that was read once is read
-        alike for ever.
+        Offsets need not be dense. A record below the high watermark never changes once it was read.
 
         Args:
             from_offset: Inclusive.
@@ -146,7 +142,7 @@ class Log(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what is held; the log itself stays. Never raises; may be called twice."""
+        """Free all resources; the log itself stays. Never raises; may be called twice."""
         ...
 
 
@@ -157,8 +153,8 @@ class PrunableLog(Log, Protocol):
         """Remove every record below `offset`, for good; `start_offset` is `offset` then.
 
         Raises:
-            LogUnavailableError: It is not known whether they are gone.
+            LogUnavailableError: Whether the records are gone is unknown.
             OutOfRangeError: `offset` is above the high watermark.
-            TopicError: The log does not let this user do it.
+            TopicError: The log does not allow this user to do it.
         """
         ...

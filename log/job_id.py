@@ -1,4 +1,4 @@
-"""What a job may be called: its topic is named after it, so what Kafka takes and file systems keep."""
+"""Names of jobs. A job's topic has its name, so Kafka and file systems must both accept it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from coordlog.errors import OptionError
 
-__all__ = ["JOB_ID", "check_job_id"]
+__all__ = ["JOB_ID", "check_job_id", "check_log_of_job"]
 
 JOB_ID: Final = r"[a-z0-9][a-z0-9-]{0,99}"
 """A regular expression."""
 
 
 def check_job_id(job_id: str) -> None:
-    """Raise OptionError where this is no job id."""
+    """Raise OptionError if this is no job id."""
     if not re.fullmatch(JOB_ID, job_id):
         raise OptionError(
             "job_id",
@@ -22,3 +22,14 @@ def check_job_id(job_id: str) -> None:
             "lower-case letters, digits and hyphens, beginning with a letter or digit, "
             "at most 100 characters",
         )
+
+
+def check_log_of_job(job_id: str, log: object) -> None:
+    """Refuse a log that was made for another job; a log that names no job is accepted.
+
+    Raises:
+        OptionError: The log is another job's.
+    """
+    other = getattr(log, "job_id", None)
+    if other is not None and other != job_id:
+        raise OptionError("log", f"that of job {other}", f"that of job {job_id}, and of no other")

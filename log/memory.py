@@ -1,8 +1,7 @@
-"""A log in memory: the port's contract, and its faults where a test wants them.
+"""A log in memory: the port's contract, with faults that a test scripts.
 
-Nothing here is by chance: a fault is scripted, a record that is on its way arrives when the test
-says so. What a broker does by itself (a late arrival, a lost tail, another topic of the same name)
-are methods here.
+Nothing here is random: a fault is scripted, and a record in flight arrives when the test calls for
+it. Events at a broker (a late arrival, a lost tail, another topic of the same name) are methods here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 _RECORD_BYTES_MAX: Final = 1_048_588
-"""As a Kafka topic's `max.message.bytes` by default."""
+"""Default of a Kafka topic's `max.message.bytes`."""
 
 _topic_ids: Final = itertools.count()
 
@@ -45,7 +44,7 @@ class Unknown:
     """The append's outcome is unknown to the writer.
 
     Attributes:
-        stored: Indices of the records that are stored at once. The others are on their way: see
+        stored: Indices of the records that are stored at once. The others are in flight: see
             `MemoryLog.arrive`. None: all are stored, and only the acknowledgement is lost.
     """
 
@@ -63,7 +62,7 @@ class Refuse:
 class Slow:
     """The append takes `seconds`.
 
-    Above the writer's timeout its outcome is unknown, with all of it on its way.
+    Above the writer's timeout its outcome is unknown, with all its records in flight.
     """
 
     seconds: float
@@ -85,39 +84,40 @@ class OnTheWay:
     """A record whose outcome is unknown and that has not arrived."""
 
     number: int
-    """In the order in which they were sent, for the whole life of the log."""
+    """Number in the order of sending, for the whole life of the log."""
     seen_by: str
     """The name under which its writer's log was seen."""
     record: UnstoredRecord
 
 
 class Faults:
-    """The script of what goes wrong, by name, as in `MemoryLog.seen_by`; "" is the log itself."""
+    """The script of faults, by name, as in `MemoryLog.seen_by`; "" is the log itself."""
 
     def __init__(self) -> None:
         self._appends: dict[str, deque[Fault]] = defaultdict(deque)
         self._reads: dict[str, int] = defaultdict(int)
         self.is_gone = False
-        """While True nothing answers: appends fail with nothing stored, reads and questions
-        fail."""
+        """While True every call fails: appends store nothing, reads and queries find no log."""
 
     def next_append(self, *faults: Fault | None, of: str = "") -> None:
-        """Script the next appends of the writers of `of`, one each; None is one that goes well."""
-        self._appends[of].extend(Meanwhile(lambda: None) if one is None else one for one in faults)
+        """Script the next appends of the writers of `of`, one each; None is an append that succeeds."""
+        self._appends[of].extend(
+            Meanwhile(lambda: None) if fault is None else fault for fault in faults
+        )
 
     def next_reads(self, count: int, *, of: str = "") -> None:
-        """Let the next `count` reads and questions of `of` find no answer."""
+        """Let the next `count` reads and queries of `of` fail."""
         self._reads[of] += count
 
     def append_of(self, name: str) -> Fault | None:
-        """What happens to the append that a writer of `name` begins now; for the log."""
+        """Fault of the append that a writer of `name` begins now, or None; for the log."""
         if self.is_gone:
             return Fail()
         script = self._appends[name]
         return script.popleft() if script else None
 
     def read_fails(self, name: str) -> bool:
-        """Whether the question that `name` asks now finds no answer; for the log."""
+        """Whether the read or query that `name` begins now fails; for the log."""
         if self.is_gone:
             return True
         if self._reads[name]:
@@ -127,7 +127,7 @@ class Faults:
 
 
 class _Partition:
-    """What is stored; shared by all who see the same log."""
+    """The stored records; shared by all views of the same log."""
 
     def __init__(self, identity: LogIdentity, record_bytes_max: int) -> None:
         self.lock = threading.RLock()
@@ -179,7 +179,7 @@ class MemoryLog:
     Args:
         name: For messages.
         record_bytes_max: A larger record is refused.
-        sleep: How a slow append passes its time.
+        sleep: Called with the seconds of a slow append.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class MemoryLog:
 
     @property
     def identity(self) -> LogIdentity:
-        """Which log this is; another one after `recreate`."""
+        """The log's identity; another one after `recreate`."""
         return self._partition.identity
 
     def start_offset(self) -> int:
@@ -214,7 +214,7 @@ class MemoryLog:
     def read(
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None
     ) -> Iterator[StoredRecord]:
-        """As in the port. What is read is what is there now: later changes do not show."""
+        """As in the port. Returns the records of this moment: later changes do not show."""
         del stall_s  # nothing here takes time
         self._ask("reading")
         partition = self._partition
@@ -251,15 +251,15 @@ class MemoryLog:
         if self._partition.faults.read_fails(self._seen_by):
             raise LogUnavailableError(self.identity.name, doing, 0.0, "scripted")
 
-    # What a test does with it.
+    # For tests.
 
     @property
     def faults(self) -> Faults:
-        """The script of what goes wrong; shared by all who see this log."""
+        """The script of faults; shared by all views of this log."""
         return self._partition.faults
 
     def seen_by(self, name: str) -> MemoryLog:
-        """The same log, for another user: what is scripted for `name` happens to this one alone."""
+        """A view of the same log for another user: faults scripted for `name` affect this view alone."""
         seen = MemoryLog(self._name, sleep=self._sleep)
         seen._partition = self._partition
         seen._seen_by = name
@@ -267,18 +267,18 @@ class MemoryLog:
 
     @property
     def records(self) -> tuple[StoredRecord, ...]:
-        """All that is stored."""
+        """All stored records."""
         with self._partition.lock:
             return tuple(self._partition.records)
 
     def store(self, *records: UnstoredRecord) -> None:
-        """Store records that nobody here has sent. An empty header stands for none."""
+        """Store records that no writer here has sent. An empty header means none."""
         for record in records:
             self._partition.store(record)
 
     @property
     def on_the_way(self) -> tuple[OnTheWay, ...]:
-        """What has been sent, may arrive, and has not."""
+        """Records that were sent, may arrive, and have not."""
         with self._partition.lock:
             return tuple(self._partition.on_the_way)
 
@@ -286,17 +286,19 @@ class MemoryLog:
         """Let these records arrive, in this order; without numbers all, as they were sent."""
         partition = self._partition
         with partition.lock:
-            waiting = {one.number: one for one in partition.on_the_way}
+            waiting = {sent.number: sent for sent in partition.on_the_way}
             for number in numbers or tuple(waiting):
                 partition.store(waiting.pop(number).record)
             partition.on_the_way = list(waiting.values())
 
     def never(self, *numbers: int) -> None:
-        """Let these records never arrive; without numbers all that are on their way."""
+        """Let these records never arrive; without numbers all that are in flight."""
         partition = self._partition
         with partition.lock:
-            gone = frozenset(numbers or (one.number for one in partition.on_the_way))
-            partition.on_the_way = [one for one in partition.on_the_way if one.number not in gone]
+            gone = frozenset(numbers or (sent.number for sent in partition.on_the_way))
+            partition.on_the_way = [
+                sent for sent in partition.on_the_way if sent.number not in gone
+            ]
 
     def remove_below(self, offset: int) -> None:
         """Retention has removed every record below `offset`."""
@@ -314,7 +316,7 @@ class MemoryLog:
             del partition.records[offset - partition.start :]
 
     def recreate(self) -> None:
-        """The topic has been deleted, and another of the same name stands in its place, empty."""
+        """The topic has been deleted, and an empty topic of the same name was created."""
         partition = self._partition
         with partition.lock:
             partition.identity = _identity(self._name)
@@ -333,7 +335,7 @@ class _MemoryWriter:
 
     def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
         """As in the port."""
-        assert not self._has_failed, "a writer is thrown away after its first failure"
+        assert not self._has_failed, "a writer is discarded after its first failure"
         self._has_failed = True
         offsets = self._append(records, timeout_s)
         self._has_failed = False
@@ -353,8 +355,8 @@ class _MemoryWriter:
             case Unknown(stored):
                 at_once = frozenset(range(len(records)) if stored is None else stored)
                 with partition.lock:
-                    self._store([one for i, one in enumerate(records) if i in at_once])
-                    rest = [one for i, one in enumerate(records) if i not in at_once]
+                    self._store([record for i, record in enumerate(records) if i in at_once])
+                    rest = [record for i, record in enumerate(records) if i not in at_once]
                     partition.send(self._seen_by, rest)
                 raise self._unknown(0.0)
             case Slow(seconds):

@@ -1,8 +1,8 @@
-"""Where a job keeps the payloads that are too large for its log: files under one folder of any file system of fsspec.
+"""Store of a job's payloads that are too large for its log: files under one folder of any file system of fsspec.
 
-A payload's name is the epoch that kept it and the SHA-256 of its content, so that nobody ever writes other bytes under
-a name that is taken, and what is read is known by its name. What `put` has returned from is on disk, or in the object
-store.
+A payload's name is the epoch that stored it and the SHA-256 of its content, so that no driver ever writes other bytes
+under a name that is taken, and a read is checked by the name. A payload is on disk, or in the object store, once `put`
+has returned.
 """
 
 from __future__ import annotations
@@ -66,34 +66,34 @@ class KeptPayload:
     """A file of a job in its store."""
 
     owner: str
-    """The folder: the epoch that made it."""
+    """Folder of the file: the epoch that created it."""
     name: str
-    """In it: the SHA-256 of the content; of a draft that was cut off, something else."""
+    """File's name in the folder: the SHA-256 of the content, or another name for an unfinished draft."""
     size_bytes: int
 
     @property
     def path(self) -> str:
-        """Below the job's folder."""
+        """Path below the job's folder."""
         return f"{self.owner}/{self.name}"
 
 
 class _Files(Protocol):
-    """What a store asks of a file system. Paths are below the job's folder."""
+    """File operations of a store. Paths are below the job's folder."""
 
     def size(self, path: str) -> int | None:
-        """Of a file, bytes; None where there is none."""
+        """Size of a file, bytes; None if there is no such file."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """A file's content; None where there is none."""
+        """A file's content; None if there is no such file."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Make the file, whole and durable, or do nothing."""
+        """Create the file, complete and durable, or do nothing."""
         ...
 
     def sync(self, path: str) -> None:
-        """See that the name of a file that is there is durable too."""
+        """Make the name of an existing file durable."""
         ...
 
     def files(self) -> Iterator[KeptPayload]:
@@ -101,23 +101,23 @@ class _Files(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; nothing where there is none."""
+        """Remove a file, if it exists."""
         ...
 
     def prune(self, owner: str) -> None:
-        """Remove a folder that is empty."""
+        """Remove a folder, if it is empty."""
         ...
 
 
 class PayloadStore:
-    """One job's payloads. Any thread; travels as a pickle; nothing is touched before the first use.
+    """One job's payloads. Any thread; can be pickled; no file is touched before the first use.
 
     Args:
         url: The store's folder, for all jobs: a path, or a URL of fsspec without credentials.
-        job_id: Whose; its payloads are in the folder of that name.
+        job_id: The job; its payloads are in the folder of that name.
 
     Raises:
-        OptionError: The URL holds credentials, or names no file system that there is; or the job id is none.
+        OptionError: The URL holds credentials, or its file system is unknown; or the job id is invalid.
     """
 
     def __init__(self, url: str, job_id: str) -> None:
@@ -135,7 +135,7 @@ class PayloadStore:
         check_job_id(job_id)  # it is a folder's name
         self.url = str(Path(_local_path(url)).absolute()) if is_local_url(url) else url.rstrip("/")
         self.job_id = job_id
-        self._made: _Files | None = None
+        self._opened: _Files | None = None
         if not is_local_url(url) and parts.scheme not in fsspec.available_protocols():
             raise OptionError(
                 "payload_store",
@@ -153,18 +153,18 @@ class PayloadStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine has it, for all that its address says."""
+        """Whether the store's address is on this machine alone."""
         return is_local_url(self.url)
 
     def put(self, address: PayloadAddress, data: bytes) -> None:
-        """Keep a payload; on return it is durable. Again, or by two at once, has the effect of once.
+        """Store a payload; on return it is durable. Repeated or concurrent calls have the effect of one.
 
         Raises:
-            PayloadStoreError: It cannot be written.
+            PayloadStoreError: The payload cannot be written.
         """
         files = self._files()
         size = self._do(f"looking for {address.path}", lambda: files.size(address.path))
-        if size == address.length:  # under this name nothing else can stand
+        if size == address.length:  # no other content can have this name
             self._do(f"keeping {address.path}", lambda: files.sync(address.path))
             return
         self._do(f"keeping {address.path}", lambda: _write(files, address.path, data))
@@ -173,7 +173,7 @@ class PayloadStore:
         """The payload, checked by length and checksum.
 
         Raises:
-            PayloadLostError: It is not there, or is not what was kept.
+            PayloadLostError: The payload is missing, or its content has changed.
             PayloadStoreError: The store cannot be read.
         """
         self.find(address)
@@ -181,18 +181,18 @@ class PayloadStore:
         data = self._do(f"reading {address.path}", lambda: files.read(address.path))
         if data is None:
             raise self._lost(address, "it is not there", _MEND)
-        found = hashlib.sha256(data).hexdigest()
-        if len(data) != address.length or found != address.sha256:
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) != address.length or digest != address.sha256:
             raise self._lost(
-                address, f"it is damaged: {len(data)} bytes with SHA-256 {found}", _MEND
+                address, f"it is damaged: {len(data)} bytes with SHA-256 {digest}", _MEND
             )
         return data
 
     def find(self, address: PayloadAddress) -> None:
-        """See that the payload is there, with its length; its content is not looked at.
+        """Check that the payload exists, with its length; its content is not read.
 
         Raises:
-            PayloadLostError: It is not.
+            PayloadLostError: The payload is missing, or has another length.
             PayloadStoreError: The store cannot be read.
         """
         if address.length > STORED_PAYLOAD_BYTES_MAX:
@@ -209,50 +209,50 @@ class PayloadStore:
             raise self._lost(address, f"it is damaged: it has {size} bytes", _MEND)
 
     def listed(self) -> tuple[KeptPayload, ...]:
-        """All that the job's folder holds, sorted: payloads, and drafts that were cut off.
+        """All files in the job's folder, sorted: payloads, and unfinished drafts.
 
         Raises:
             PayloadStoreError: The store cannot be read.
         """
         files = self._files()
-        found = self._do("listing it", lambda: tuple(files.files()), timeout_s=PAYLOAD_LISTING_S)
-        return tuple(sorted(found, key=lambda one: one.path))
+        listed = self._do("listing it", lambda: tuple(files.files()), timeout_s=PAYLOAD_LISTING_S)
+        return tuple(sorted(listed, key=lambda payload: payload.path))
 
     def remove(self, kept: Iterable[KeptPayload]) -> int:
-        """Remove these files, and the folders that are empty then; how many.
+        """Remove these files, and the folders that are empty then. Returns the number of files.
 
         Raises:
-            PayloadStoreError: One cannot be removed; those before it are gone.
+            PayloadStoreError: A file cannot be removed; those before it are gone.
         """
         files, owners, count = self._files(), set[str](), 0
-        for one in kept:
-            self._do(f"removing {one.path}", lambda path=one.path: files.remove(path))  # type: ignore[misc]
-            owners.add(one.owner)
+        for payload in kept:
+            self._do(f"removing {payload.path}", lambda path=payload.path: files.remove(path))  # type: ignore[misc]
+            owners.add(payload.owner)
             count += 1
         for owner in sorted(owners):
             self._do(f"removing {owner}", lambda name=owner: files.prune(name))  # type: ignore[misc]
         return count
 
     def _files(self) -> _Files:
-        if self._made is None:
+        if self._opened is None:
             folder = self.where
             if self.is_local:
-                self._made = _LocalFiles(Path(folder))
+                self._opened = _LocalFiles(Path(folder))
             else:
-                self._made = self._do("opening it", lambda: _FsspecFiles(folder))
-        return self._made
+                self._opened = self._do("opening it", lambda: _FsspecFiles(folder))
+        return self._opened
 
     def _lost(self, address: PayloadAddress, problem: str, next_step: str) -> PayloadLostError:
         return PayloadLostError(address.path, address.length, self.where, problem, next_step)
 
     def _do(self, doing: str, work: Callable[[], R], *, timeout_s: float | None = None) -> R:
-        with _told(self.where, doing):
+        with _store_errors(self.where, doing):
             return answered(work, PAYLOAD_CALL_S if timeout_s is None else timeout_s)
 
 
 @contextmanager
-def _told(where: str, doing: str) -> Generator[None]:
-    """Raise what a file system, or its client, refuses as PayloadStoreError."""
+def _store_errors(where: str, doing: str) -> Generator[None]:
+    """Turn errors of a file system, or of its client, into PayloadStoreError."""
     try:
         yield
     except OSError as error:
@@ -266,7 +266,7 @@ def _told(where: str, doing: str) -> Generator[None]:
         step = "install the library that fsspec names for it, as in pip install 'coordlog[s3]'"
         raise PayloadStoreError(where, doing, str(error), step) from error
     except Exception as error:
-        # Whatever the client of an object store raises: each has errors of its own.
+        # Each client of an object store has errors of its own.
         problem = f"{type(error).__name__}: {error}"
         raise PayloadStoreUnreachableError(where, doing, problem, _AGAIN) from error
 
@@ -279,12 +279,12 @@ class _LocalFiles:
 
     def size(self, path: str) -> int | None:
         try:
-            found = (self._folder / path).lstat()
+            status = (self._folder / path).lstat()
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", path)
-        return found.st_size
+        return status.st_size
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -317,25 +317,25 @@ class _LocalFiles:
         for owner in sorted(self._folder.iterdir()):
             if not owner.is_dir() or owner.is_symlink():
                 continue
-            for one in sorted(owner.iterdir()):
-                found = one.lstat()
-                if stat.S_ISREG(found.st_mode):
-                    yield KeptPayload(owner=owner.name, name=one.name, size_bytes=found.st_size)
+            for path in sorted(owner.iterdir()):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield KeptPayload(owner=owner.name, name=path.name, size_bytes=status.st_size)
 
     def remove(self, path: str) -> None:
         (self._folder / path).unlink(missing_ok=True)
 
     def prune(self, owner: str) -> None:
-        with suppress(OSError):  # somebody has put something there
+        with suppress(OSError):  # another process has written a file there
             (self._folder / owner).rmdir()
             self._folder.rmdir()
 
 
 class _FsspecFiles:
-    """Files of any other file system. Where it can, a name that is taken is refused by the store itself."""
+    """Files of any other file system. If the store can, it refuses a name that is taken."""
 
     def __init__(self, url: str) -> None:
-        # No listing is kept: what another process has put is to be seen.
+        # No listing is cached: files of other processes must be visible.
         self._fs: Any
         self._fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self._root = str(root).rstrip("/")
@@ -369,18 +369,18 @@ class _FsspecFiles:
             raise OSError(f"{len(data)} bytes were written, and it has {size}")
 
     def sync(self, path: str) -> None:
-        """What an object store shows is durable."""
+        """Do nothing: a visible object is durable."""
 
     def files(self) -> Iterator[KeptPayload]:
         try:
-            found: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
+            details: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
         except FileNotFoundError:
             return
         base = self._root.lstrip("/") + "/"
-        for name, one in sorted(found.items()):
+        for name, detail in sorted(details.items()):
             owner, _, rest = name.lstrip("/").removeprefix(base).partition("/")
             if owner and rest and "/" not in rest:
-                yield KeptPayload(owner=owner, name=rest, size_bytes=int(one["size"]))
+                yield KeptPayload(owner=owner, name=rest, size_bytes=int(detail["size"]))
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -393,7 +393,7 @@ class _FsspecFiles:
 
 
 def _write(files: _Files, path: str, data: bytes) -> None:
-    """Write, and once more where a cleaning has removed a folder, still empty, before the file was in it."""
+    """Write, and once more if a cleaning has removed the folder while it was still empty."""
     try:
         files.write(path, data)
     except FileNotFoundError:
@@ -401,23 +401,23 @@ def _write(files: _Files, path: str, data: bytes) -> None:
 
 
 def is_local_url(url: str) -> bool:
-    """Whether it names files of this machine."""
+    """Whether the URL names files of this machine."""
     return "://" not in url or urlsplit(url).scheme in _LOCAL
 
 
 def default_payload_url(home: Path) -> str:
-    """The store of jobs whose log is on this machine too."""
+    """The store's URL for jobs whose log is on this machine too."""
     return str(home / "payloads")
 
 
-def is_payload(one: KeptPayload) -> bool:
-    """Whether it is a payload, and no draft that was cut off, nor anybody else's file."""
-    return is_path(one.path)
+def is_payload(payload: KeptPayload) -> bool:
+    """Whether the file is a payload, and no unfinished draft nor a foreign file."""
+    return is_path(payload.path)
 
 
-def is_draft(one: KeptPayload) -> bool:
-    """Whether it is what `put` leaves where it is cut off."""
-    return one.name.startswith(".") and one.name.endswith(_DRAFT)
+def is_draft(payload: KeptPayload) -> bool:
+    """Whether the file is an unfinished draft that an interrupted `put` has left."""
+    return payload.name.startswith(".") and payload.name.endswith(_DRAFT)
 
 
 def _local_path(url: str) -> str:

@@ -8,8 +8,6 @@ __all__ = [
     "BUILTIN_PAYLOADS",
     "AttemptRef",
     "AttemptSnapshot",
-    "CheckpointKept",
-    "CheckpointLetGo",
     "CheckpointMetadata",
     "CheckpointMetadataV1",
     "CheckpointMetadataV2",
@@ -20,11 +18,12 @@ __all__ = [
     "EventSkipped",
     "FinishedSubtask",
     "JobSnapshot",
-    "KeepCheckpoint",
-    "KeepRecorded",
-    "LetGoCheckpoint",
     "OperatorState",
     "Refused",
+    "ReleaseSavepoint",
+    "SavepointRecorded",
+    "SavepointReleased",
+    "SavepointTaken",
     "SchemaFingerprint",
     "SkipEvent",
     "SkipRecorded",
@@ -35,6 +34,7 @@ __all__ = [
     "SplitSkipped",
     "StopRequested",
     "SubtaskSnapshot",
+    "TakeSavepoint",
     "WorkDone",
 ]
 
@@ -186,11 +186,11 @@ class CheckpointMetadata(Payload):
     in_flight_events: list[int]
     """Sequences of the events of the cut's channel state, in log order."""
     oldest_retained: int
-    """The oldest checkpoint that is still retained once this one has completed."""
+    """Number of the oldest checkpoint that is retained after this one has completed."""
     schemas: list[SchemaFingerprint]
-    """Payload types that the job has used by then."""
+    """Payload types that the job has used so far."""
     state_sha256: bytes
-    """Hash of the checkpoint as the fold has it: `projections.checkpoint_digest`. Zeros in redacted copies."""
+    """Hash of the folded checkpoint: `projections.job.checkpoint_digest`. Zeros in redacted copies."""
 
 
 @payload("coordlog.job_snapshot", version=1)
@@ -199,12 +199,12 @@ class JobSnapshot(Payload):
 
     state_version: int
     schema_fingerprint: str
-    """Of the Avro schema of the encoded state."""
+    """Fingerprint of the Avro schema of the encoded state."""
     state_bytes: int
-    """Its length."""
+    """Length of the encoded state before compression."""
     state_sha256: bytes
     state: bytes
-    """Compressed with zlib."""
+    """The encoded state, compressed with zlib."""
 
 
 @fact("coordlog.refused", version=1)
@@ -219,7 +219,7 @@ class StopRequested(Payload):
     """The driver was told to stop."""
 
     by: str
-    """The signal's name, or `stop` where code asked for it."""
+    """Name of the signal, or `stop` if code requested it."""
     with_checkpoint: bool
     is_at_once: bool
 
@@ -229,7 +229,7 @@ class DriverStopped(Payload):
     """The end of an epoch in which the job did not end: its driver does nothing any more, and its attempts are over."""
 
     by: str
-    """Signal's name, or `stop` if code asked for it."""
+    """Name of the signal, or `stop` if code requested it."""
 
 
 @fact("coordlog.work_done", version=1)
@@ -246,7 +246,7 @@ class SplitSkipped(Payload):
 
     split_id: str
     rows: int | None = None
-    """How many of its rows stay, from its first on; None where whoever skips it does not read it."""
+    """Number of its rows that stay, from the first on; None if a client skips it, which does not read it."""
 
 
 @fact("coordlog.event_skipped", version=1)
@@ -258,12 +258,12 @@ class EventSkipped(Payload):
     """
 
     event_sequence: int
-    """Of the event that was named."""
+    """Sequence of the event that was named."""
     is_down: bool
-    """From the coordinator to the subtask."""
+    """Whether the event is from the coordinator to the subtask."""
     event_type: str
     digest: str
-    """Of its content: `projections.skips.digest_of`."""
+    """Hash of its content: `projections.job.skips.digest_of`."""
 
 
 @request("coordlog.skip_split", version=1)
@@ -305,49 +305,49 @@ class SnapshotTaken(Payload):
     payload_bytes: int
 
 
-@fact("coordlog.checkpoint_kept", version=1)
-class CheckpointKept(Payload):
-    """A completed checkpoint stays, whatever completes after it, until its name is let go."""
+@fact("coordlog.savepoint_taken", version=1)
+class SavepointTaken(Payload):
+    """A completed checkpoint has a name, and is retained until the name is released."""
 
     name: str
-    kept_checkpoint: int
+    checkpoint: int
 
 
-@fact("coordlog.checkpoint_let_go", version=1)
-class CheckpointLetGo(Payload):
-    """A kept checkpoint is retained no longer than others."""
-
-    name: str
-
-
-@request("coordlog.keep_checkpoint", version=1)
-class KeepCheckpoint(Payload):
-    """A client wants a checkpoint kept; the driver itself answers, with `KeepRecorded`."""
-
-    name: str
-    kept_checkpoint: int | None = None
-    """None: the last one."""
-
-
-@request("coordlog.let_go_checkpoint", version=1)
-class LetGoCheckpoint(Payload):
-    """A client wants a kept checkpoint let go; the driver itself answers, with `KeepRecorded`."""
+@fact("coordlog.savepoint_released", version=1)
+class SavepointReleased(Payload):
+    """A savepoint is retained no longer than other checkpoints."""
 
     name: str
 
 
-@response("coordlog.keep_recorded", version=1)
-class KeepRecorded(Payload):
-    """The checkpoint is kept, or let go; it is a fact of the job."""
+@request("coordlog.take_savepoint", version=1)
+class TakeSavepoint(Payload):
+    """A client names a checkpoint to retain; the driver itself answers, with `SavepointRecorded`."""
 
-    kept_checkpoint: int
+    name: str
+    checkpoint: int | None = None
+    """Number of the checkpoint, or None for the last completed one."""
+
+
+@request("coordlog.release_savepoint", version=1)
+class ReleaseSavepoint(Payload):
+    """A client releases a savepoint; the driver itself answers, with `SavepointRecorded`."""
+
+    name: str
+
+
+@response("coordlog.savepoint_recorded", version=1)
+class SavepointRecorded(Payload):
+    """The savepoint is recorded as taken or released."""
+
+    checkpoint: int
     was_so_before: bool
 
 
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     AttemptSnapshot,
-    CheckpointKept,
-    CheckpointLetGo,
+    SavepointTaken,
+    SavepointReleased,
     CheckpointMetadata,
     CheckpointMetadataV1,
     CheckpointMetadataV2,
@@ -355,9 +355,9 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     DriverStopped,
     EventSkipped,
     JobSnapshot,
-    KeepCheckpoint,
-    KeepRecorded,
-    LetGoCheckpoint,
+    TakeSavepoint,
+    SavepointRecorded,
+    ReleaseSavepoint,
     Refused,
     SkipEvent,
     SkipRecorded,
@@ -369,4 +369,4 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     StopRequested,
     WorkDone,
 )
-"""The types that records name; the others stand inside these."""
+"""Payload types of records; other types are parts of these."""

@@ -1,8 +1,8 @@
-"""The metadata of a completed checkpoint in every version that there has been, read as today's.
+"""The metadata of a completed checkpoint, of every version, converted to the present version.
 
 Version 1 has the subtasks' states only; version 2 the coordinators' cuts and states and the events in flight too;
 version 3 the fingerprints of the job's payload types and a hash of the checkpoint.
-What a restore needs beyond that the fold has from the records of the cuts and acks.
+Other parts that a restore needs are in the fold, from the records of the cuts and acks.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class UnknownMetadataError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMetadata:
-    """A checkpoint's metadata with the version that stands in the log."""
+    """Metadata of a checkpoint, with its version in the log."""
 
     version: int
     value: CheckpointMetadata
-    """As today's: of version 1 without coordinators and events in flight; of both older ones without fingerprints,
-    and with zeros as the hash."""
+    """Metadata of the present version. From version 1 without coordinators and events in flight; from both older
+    versions without fingerprints, and with zeros as the hash."""
 
 
 def is_metadata(payload_type: str | None) -> bool:
-    """Whether a type of this name is one of checkpoint metadata, of whatever version."""
+    """Whether this is the type of checkpoint metadata, in any version."""
     return payload_type is not None and payload_type.partition("@")[0] == _NAME
 
 
@@ -61,7 +61,7 @@ def read_metadata(payload_type: str | None, payload: bytes | None) -> ReadMetada
     """The metadata in a `CHECKPOINT_COMPLETED`.
 
     Raises:
-        UnknownMetadataError: It is of a version that is not known here.
+        UnknownMetadataError: Its version is unknown.
         ValueError: It is damaged.
     """
     _, _, number = (payload_type or "").partition("@")
@@ -84,11 +84,11 @@ def read_metadata(payload_type: str | None, payload: bytes | None) -> ReadMetada
 
 def _as_version_2(value: CheckpointMetadataV1) -> CheckpointMetadataV2:
     names = (field.name for field in fields(value))
-    told = {name: getattr(value, name) for name in names}
-    return CheckpointMetadataV2(**told, coordinators=[], in_flight_events=[])
+    content = {name: getattr(value, name) for name in names}
+    return CheckpointMetadataV2(**content, coordinators=[], in_flight_events=[])
 
 
 def _as_version_3(value: CheckpointMetadataV2) -> CheckpointMetadata:
     names = (field.name for field in fields(value))
-    told = {name: getattr(value, name) for name in names}
-    return CheckpointMetadata(**told, schemas=[], state_sha256=_NO_HASH)
+    content = {name: getattr(value, name) for name in names}
+    return CheckpointMetadata(**content, schemas=[], state_sha256=_NO_HASH)

@@ -1,4 +1,4 @@
-"""Records to bytes and back: the envelope in Avro, as the checked-in schema says."""
+"""Codec of records: the envelope in Avro, by the checked-in schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Plain = None | bool | int | float | str | bytes | list["Plain"] | dict[str, "Plain"]
-"""What Avro's generic form is made of."""
+"""A value of Avro's generic form."""
 
 
 def avro_fingerprint(schema_json: str) -> int:
@@ -36,7 +36,7 @@ def avro_fingerprint(schema_json: str) -> int:
 
 
 class Avro:
-    """One parsed schema. Encodes strictly: an unknown or missing field is an error, and so are left-over bytes."""
+    """A parsed schema. Strict: unknown or missing fields are errors at encoding, extra bytes at decoding."""
 
     __slots__ = ("_schema", "schema_json")
 
@@ -67,11 +67,11 @@ class Avro:
 
 
 def _without_logical_types(schema_json: str) -> str:
-    """The same schema with its timestamps as plain integers: the codec handles microseconds itself."""
+    """The schema with timestamps as plain integers: the codec handles microseconds itself."""
     schema = json.loads(schema_json)
-    for one in schema["fields"]:
-        if isinstance(one["type"], dict):
-            one["type"].pop("logicalType", None)
+    for field in schema["fields"]:
+        if isinstance(field["type"], dict):
+            field["type"].pop("logicalType", None)
     return json.dumps(schema)
 
 
@@ -132,10 +132,10 @@ def decode_record(
     *,
     header: Header | None = None,
 ) -> Record:
-    """The record at `offset`; to be called only for one that counts. `header` is what `header_bytes` decode to.
+    """The record at `offset`; to be called only for a valid record. `header` is the decoded `header_bytes`.
 
     Raises:
-        RecordError: The envelope is another version's, damaged, or does not say what its header says.
+        RecordError: The envelope is of another version, damaged, or differs from its header.
     """
     if header is None:
         header = decode_header(header_bytes)
@@ -162,9 +162,9 @@ def decode_record(
 
 
 def _record(value: dict[str, Plain]) -> Record:
-    """The record, straight from its fields: reading a history makes one for each of its records."""
+    """The record, created without its constructor: a reader of a history creates very many."""
     value["kind"] = cast("Plain", _KINDS[cast("str", value["kind"])])
     value["timestamp_us"] = value.pop("timestamp")
-    made = object.__new__(Record)
-    object.__setattr__(made, "__dict__", value)  # nobody else has the mapping: not copied
-    return made
+    record = object.__new__(Record)
+    object.__setattr__(record, "__dict__", value)  # no other references to the mapping: not copied
+    return record

@@ -1,4 +1,4 @@
-"""A changed copy of a frozen state: what `dataclasses.replace` gives, at a twentieth of its cost.
+"""A changed copy of a frozen state: the result of `dataclasses.replace`, at a twentieth of its cost.
 
 `replace` calls `__init__` and reads each field through it; a job state has forty, and each record changes three.
 """
@@ -13,10 +13,10 @@ S = TypeVar("S")
 
 
 def evolve(state: S, **changes: object) -> S:
-    """A copy of `state`, a frozen dataclass without slots, in which `changes` hold."""
+    """A copy of `state`, a frozen dataclass without slots, with `changes`."""
     before = state.__dict__
     fields = before | changes
     assert len(fields) == len(before), f"no such field: {changes.keys()}"
-    made = object.__new__(type(state))
-    object.__setattr__(made, "__dict__", fields)  # nobody else has the mapping: not copied
-    return made
+    copy = object.__new__(type(state))
+    object.__setattr__(copy, "__dict__", fields)  # no other references to the mapping: not copied
+    return copy

@@ -1,4 +1,4 @@
-"""The packed header that decides what counts, before a value is decoded.
+"""The packed header that decides whether a record counts, before its value is decoded.
 
 One Kafka header of `HEADER_BYTES` bytes, named `HEADER_NAME`, big-endian:
 
@@ -10,7 +10,7 @@ One Kafka header of `HEADER_BYTES` bytes, named `HEADER_NAME`, big-endian:
 | 4 | epoch | the epoch that wrote it |
 | 8 | sequence | its place among the records that count, -1 on `EPOCH_STARTED` |
 | 4 | turn_remaining | how many records of the same turn follow |
-| 8 | snapshot_offset | offset of the newest released `SNAPSHOT`, -1 where there is none |
+| 8 | snapshot_offset | offset of the newest released `SNAPSHOT`, -1 if there is none |
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EPOCH_STARTED: Final = 1
 
 
 class Header(NamedTuple):
-    """What a reader must know of a record to tell whether it counts.
+    """The fields of a record that decide whether it counts.
 
     A tuple: a reader makes one for every record, at a quarter of what a frozen dataclass costs.
     """
@@ -65,7 +65,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: bytes | None) -> Header | None:
-    """The header in `data`; None where it is not one of ours, so that the record is void."""
+    """The header in `data`, or None if it has another format, so that the record is void."""
     if data is None or len(data) != HEADER_BYTES:
         return None
     version, flags, fingerprint, epoch, sequence, remaining, snapshot = _LAYOUT.unpack(data)
@@ -76,10 +76,9 @@ def decode_header(data: bytes | None) -> Header | None:
 
 
 def header_places(headers: Iterable[bytes]) -> Iterator[tuple[bool, int, int, int]]:
-    """Of each, whether it is an `EPOCH_STARTED`, epoch, sequence and turn_remaining.
+    """For each header: whether it is an `EPOCH_STARTED`, epoch, sequence and turn_remaining.
 
-    For headers that `encode_header` has just made, a thousand at a time: a fifth of the cost of
-    `decode_header`.
+    Only for headers of `encode_header`, which are not checked: a fifth of the cost of `decode_header`.
     """
     for _, flags, _, epoch, sequence, remaining, _ in _LAYOUT.iter_unpack(b"".join(headers)):
         yield bool(flags & _EPOCH_STARTED), epoch, sequence, remaining

@@ -1,21 +1,21 @@
 """Payload types: dataclasses with an explicit name and version, whose Avro schemas are derived and registered.
 
-`@event("rules.update", version=1)` makes a frozen dataclass of a `Payload`. A schema is derived by
-dataclasses-avroschema; fastavro encodes. That library refuses `from __future__ import annotations` and `NewType` in the
-module that declares the type.
+`@event("rules.update", version=1)` turns a subclass of `Payload` into a frozen dataclass. dataclasses-avroschema
+derives its schema, and refuses fields of a `NewType`; fastavro encodes its values.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import json
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeVar, cast, dataclass_transform
 
 from dataclasses_avroschema import AvroModel
 
@@ -29,6 +29,8 @@ __all__ = [
     "PayloadRole",
     "PayloadType",
     "PayloadTypes",
+    "decode_versioned",
+    "encode_versioned",
     "event",
     "fact",
     "open_inline",
@@ -43,7 +45,7 @@ P = TypeVar("P", bound="Payload")
 
 
 class PayloadRole(enum.Enum):
-    """What a payload type may be used for."""
+    """Use of a payload type."""
 
     EVENT = "event"
     FACT = "fact"
@@ -59,17 +61,17 @@ class Payload(AvroModel):
     coordlog_type: ClassVar[PayloadType]
 
     def upcast(self) -> Payload:
-        """What a value of this version is read as: itself, or one of a later version of the same name.
+        """This value, or its equivalent in a later version of the same name.
 
-        For a version that is declared so that the history stays readable, and not written any more.
-        Both are named in the operator's `payload_types`; everything that reads the log gets the later one.
+        Override it in an old version that is not written any more, and is declared only so that old records
+        stay readable. `payload_types` of the operator has both versions; readers of the log get the later one.
         """
         return self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PayloadType:
-    """What the log calls a payload class."""
+    """Declaration of a payload class: its name and version in the log, and its schema."""
 
     name: str
     version: int
@@ -78,11 +80,11 @@ class PayloadType:
     avro: Avro
     fingerprint: int
     loss_tolerant: bool = False
-    """An event that may be lost without a failover (clause C8)."""
+    """Whether an event may be lost without a failover (C8: tolerated loss)."""
 
     @property
     def key(self) -> str:
-        """Name and version, as records name it: `rules.update@1`."""
+        """Name and version in the form that records have: `rules.update@1`."""
         return f"{self.name}@{self.version}"
 
     @property
@@ -91,11 +93,11 @@ class PayloadType:
         return self.avro.schema_json
 
     def encode(self, value: Payload) -> bytes:
-        """The value's bytes, its secret fields sealed.
+        """The value as bytes, with its secret fields sealed.
 
         Raises:
             PayloadTypeError: A field has a value of another type.
-            OptionError: A field is encrypted, and there is no key.
+            OptionError: A field must be encrypted, and there is no key.
         """
         try:
             return self.avro.encode(_fields_of(value))
@@ -105,12 +107,12 @@ class PayloadType:
             ) from error
 
     def decode(self, data: bytes) -> Payload:
-        """The value in `data`; secret fields as they were sealed. Raises ValueError where the bytes are none."""
+        """The value in `data`; secret fields stay sealed. Raises ValueError if the bytes are no value."""
         return _build(self.payload_class, self.avro.decode(data))
 
 
 def payload_type_of(value: Payload | type[Payload]) -> PayloadType:
-    """The declared type of a payload or of a payload class. Raises PayloadTypeError where it was not declared."""
+    """The declared type of a payload or of a payload class. Raises PayloadTypeError if it was not declared."""
     cls = value if isinstance(value, type) else type(value)
     declared: PayloadType | None = cls.__dict__.get("coordlog_type")
     if declared is None:
@@ -119,6 +121,23 @@ def payload_type_of(value: Payload | type[Payload]) -> PayloadType:
             'it has no name: declare it with `@event("some.name", version=1)`',
         )
     return declared
+
+
+def encode_versioned(value: Payload) -> bytes:
+    """One byte with the version of the type, then the value's bytes: for places that hold no type name."""
+    declared = payload_type_of(value)
+    return bytes([declared.version]) + declared.encode(value)
+
+
+def decode_versioned(cls: type[P], content: bytes) -> P:
+    """The value in the bytes of `encode_versioned`. Raises ValueError if the version differs or bytes are damaged."""
+    declared = payload_type_of(cls)
+    if content[:1] != bytes([declared.version]):
+        version = content[0] if content else None
+        raise ValueError(
+            f"a {declared.name} of version {version}; this coordlog reads {declared.version}"
+        )
+    return cast("P", declared.decode(content[1:]))
 
 
 def _declare(
@@ -134,26 +153,41 @@ def _declare(
     def decorate(cls: type[P]) -> type[P]:
         if not issubclass(cls, Payload):
             raise PayloadTypeError(name, f"{cls.__name__} must inherit coordlog's Payload")
-        made = dataclass(frozen=True, kw_only=True)(cls)
+        _resolve_annotations(cls, name)
+        payload_class = dataclass(frozen=True, kw_only=True)(cls)
         try:
-            guarded = guards_of(made)
+            guarded = guards_of(payload_class)
         except TypeError as error:
             raise PayloadTypeError(name, str(error)) from error
         if guarded:
-            made.__repr__ = _repr_without(frozenset(guarded))  # type: ignore[method-assign]
-        schema_json = json.dumps(json.loads(made.avro_schema()), separators=(",", ":"))
-        made.coordlog_type = PayloadType(
+            payload_class.__repr__ = _repr_without(frozenset(guarded))  # type: ignore[method-assign]
+        schema_json = json.dumps(json.loads(payload_class.avro_schema()), separators=(",", ":"))
+        payload_class.coordlog_type = PayloadType(
             name=name,
             version=version,
             role=role,
-            payload_class=made,
+            payload_class=payload_class,
             avro=Avro(schema_json),
             fingerprint=avro_fingerprint(schema_json),
             loss_tolerant=loss_tolerant,
         )
-        return made
+        return payload_class
 
     return decorate
+
+
+def _resolve_annotations(cls: type[Payload], name: str) -> None:
+    """Replace annotations that are strings by their types: dataclasses-avroschema refuses strings."""
+    own = inspect.get_annotations(cls)
+    if not any(isinstance(annotation, str) for annotation in own.values()):
+        return
+    try:
+        resolved = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise PayloadTypeError(
+            name, f"{error}: import the types of its fields at run time, at the top of the module"
+        ) from error
+    cls.__annotations__ = {field: resolved[field] for field in own}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -164,19 +198,19 @@ def event(name: str, *, version: int, loss_tolerant: bool = False) -> Callable[[
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def fact(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
-    """Declare a fact: anything from outside that a decision needs, or a coordinator's own."""
+    """Declare a fact: an observation from outside that a decision needs, or a record of the coordinator for itself."""
     return _declare(PayloadRole.FACT, name, version)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def request(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
-    """Declare a client's question to a coordinator."""
+    """Declare a client's request to a coordinator."""
     return _declare(PayloadRole.REQUEST, name, version)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def response(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
-    """Declare a coordinator's answer."""
+    """Declare a coordinator's response."""
     return _declare(PayloadRole.RESPONSE, name, version)
 
 
@@ -187,11 +221,11 @@ def payload(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
 
 
 def open_inline(data: bytes) -> bytes:
-    """The payload that a record itself holds.
+    """The payload in the bytes of a record, for readers without a payload store.
 
     Raises:
-        PayloadLostError: It stands outside the log, where nobody here looks.
-        ValueError: It begins like an address and is none.
+        PayloadLostError: The payload is outside the log, and there is no payload store here.
+        ValueError: The bytes have the prefix of an address and are no address.
     """
     address = address_in(data)
     if address is not None:
@@ -199,18 +233,18 @@ def open_inline(data: bytes) -> bytes:
             address.path,
             address.length,
             "no payload store",
-            "this reader was given none",
+            "this reader has none",
             "name the job's with --payload-store, or payload_store",
         )
     return plain(data)
 
 
 class PayloadTypes:
-    """The payload types of a job, by key. Doubled names are refused when it is made.
+    """The payload types of a job, by key. Raises PayloadTypeError at creation if two types have the same key.
 
     Args:
-        classes: Of the types.
-        open_payload: Gives what a record holds, or addresses: the same for the same bytes, always.
+        classes: Payload classes of the types.
+        open_payload: Returns the payload for the bytes in a record: always the same one for the same bytes.
     """
 
     __slots__ = ("_by_key", "open_payload")
@@ -240,7 +274,7 @@ class PayloadTypes:
         return key in self._by_key
 
     def of(self, value: Payload) -> PayloadType:
-        """The registered type of `value`. Raises PayloadTypeError where the job does not have it."""
+        """The registered type of `value`. Raises PayloadTypeError if the job does not have it."""
         declared = payload_type_of(value)
         if self._by_key.get(declared.key) is not declared:
             raise PayloadTypeError(
@@ -250,7 +284,7 @@ class PayloadTypes:
         return declared
 
     def by_key(self, key: str) -> PayloadType:
-        """The registered type of that key. Raises PayloadTypeError where the job does not have it."""
+        """The registered type of this key. Raises PayloadTypeError if the job does not have it."""
         declared = self._by_key.get(key)
         if declared is None:
             raise PayloadTypeError(
@@ -259,9 +293,12 @@ class PayloadTypes:
         return declared
 
     def decode(self, key: str | None, data: bytes | None) -> Payload:
-        """The payload of a record. Raises PayloadTypeError for an unknown type, ValueError for damage.
+        """The payload of a record, in the latest version of its type.
 
-        Of one that stands outside the log also PayloadLostError and PayloadStoreError.
+        Raises:
+            PayloadTypeError: The type is unknown.
+            ValueError: The bytes are damaged.
+            PayloadLostError, PayloadStoreError: The payload is outside the log, and cannot be fetched.
         """
         declared = self._by_key.get(key or "")
         if declared is None:
@@ -269,12 +306,12 @@ class PayloadTypes:
         return _upcast(declared.decode(self.open_payload(data or b"")))
 
     def opened_by(self, open_payload: Callable[[bytes], bytes]) -> PayloadTypes:
-        """The same types, for who can open what stands outside the log."""
-        return PayloadTypes((one.payload_class for one in self), open_payload)
+        """The same types, with an opener for payloads outside the log."""
+        return PayloadTypes((declared.payload_class for declared in self), open_payload)
 
 
 def _upcast(value: Payload) -> Payload:
-    """The value as the latest version has it."""
+    """The value, converted to its latest version."""
     later = value.upcast()
     while later is not value:
         before, after = payload_type_of(value), payload_type_of(later)
@@ -287,7 +324,7 @@ def _upcast(value: Payload) -> Payload:
 
 
 def _repr_without(hidden: frozenset[str]) -> Callable[[object], str]:
-    """A `__repr__` that shows no secret: errors and loggings are made of them."""
+    """A `__repr__` that shows no secret field: errors and log lines contain it."""
 
     def shown(value: Any) -> str:  # noqa: ANN401, a dataclass
         parts = [
@@ -310,21 +347,21 @@ _GUARDS: Final[dict[type, Mapping[str, Guard]]] = {}
 
 
 def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noqa: ANN401, a dataclass
-    made: dict[str, Plain] = {}
+    sealed: dict[str, Plain] = {}
     for field in dataclasses.fields(value):
-        one = getattr(value, field.name)
+        field_value = getattr(value, field.name)
         guard = guards.get(field.name)
-        if guard is None or one is None:
-            made[field.name] = _plain(one)
-        elif isinstance(one, str):
-            made[field.name] = guard.seal(one)
+        if guard is None or field_value is None:
+            sealed[field.name] = _plain(field_value)
+        elif isinstance(field_value, str):
+            sealed[field.name] = guard.seal(field_value)
         else:
-            # Not left to the schema: what the encoder says of a value shows it.
+            # Checked here, because an error of the encoder would show the value.
             raise TypeError(
-                f"its secret field {field.name} is of type {type(one).__name__} (not shown); "
+                f"its secret field {field.name} is of type {type(field_value).__name__} (not shown); "
                 "it must be a text, or None"
             )
-    return made
+    return sealed
 
 
 _FLAT: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -332,18 +369,18 @@ _FLAT: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 def _plain(value: object) -> Plain:
     if type(value) in _FLAT:
-        return value  # type: ignore[return-value]  # a cast for each of them takes its time
-    names = _OPEN.get(type(value))
+        return value  # type: ignore[return-value]  # a cast would cost time for each value
+    names = _NAMES_WITHOUT_SECRETS.get(type(value))
     if names is not None:
         return {name: _plain(getattr(value, name)) for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)
-        _OPEN[type(value)] = _names(type(value))
+        _NAMES_WITHOUT_SECRETS[type(value)] = _names(type(value))
         return _plain(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, enum.Enum):
@@ -354,53 +391,55 @@ def _plain(value: object) -> Plain:
 def _names(cls: type) -> tuple[str, ...]:
     cached = _NAMES.get(cls)
     if cached is None:
-        cached = _NAMES[cls] = tuple(one.name for one in dataclasses.fields(cls))
+        cached = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
     return cached
 
 
 _NAMES: Final[dict[type, tuple[str, ...]]] = {}
-_OPEN: Final[dict[type, tuple[str, ...]]] = {}
-"""The fields of classes that have no secret ones, once a value of theirs has been encoded."""
+_NAMES_WITHOUT_SECRETS: Final[dict[type, tuple[str, ...]]] = {}
+"""Field names of classes without secret fields, filled when the first value of a class is encoded."""
 
 
 def _fields_of(value: Payload) -> dict[str, Plain]:
     return typing.cast("dict[str, Plain]", _plain(value))
 
 
-_Reading = Callable[[Any], Any]
+_Converter = Callable[[Any], Any]
 
 
-def _readings(cls: type) -> dict[str, _Reading | None]:
-    """By field, what makes its value of Avro's generic form; None where that is the value."""
-    cached = _READINGS.get(cls)
+def _converters(cls: type) -> dict[str, _Converter | None]:
+    """Converters from Avro's generic form to the value, by field; None if both forms are the same."""
+    cached = _CONVERTERS.get(cls)
     if cached is None:
         hints, names = typing.get_type_hints(cls), _names(cls)
-        cached = {name: _reading(hint) for name, hint in hints.items() if name in names}
-        _READINGS[cls] = cached
+        cached = {name: _converter(hint) for name, hint in hints.items() if name in names}
+        _CONVERTERS[cls] = cached
     return cached
 
 
-_READINGS: Final[dict[type, dict[str, _Reading | None]]] = {}
+_CONVERTERS: Final[dict[type, dict[str, _Converter | None]]] = {}
 
 
 def _build(cls: type[Payload], value: Mapping[str, Plain]) -> Payload:
-    readings = _readings(cls)
+    converters = _converters(cls)
     fields: dict[str, Any] = {}
-    for name, one in value.items():
-        reading = readings[name]
-        fields[name] = one if reading is None or one is None else reading(one)
+    for name, field_value in value.items():
+        convert = converters[name]
+        fields[name] = (
+            field_value if convert is None or field_value is None else convert(field_value)
+        )
     return cls(**fields)
 
 
-def _reading(hint: Any) -> _Reading | None:  # noqa: ANN401, whatever a field is annotated with
+def _converter(hint: Any) -> _Converter | None:  # noqa: ANN401, any annotation of a field
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        inner = [one for one in typing.get_args(hint) if one is not type(None)]
-        return _reading(inner[0]) if len(inner) == 1 else None
+        inner = [option for option in typing.get_args(hint) if option is not type(None)]
+        return _converter(inner[0]) if len(inner) == 1 else None
     if origin in (list, tuple):
-        return _reading_items(_reading(typing.get_args(hint)[0]), is_tuple=origin is tuple)
+        return _items_converter(_converter(typing.get_args(hint)[0]), is_tuple=origin is tuple)
     if origin is dict:
-        return _reading_values(_reading(typing.get_args(hint)[1]))
+        return _values_converter(_converter(typing.get_args(hint)[1]))
     if isinstance(hint, type):
         if issubclass(hint, Payload):
             return lambda value: _build(hint, value) if isinstance(value, dict) else value
@@ -409,18 +448,18 @@ def _reading(hint: Any) -> _Reading | None:  # noqa: ANN401, whatever a field is
     return None
 
 
-def _reading_items(reading: _Reading | None, *, is_tuple: bool) -> _Reading | None:
-    if reading is None:
+def _items_converter(convert: _Converter | None, *, is_tuple: bool) -> _Converter | None:
+    if convert is None:
         return tuple if is_tuple else None
 
     def items(value: list[Any]) -> Any:  # noqa: ANN401, a list or a tuple
-        made = [None if one is None else reading(one) for one in value]
-        return tuple(made) if is_tuple else made
+        items_read = [None if item is None else convert(item) for item in value]
+        return tuple(items_read) if is_tuple else items_read
 
     return items
 
 
-def _reading_values(reading: _Reading | None) -> _Reading | None:
-    if reading is None:
+def _values_converter(convert: _Converter | None) -> _Converter | None:
+    if convert is None:
         return None
-    return lambda value: {k: None if v is None else reading(v) for k, v in value.items()}
+    return lambda value: {k: None if v is None else convert(v) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""What is said of a source that queries read: requests of planners and tasks, answers, and facts."""
+"""Payloads for a source that queries read: requests of planners and tasks, responses, and facts."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
@@ -8,10 +8,10 @@ from coordlog.schemas.source_events import Split
 __all__ = [
     "CommitRead",
     "EndQuery",
-    "LookAtReads",
     "NextSplits",
     "PlanRead",
     "QueryEnded",
+    "QueryReads",
     "ReadCommitted",
     "ReadFailed",
     "ReadFailureNoted",
@@ -31,7 +31,7 @@ class ReadsOpened(Payload):
     """A service for queries begins; the batch reads of those before are over."""
 
     history: str
-    """A name of chance for this history, where it has none yet: positions in it carry it."""
+    """Random name for this history, if it has none yet; positions in the history contain it."""
 
 
 @fact("coordlog.reads_problem", version=1)
@@ -53,18 +53,18 @@ class SplitsForgotten(Payload):
     """No query reads these any more, and later ones stand for them: what they hold is not kept."""
 
     first: int
-    """No read begins below this place in the order of discovery."""
+    """Lowest place in the order of discovery at which a read may begin."""
     ordinals: list[int]
 
 
-@request("coordlog.look_at_reads", version=1)
-class LookAtReads(Payload):
+@request("coordlog.query_reads", version=1)
+class QueryReads(Payload):
     """How far the source has been found. Answered from the state, and not recorded."""
 
     after: int
-    """Where the next batch of the stream that asks begins; -1: it does not know yet."""
+    """Start of the stream's next batch; -1 if the stream has none yet."""
     splits_max: int
-    """The most splits of a batch; 0: no limit."""
+    """Limit of the splits of a batch; 0 for no limit."""
 
 
 @response("coordlog.reads_seen", version=1)
@@ -73,13 +73,13 @@ class ReadsSeen(Payload):
 
     history: str
     end: int
-    """In the order of discovery, exclusive."""
+    """End in the order of discovery, exclusive."""
     sequence: int
-    """Of the record that has found the last split before `end`; -1 for none."""
+    """Sequence of the discovery of the last split before `end`; -1 if there is none."""
     first: int
-    """No read can begin below."""
+    """Lowest place at which a read may begin."""
     is_listed: bool
-    """A listing of this service has been whole."""
+    """Whether a listing of this service was complete."""
     problem: str
 
 
@@ -89,16 +89,16 @@ class PlanRead(Payload):
 
     read_id: str
     reader: str
-    """The stream; empty for a batch read."""
+    """Name of the stream; empty for a batch read."""
     follows: str
-    """The name that this stream had in the position that it begins at."""
+    """Name of the stream in the position at which it begins."""
     history: str
-    """As the stream's position has it; empty for a batch read."""
+    """Name of the history in the stream's position; empty for a batch read."""
     start: int
     end: int
-    """Exclusive; -1: all that is found now."""
+    """End of the range, exclusive; -1 for all splits discovered so far."""
     partitions: int
-    """How many tasks may read at once."""
+    """Number of tasks that may read at once."""
 
 
 @response("coordlog.read_planned", version=1)
@@ -129,15 +129,15 @@ class NextSplits(Payload):
     read_id: str
     partition: int
     position: int
-    """How many of its splits this task has been given."""
+    """Number of the partition's splits that this task has received."""
     task_attempt_id: int
-    """Spark's; unlike that of any other task of its application."""
+    """Spark's id of the task, unique in its application."""
     spark_attempt_number: int
     stage_id: int
     host: str
     pid: int
     finished: list[SplitRead]
-    """Those that it has read since it asked last."""
+    """Splits that the task has read since its last request."""
 
 
 @response("coordlog.splits_given", version=1)
@@ -171,7 +171,7 @@ class EndQuery(Payload):
     """A task has failed in a way that another try would repeat: its query is to end."""
 
     stage_id: int
-    """Spark's."""
+    """Spark's id of the stage."""
     reason: str
 
 
@@ -180,7 +180,7 @@ class QueryEnded(Payload):
     """A query was ended, because another try of a task that had failed could not help."""
 
     stage_id: int
-    """Spark's: the stage that was cancelled."""
+    """Spark's id of the cancelled stage."""
     reason: str
 
 

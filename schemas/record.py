@@ -1,4 +1,4 @@
-"""A record: the one envelope of the log, and its kinds."""
+"""A record: the envelope of every value in the log, and its kinds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_CHECKPOINT: Final = -1
 """The virtual empty checkpoint before all others."""
 
 BATCH_COMPLETE: Final = NO_CHECKPOINT
-"""What a batch job's coordinators are told as complete, once, at the end (clause H1)."""
+"""Number of the final complete notification of a batch job, sent once (H1: complete notifications)."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Kind(enum.Enum):
-    """What a record says is so. The order is the schema's: new kinds go to the end."""
+    """Kind of a record. The order is that of the schema: append new kinds at the end."""
 
     __hash__ = object.__hash__  # there is one of each; `Enum` hashes the name, in Python
 
@@ -61,36 +61,36 @@ class Record:
     """One value in the log. Fields that a kind does not use are None."""
 
     epoch: int
-    """The epoch that wrote it."""
+    """Epoch that wrote it."""
     driver_id: str
-    """The process life that wrote it."""
+    """Id of the driver process that wrote it."""
     sequence: int | None
-    """Its place among the records that count, dense over the life of the job; None on `EPOCH_STARTED`."""
+    """Place among the records that count, without gaps over the life of the job; None on `EPOCH_STARTED`."""
     turn_remaining: int = 0
-    """How many records of the same turn follow."""
+    """Number of records of the same turn that follow."""
     kind: Kind
     timestamp_us: int
-    """The turn's time, microseconds since 1970, UTC."""
+    """Time of the turn in microseconds since 1970, UTC."""
     job_id: str
     operator_id: str | None = None
     subtask: int | None = None
     attempt_number: int | None = None
     checkpoint_id: int | None = None
     event_id: int | None = None
-    """Of an event down: job-wide, never used twice. Of an event up: the attempt's own count."""
+    """Id of an event: unique in the job for an event down, counted by the attempt for an event up."""
     last_barrier: int | None = None
-    """On what comes from an attempt: the last barrier that it had passed when it sent this."""
+    """Last barrier that the attempt had passed when it sent this; only on records from attempts."""
     cause: int | None = None
-    """The sequence of the record that this one answers."""
+    """Sequence of the record to which this record responds."""
     payload_type: str | None = None
-    """Name and version of the payload's type, as in `rules.update@1`; None where the payload is opaque bytes."""
+    """Name and version of the payload's type, as in `rules.update@1`, or None if the payload is opaque bytes."""
     payload: bytes | None = None
     reason: str | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
 
 
 def driver_key(job_id: str, epoch: int) -> str:
-    """The Kafka key of what the driver itself does, as in `ingest/epoch/2`."""
+    """Kafka key of records of the driver itself, as in `ingest/epoch/2`."""
     return f"{job_id}/epoch/{epoch}"
 
 

@@ -1,13 +1,13 @@
-"""Fields that a payload type marks secret: what is appended in their place.
+"""Secret fields of payload types, and the texts that are recorded in their place.
 
     @event("db.login", version=1)
     class Login(Payload):
         user: str
         password: Annotated[str, REDACTED]
 
-The mark acts where a payload becomes bytes, and there only: what a coordinator, an attempt, a client,
-a projection or a reader gets is what the log has, live as after a restore. Nobody sees the value by
-its payload, so whoever needs it takes a guard that can be opened: `coordlog.secret_fields.Encrypted`.
+The mark takes effect only when a payload is encoded: coordinators, attempts, clients, projections and
+readers receive the recorded text, live as after a restore, and never the value. If code needs the
+value, the field takes a guard that can be opened: `coordlog.secret_fields.Encrypted`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ REDACTED_TEXT: Final = "(redacted)"
 
 @runtime_checkable
 class Guard(Protocol):
-    """Marks a field of text as secret, inside `Annotated`."""
+    """Mark of a secret text field, inside `Annotated`."""
 
     def seal(self, text: str) -> str:
-        """What is appended in the place of `text`: the same for the same, and for what it has given itself."""
+        """The text to record in place of `text`: equal for equal texts, and unchanged for a text already sealed."""
         ...
 
 
 class _Redacted:
-    """Gives nothing of the value, not even whether two are alike.
+    """Guard that records nothing of the value, not even whether two values are equal.
 
-    A digest would tell that, and the value of whatever short secret somebody cares to try; one that
-    is keyed needs a key, and who has one can encrypt.
+    A digest would show that, and short secrets could be found by trying; a keyed digest needs a key,
+    and with a key the field can be encrypted.
     """
 
     __slots__ = ()
 
     def seal(self, text: str) -> str:
-        """Nothing of it."""
+        """`REDACTED_TEXT`, for every text."""
         del text
         return REDACTED_TEXT
 
@@ -54,35 +54,35 @@ class _Redacted:
 
 
 REDACTED: Final = _Redacted()
-"""The value is never appended."""
+"""Guard of fields whose value is never recorded."""
 
 
 def guards_of(cls: type[Any]) -> Mapping[str, Guard]:
-    """The guards of a dataclass, by its fields' names.
+    """The guards of a dataclass, by field name.
 
     Raises:
-        TypeError: A mark stands on something that is no text, or inside another type.
+        TypeError: A mark is on a field that is no text, or inside another type.
     """
-    found: dict[str, Guard] = {}
+    guards: dict[str, Guard] = {}
     for field in dataclasses.fields(cls):
         guard = _guard(field.type)
         if guard is not None:
-            found[field.name] = guard
+            guards[field.name] = guard
         elif _is_inside(field.type):
             raise TypeError(
                 f"{field.name}: only a field that is a text, or None, can be marked secret"
             )
-    return found
+    return guards
 
 
 def _guard(hint: Any) -> Guard | None:  # noqa: ANN401, a type's own form
-    """Of `Annotated[str, guard]`, `Annotated[str | None, guard]` or `Annotated[str, guard] | None`."""
-    parts = [one for one in _union(hint) if one is not type(None)]
+    """The guard of `Annotated[str, guard]`, `Annotated[str | None, guard]` or `Annotated[str, guard] | None`."""
+    parts = [part for part in _union(hint) if part is not type(None)]
     if len(parts) != 1 or typing.get_origin(parts[0]) is not Annotated:
         return None
     inner, *marks = typing.get_args(parts[0])
-    guard = next((one for one in marks if _is_guard(one)), None)
-    if guard is None or {one for one in _union(inner) if one is not type(None)} != {str}:
+    guard = next((mark for mark in marks if _is_guard(mark)), None)
+    if guard is None or {part for part in _union(inner) if part is not type(None)} != {str}:
         return None
     return typing.cast("Guard", guard)
 
@@ -97,7 +97,7 @@ def _is_inside(hint: Any) -> bool:  # noqa: ANN401, as above
         return "Annotated" in hint
     if typing.get_origin(hint) is Annotated and any(map(_is_guard, typing.get_args(hint)[1:])):
         return True
-    return any(_is_inside(one) for one in typing.get_args(hint))
+    return any(_is_inside(part) for part in typing.get_args(hint))
 
 
 def _is_guard(mark: object) -> bool:

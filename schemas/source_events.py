@@ -1,4 +1,4 @@
-"""What a source's coordinator and its readers say to each other, and what is found outside."""
+"""Events between a source's coordinator and its readers, and the facts of its listings."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
@@ -21,7 +21,7 @@ class SplitsDiscovered(Payload):
 
     splits: list[Split]
     is_complete: bool
-    """No further splits will be found."""
+    """Whether no further splits will be found."""
 
 
 @event("coordlog.request_split", version=1)

@@ -1,4 +1,4 @@
-"""What a source's coordinator notes in the log for itself."""
+"""Facts that a source's coordinator records for itself."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
@@ -18,7 +18,7 @@ class ListingFailed(Payload):
 
     problem: str
     is_retriable: bool
-    """Whether doing it again may work; else the job fails."""
+    """Whether a retry may succeed; else the job fails."""
 
 
 @fact("coordlog.enumerator_state", version=1)

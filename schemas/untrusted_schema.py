@@ -1,8 +1,7 @@
-"""Schemas that come from a log, and not from this program: anybody who may write to it may have made them.
+"""Schemas from a log are untrusted: any process that can write to the log may have written them.
 
-fastavro follows a schema wherever it leads: through one that contains itself until the process has
-no stack left, and through an array of things that take no bytes for as long as the count says. So a
-schema is looked at before a value is read by it.
+fastavro follows every schema: a schema that contains itself until the stack overflows, and an array of
+items without bytes for as many items as its count. So a schema is checked before a value is read with it.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ _BYTES: Final[Mapping[str, int]] = {
     "bytes": 1,
     "string": 1,
 }
-"""The fewest that a value takes."""
+"""Minimum size of a value in bytes, by primitive type."""
 
 _VALUES_PER_BYTE: Final = 8
 _VALUES_FREE: Final = 1_000
-"""A value of a schema has at most so many parts, and `_VALUES_PER_BYTE` more for each of its bytes."""
+"""Limit of the parts of a value, plus `_VALUES_PER_BYTE` for each of its bytes."""
 
 _DEPTH_MAX: Final = 64
 
 
 def foreign_avro(schema_json: str) -> Avro:
-    """The schema, if every value of it is read in a time and a space that its bytes bound.
+    """The parsed schema, if time and space to read any value of it are bounded by the value's bytes.
 
     Raises:
-        ValueError: It is no schema, or contains itself, or makes much of few bytes.
+        ValueError: It is no schema, contains itself, or allows values of many parts in few bytes.
     """
     try:
         schema = json.loads(schema_json)
@@ -55,20 +54,22 @@ def foreign_avro(schema_json: str) -> Avro:
 
 
 class _Walk:
-    """How many parts a value has at most, less what its bytes pay for."""
+    """Upper bound of the parts of a value, less the parts that its bytes allow."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._open: set[str] = set()
 
     def excess(self, schema: Any, namespace: str, depth: int) -> int:  # noqa: ANN401, JSON
-        """Above 0 where a value may have more parts than its bytes pay for."""
+        """Number of parts that a value may have beyond those that its bytes allow; 0 or less is harmless."""
         if depth > _DEPTH_MAX:
             raise ValueError(f"it is nested more than {_DEPTH_MAX} deep")
         if isinstance(schema, str):
             return self._named(schema, namespace)
-        if isinstance(schema, list):  # a union: one byte, then the worst of them
-            return max(self.excess(one, namespace, depth + 1) for one in schema) - _paid(1) + 1
+        if isinstance(schema, list):  # a union: one byte, then the worst option
+            return (
+                max(self.excess(option, namespace, depth + 1) for option in schema) - _paid(1) + 1
+            )
         kind = schema["type"]
         if kind in ("record", "error"):
             return self._record(schema, namespace, depth)
@@ -82,7 +83,7 @@ class _Walk:
                 schema["items" if kind == "array" else "values"], namespace, depth + 1
             )
             if each - (_paid(1) if kind == "map" else 0) > 0:
-                raise ValueError(f"it has an {kind} of what takes almost no bytes")
+                raise ValueError(f"it has an {kind} of items with almost no bytes")
             return 1 - _paid(1)
         return self.excess(kind, namespace, depth + 1)  # a primitive with a logical type, or nested
 
@@ -93,7 +94,7 @@ class _Walk:
         total = 1
         for field in schema["fields"]:
             total += self.excess(field["type"], inner, depth + 1)
-            # What is free may not be multiplied on and on, by records of records of it.
+            # The free parts must not multiply, by records that hold records.
             if total > _VALUES_FREE:
                 raise ValueError(f"a value has {total} parts and no bytes")
         self._open.discard(name)

@@ -34,8 +34,8 @@ files=(
 )
 # What finds most comes first: the first failure ends a run.
 kernel_tests=(
-  tests/unit/test_{due,events,flink_holder,restart_policy,completion,global_failover,kernel_corners,gateways,flink_races}.py
-  tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,clause_corners,splits,commits}.py
+  tests/unit/test_{due,events,flink_holder,restart_policy,completion,global_failover,gateways,flink_races}.py
+  tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,checkpoint_metadata,turn_limits,splits,commits}.py
   tests/unit/test_{flink_resets,flink_checkpoints,flink_job,parallelism,non_restored_state,event_sourced}.py
   tests/unit/test_{missing_parts,two_drivers,skips,final_failures,kept_checkpoints,opened_again}.py
   tests/unit/test_{flink_sources,flink_sources_checkpoints}.py

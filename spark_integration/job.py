@@ -1,4 +1,4 @@
-"""`Job`: a chain on a Spark session, with its log."""
+"""`Job`: a chain of operators on a Spark session, recorded in a log."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from coordlog.limits import (
 )
 from coordlog.log.appender import Patience
 from coordlog.log.interface import Log
-from coordlog.log.job_id import check_job_id
+from coordlog.log.job_id import check_job_id, check_log_of_job
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.runtime.requests import Answer
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.runtime.triggers import CheckpointHandle
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.environment import SparkSurroundings
 from coordlog.spark_integration.driver.jvm_end import told_of_jvm_end
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
+from coordlog.spark_integration.driver.stage import lost_session_named
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.session import plain_interrupts
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
@@ -54,10 +56,10 @@ __all__ = ["Job", "Operators"]
 _log = logging.getLogger(__name__)
 
 _STATUS_BASE = 128
-"""A process that a signal has ended has this and its number as exit status."""
+"""Exit status of a process that a signal has ended, less the signal's number."""
 
 _LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0}
-"""Of durations, where it is not one second."""
+"""Lowest values of durations, if not one second."""
 
 
 @runtime_checkable
@@ -77,48 +79,48 @@ class Job:
     """One logical pipeline with its log. `run` once, or `start` and then `wait`.
 
     Args:
-        job_id: Outlives drivers; `[a-z0-9][a-z0-9-]{0,99}`.
-        log: The job's, and no other's.
-        source: What is read; short for the first of `operators`.
-        transform: What each batch becomes.
-        sink: Where it goes.
+        job_id: Id of the job, which outlives drivers; `[a-z0-9][a-z0-9-]{0,99}`.
+        log: Log of this job and of no other.
+        source: Source of the rows; short for the first of `operators`.
+        transform: Function that each batch passes through.
+        sink: Destination of the rows.
         operators: Instead of these three: a source first, then operators, each with the provider of its coordinator.
-        parallelism: How many subtasks; as many free slots are needed. A job that goes on by
-            rollback may have another number than before.
+        parallelism: Number of subtasks; as many free slots are needed. A job restored by rollback may
+            have another number than before.
         checkpoint_interval_s: Seconds between checkpoints, in streaming.
         batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
-        restore: `rollback` or `resume`; by default what the mode says.
-        allow_non_restored_state: Operators that the job no longer has and whose state may go; else it is refused.
-        from_checkpoint: Go back to this completed checkpoint, as a new branch, in streaming; for one
-            start. Refused where a later one has been committed, unless the sink writes elsewhere now.
-        take_over: Take the place of a driver that lives, or of which nothing here proves that it is gone.
-        again: Open the job again, where it has finished: what its source has since is read, what is
-            committed stays.
+        restore: `rollback` or `resume`; by default that of the mode.
+        allow_non_restored_state: Operators that the job no longer has and whose state may be dropped; else the
+            restore is refused.
+        from_checkpoint: Completed checkpoint to go back to, as a new branch, in streaming; for one
+            start. Refused if a later checkpoint has been committed, unless the sink writes elsewhere now.
+        take_over: Take the place of a driver that is alive, or that cannot be proved dead from here.
+        again: Open a finished job again: rows that its source has since are read, committed output stays.
         restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
         restart_window_s: Seconds.
-        checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
-        registration_timeout_s: How long a subtask may be without an attempt.
-        call_timeout_s: How long one call of the chain in a task may take, a batch in the transform say.
-        ack_timeout_s: Time from the delivery of an event to its ack; then an attempt that is in no call of
-            its chain, and has handled all that was sent before, is failed.
-        callback_timeout_s: How long one callback of a coordinator may take before the driver ends.
-        log_timeout_s: How long the job waits for its log before it ends.
-        stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
-        snapshot_every: Records of its log from one snapshot to the next, about what a restore has
-            to fold; None for no snapshots.
-        payload_store: Where payloads go that are too large for the log: a folder, or a URL of fsspec
-            that all machines of the cluster find. Without it a folder in `COORDLOG_HOME`, where
-            session and broker are on this machine; elsewhere such a payload is refused.
-        payload_limit_bytes: A payload above this goes there.
-        endpoint: Where the driver listens for its tasks and for clients, and whether encrypted.
-        on_restored: Told how the job goes on, before it does.
-        on_progress: While the history is folded: the offset reached, and the high watermark.
-        on_waiting: While the log does not answer: seconds waited, the last error.
-        on_released: Called on the mailbox with each turn's records once they count; must not block.
+        checkpoint_timeout_s: Seconds after which an incomplete checkpoint is aborted.
+        registration_timeout_s: Longest time of a subtask without an attempt.
+        call_timeout_s: Longest time of one call of the chain in a task, for example a batch in the transform.
+        ack_timeout_s: Longest time from the delivery of an event to its ack; then an attempt that is in no
+            call of its chain, and has handled all earlier events, is failed.
+        callback_timeout_s: Longest time of one callback of a coordinator before the driver ends.
+        log_timeout_s: Longest wait of the job for its log before the job ends.
+        stop_timeout_s: Longest wait of a stop for its checkpoint before it stops without one.
+        snapshot_every: Records of the log from one snapshot to the next, about as many as a restore
+            has to fold; None for no snapshots.
+        payload_store: Store of payloads that are too large for the log: a folder, or a URL of fsspec
+            that all machines of the cluster reach. Without it a folder in `COORDLOG_HOME`, if session
+            and broker are on this machine; else such a payload is refused.
+        payload_limit_bytes: Size above which a payload goes to the store.
+        endpoint: Address at which the driver listens for its tasks and for clients, and its encryption.
+        on_restored: Called with the way in which the job is restored, before it runs.
+        on_progress: Called while the history is folded: with the offset reached, and the high watermark.
+        on_waiting: Called while the log does not answer: with the seconds waited, and the last error.
+        on_released: Called on the mailbox with each turn's records once they are in force; must not block.
 
     Raises:
-        OptionError: An option is out of range, or the destination is in what is read, or around it.
-        PayloadTypeError: A payload type has no name, or stands twice.
+        OptionError: An option is out of range, or source and destination are the same or within one another.
+        PayloadTypeError: A payload type has no name, or is registered twice.
     """
 
     _driver: JobDriver | None = None
@@ -164,10 +166,11 @@ class Job:
         self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
-        self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
+        links = (sink, *(operators or ()))
+        self._sinks = [link for link in links if hasattr(link, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         interval_s = None if batch else checkpoint_interval_s
-        _check_way(self.chain, is_batch=batch)
+        _check_mode(self.chain, is_batch=batch)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
@@ -190,23 +193,23 @@ class Job:
         self._on_released, self._endpoint = on_released, endpoint
 
     def run(self, spark: SparkSession) -> JobResult:
-        """Run to the end, or until told to stop.
+        """Run to the end, or until a stop is requested.
 
-        Ctrl-C, a notebook's interrupt and SIGTERM stop it, in streaming with a checkpoint, within
-        `stop_timeout_s`; a second one at once. Both are in the history. Only on the main thread.
+        Ctrl-C, a notebook's interrupt and SIGTERM stop the job, in streaming with a checkpoint, within
+        `stop_timeout_s`; a second signal ends it at once. Both are in the history. Only on the main thread.
 
         Raises:
-            KeyboardInterrupt: It has been stopped by Ctrl-C, or a notebook's interrupt.
-            SystemExit: By SIGTERM; with status 143.
+            KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, has stopped the job.
+            SystemExit: SIGTERM has stopped the job; with status 143.
             JobFailedError: The job has ended as failed.
-            RestoreError: Refused, before anything was appended.
+            RestoreError: The restore was refused, before anything was appended.
             DriverAliveError: A live driver holds the job.
-            DriverUnknownError: One may: nothing here proves that it is gone.
+            DriverUnknownError: A driver may hold the job: it cannot be proved dead from here.
             FencedError: Another driver has taken over.
-            LogError: The log.
-            EnvironmentSetupError: Too few slots, a Spark that cannot run it.
+            LogError: The log failed.
+            EnvironmentSetupError: Too few slots, or a Spark that cannot run the job.
         """
-        # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
+        # Spark's own handler of Ctrl-C would cancel the stage before the stop could take its checkpoint.
         ended = threading.Event()
 
         def jvm_ends() -> None:
@@ -222,7 +225,7 @@ class Job:
                 ended.set()
 
     def _end_with_jvm(self) -> None:
-        """Under `spark-submit` the JVM has got the signal."""
+        """Raise SystemExit if the JVM is ending: under `spark-submit` the JVM receives the signal."""
         if self._is_jvm_ending:
             raise SystemExit(_STATUS_BASE + signal.SIGTERM)
 
@@ -233,10 +236,10 @@ class Job:
                 if result is not None:
                     return result
                 self._end_with_jvm()
-        except (KeyboardInterrupt, SystemExit) as told:
-            by = _signal_of(told)
+        except (KeyboardInterrupt, SystemExit) as interrupt:
+            by = _signal_of(interrupt)
             _log.warning(
-                "job %s is told to stop by %s; the same again ends it at once", self.job_id, by
+                "job %s stops because of %s; the same signal again ends it at once", self.job_id, by
             )
             try:
                 self.stop(with_checkpoint=not self.is_batch, by=by)
@@ -246,15 +249,22 @@ class Job:
             assert result is not None, "without a limit it waits for the end"
             _log.warning("%s", _stopped(result, is_batch=self.is_batch))
             raise
+        finally:
+            # A third signal may have cut off any step above: a notebook's process would keep running the job.
+            self._started().close()
 
     def start(self, spark: SparkSession) -> None:
-        """Restore and begin; returns once the driver runs. Raises as `run`."""
+        """Restore the job and start its driver; returns once the driver runs. Raises as `run`."""
         if self._driver is not None:
             raise UsageError(
                 f"job {self.job_id}: this object has been started before; make a new one"
             )
-        for one in self._sinks:
-            one.prepare(self.job_id)  # type: ignore[union-attr]
+        with lost_session_named(spark):
+            self._start(spark)
+
+    def _start(self, spark: SparkSession) -> None:
+        for sink in self._sinks:
+            sink.prepare(self.job_id)  # type: ignore[union-attr]
         payloads = self._payloads.on(spark, self.log)
         surroundings = SparkSurroundings(
             spark,
@@ -278,37 +288,41 @@ class Job:
         self._driver = driver
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:
-        """Wait for the end; None where it has not come within `timeout_s`. Raises as `run`."""
+        """Result of the job; None if it has not ended within `timeout_s`. Raises as `run`."""
         return self._started().wait(timeout_s)
 
     def request(
         self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """Ask an operator's coordinator, and wait for its answer to be in the log. Any thread; raises as the driver's.
+        """Send a request to an operator's coordinator and return the answer once it is in the log.
 
-        Another process asks with `request_coordinator`.
+        Any thread; raises as `JobDriver.request`. Another process calls `request_coordinator`.
         """
         return self._started().request(operator_id, request, timeout_s=timeout_s)
 
-    def trigger_checkpoint(self) -> None:
-        """Ask for a checkpoint now. Any thread."""
-        self._started().trigger_checkpoint()
+    def trigger_checkpoint(self) -> CheckpointHandle:
+        """Trigger a checkpoint as soon as one may start; the handle waits for it. Any thread.
+
+        Raises:
+            UsageError: The job has not been started, or is a batch, which takes no checkpoints.
+        """
+        return self._started().trigger_checkpoint()
 
     def stop(
         self, *, with_checkpoint: bool = True, timeout_s: float | None = None, by: str = "stop"
     ) -> None:
-        """End the driver, after a checkpoint and its commits where asked for; `wait` then returns. Any thread.
+        """End the driver, first with a checkpoint and its commits if requested; `wait` then returns. Any thread.
 
         Args:
-            with_checkpoint: Whether to take one first; in batch there is none.
-            timeout_s: How long to wait for it; None for the job's `stop_timeout_s`.
-            by: Who asks, for the history.
+            with_checkpoint: Whether to take a checkpoint first; a batch takes none.
+            timeout_s: Longest wait for the checkpoint; None for the job's `stop_timeout_s`.
+            by: Name of the caller, for the history.
         """
         limit_s = self._stop_timeout_s if timeout_s is None else timeout_s
         self._started().stop(with_checkpoint=with_checkpoint, timeout_s=limit_s, by=by)
 
     def end_at_once(self, *, by: str = "stop") -> None:
-        """End the driver without a checkpoint, whatever `stop` waits for; `wait` then returns. Any thread."""
+        """End the driver without a checkpoint, even during a `stop`; `wait` then returns. Any thread."""
         self._started().end_at_once(by=by)
 
     def _started(self) -> JobDriver:
@@ -319,7 +333,7 @@ class Job:
 
 @contextmanager
 def _terminable() -> Generator[None, None, None]:
-    """Within the block SIGTERM raises SystemExit, where nobody else handles it; on the main thread only."""
+    """Within the block SIGTERM raises SystemExit, if it has no other handler; on the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -335,38 +349,39 @@ def _terminable() -> Generator[None, None, None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _signal_of(told: KeyboardInterrupt | SystemExit) -> str:
-    if isinstance(told, KeyboardInterrupt):
+def _signal_of(interrupt: KeyboardInterrupt | SystemExit) -> str:
+    if isinstance(interrupt, KeyboardInterrupt):
         return signal.SIGINT.name
-    is_ours = told.code == _STATUS_BASE + signal.SIGTERM
+    is_ours = interrupt.code == _STATUS_BASE + signal.SIGTERM
     return signal.SIGTERM.name if is_ours else "SystemExit"
 
 
 def _stopped(result: JobResult, *, is_batch: bool) -> str:
-    """What a stop has come to, and how to go on."""
+    """Line of the log about a stop: its outcome and the next step."""
     if result.status is not JobStatus.STOPPED:
-        return f"job {result.job_id} had ended when it was told to stop"
+        return f"job {result.job_id} had ended before the stop"
     if is_batch:
-        what = "stopped: finished splits stay finished"
+        outcome = "stopped: finished splits stay finished"
     elif result.stop_checkpoint is not None:
-        what = f"stopped with checkpoint {result.stop_checkpoint}"
+        outcome = f"stopped with checkpoint {result.stop_checkpoint}"
     else:
         last = result.last_checkpoint
         since = "the start" if last == NO_CHECKPOINT else f"checkpoint {last}"
-        what = f"stopped without a checkpoint: what was read since {since} is read again"
-    return f"job {result.job_id} {what}; run it again to go on"
+        outcome = f"stopped without a checkpoint: rows read since {since} are read again"
+    return f"job {result.job_id} {outcome}; run it again to go on"
 
 
-def _checks(given: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
+def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
     """Checks of a job's options that need nothing but their values."""
-    yield partial(check_job_id, given["job_id"])
-    for name in (name for name in given if name.endswith("_s")):
-        yield partial(_check_duration, name, given[name])
-    yield partial(check_range, "parallelism", given["parallelism"], 1, 4096)
-    yield partial(check_range, "snapshot_every", given["snapshot_every"], 1, 10_000_000)
-    yield partial(check_range, "restarts_max", given["restarts_max"], 0, 1000)
-    yield partial(_check_restore, given["restore"])
-    yield partial(PayloadChoice, "job", given["payload_store"], given["payload_limit_bytes"])
+    yield partial(check_job_id, options["job_id"])
+    yield partial(check_log_of_job, options["job_id"], options["log"])
+    for name in (name for name in options if name.endswith("_s")):
+        yield partial(_check_duration, name, options[name])
+    yield partial(check_range, "parallelism", options["parallelism"], 1, 4096)
+    yield partial(check_range, "snapshot_every", options["snapshot_every"], 1, 10_000_000)
+    yield partial(check_range, "restarts_max", options["restarts_max"], 0, 1000)
+    yield partial(_check_restore, options["restore"])
+    yield partial(PayloadChoice, "job", options["payload_store"], options["payload_limit_bytes"])
 
 
 def _check_duration(option: str, seconds: float | None) -> None:
@@ -391,7 +406,7 @@ def _runtime(
     )
 
 
-def _check_way(chain: Chain, *, is_batch: bool) -> None:
+def _check_mode(chain: Chain, *, is_batch: bool) -> None:
     if is_batch and chain.source.is_unbounded:
         raise OptionError("batch", is_batch, "False: the source has no end, and a batch has one")
 
@@ -425,16 +440,16 @@ def _chain(
     if not links:
         raise OptionError("operators", "empty", "a source and a chain of operators")
     specs: list[object] = [
-        one.spec() if isinstance(one, (_SourceLike, _OperatorLike)) else one for one in links
+        link.spec() if isinstance(link, (_SourceLike, _OperatorLike)) else link for link in links
     ]
     first, rest = specs[0], specs[1:]
     if not isinstance(first, SourceSpec):
         raise OptionError("the first operator", type(first).__name__, "a source")
     followers: list[OperatorSpec] = []
-    for one in rest:
-        if not isinstance(one, OperatorSpec):
-            raise OptionError("an operator", type(one).__name__, "an `OperatorSpec`, or a sink")
-        followers.append(one)
+    for spec in rest:
+        if not isinstance(spec, OperatorSpec):
+            raise OptionError("an operator", type(spec).__name__, "an `OperatorSpec`, or a sink")
+        followers.append(spec)
     chain = Chain(source=first, operators=followers)
     check_apart(chain)
     return chain

@@ -32,10 +32,10 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 TASK_FAILURES_MAX = 1000
-"""Spark's own bound, which adds up over a job's life; how often a subtask may fail is the restart policy's to say."""
+"""Spark's own bound, counted over a job's whole life; the restart policy limits the failures of a subtask."""
 
 QUERY_TASK_FAILURES_MAX = 4
-"""Spark's own default on a cluster; plain `local[N]` tries no task again."""
+"""Spark's own default on a cluster; plain `local[N]` retries no task."""
 
 
 def local_session(
@@ -47,19 +47,19 @@ def local_session(
     settings: Mapping[str, str] | None = None,
     log_file: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session for jobs in this process's JVM, or the one that is there.
+    """A session for jobs in this process's JVM, or the existing one.
 
-    `local[N]` alone retries no task; this one does, a thousand times: a job's restart policy counts
+    `local[N]` alone retries no task; this session does, a thousand times: a job's restart policy counts
     instead. It starts fast and has no UI. For DataFrames take `query_session`. Workers run this interpreter.
 
     Args:
         slots: Tasks that may run at once: at least a job's parallelism.
-        app_name: Spark's name for it.
+        app_name: Name of the application in Spark.
         master: Another master than the local one.
-        jars: On the class path; decided when the first JVM of the process starts.
-        settings: More of Spark's settings; they win.
-        log_file: Takes, at its end, all that Spark, its JVM and its workers print, if this starts
-            the JVM. Else they print to this process's own output and error.
+        jars: Jars of the class path; fixed when the first JVM of the process starts.
+        settings: More of Spark's settings, which override those of this function.
+        log_file: File to which the output of Spark, its JVM and its workers is appended, if this call
+            starts the JVM. Else they print to this process's own output and error.
 
     Raises:
         OptionError: `slots` is out of range.
@@ -93,18 +93,18 @@ def query_session(
     settings: Mapping[str, str] | None = None,
     log_file: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session for DataFrames and SQL in this process's JVM, or the one that is there.
+    """A session for DataFrames and SQL in this process's JVM, or the existing one.
 
     Spark's own settings, as on a cluster: a task is tried four times, the UI runs, shuffles have their
-    usual partitions, and the JVM compiles what runs often. Only the time zone is UTC. Workers run this
+    usual partitions, and the JVM compiles frequent code. Only the time zone is UTC. Workers run this
     interpreter. A job warns of such a session: it needs `local_session`.
 
     Args:
         slots: Tasks that may run at once.
-        app_name: Spark's name for it.
+        app_name: Name of the application in Spark.
         master: Another master than the local one.
-        jars: On the class path; decided when the first JVM of the process starts.
-        settings: More of Spark's settings; they win.
+        jars: Jars of the class path; fixed when the first JVM of the process starts.
+        settings: More of Spark's settings, which override those of this function.
         log_file: As of `local_session`.
 
     Raises:
@@ -134,10 +134,12 @@ def _session(
     settings: Mapping[str, str] | None,
     log_file: str | os.PathLike[str] | None,
 ) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415, a second, and not for everybody
+    from pyspark.sql import SparkSession  # noqa: PLC0415, an import of a second, not needed by all
 
     if not 1 <= slots <= 4096:  # noqa: PLR2004
         raise OptionError("slots", slots, "between 1 and 4096")
+    if _has_jvm_died():
+        _forget_jvm()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     chosen = {
@@ -161,9 +163,12 @@ def _session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop a session and end the JVM that this process has started for it, within a bound."""
+    """Stop a session and end the JVM that this process started for it, within a bound; the JVM may have died."""
     from pyspark import SparkContext  # noqa: PLC0415, as above
 
+    if _has_jvm_died():
+        _forget_jvm()
+        return
     try:
         spark.stop()
     finally:
@@ -176,13 +181,35 @@ def end_session(spark: SparkSession) -> None:
             _end_process(process)
 
 
+def _has_jvm_died() -> bool:
+    """Whether the JVM that this process started has ended without a request: killed, or out of memory."""
+    from pyspark import SparkContext  # noqa: PLC0415, as above
+
+    context: Any = SparkContext
+    process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)  # noqa: SLF001
+    return process is not None and process.poll() is not None
+
+
+def _forget_jvm() -> None:
+    """Drop session and context of a JVM that has died: Spark keeps them and would return them as live ones."""
+    from pyspark import SparkContext  # noqa: PLC0415, as above
+    from pyspark.sql import SparkSession  # noqa: PLC0415, as above
+
+    context: Any = SparkContext
+    if context._active_spark_context is not None:  # noqa: SLF001
+        context._active_spark_context._jsc = None  # noqa: SLF001, so that `stop` calls nothing in the JVM
+        context._active_spark_context.stop()  # noqa: SLF001
+    context._gateway = context._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+
+
 @contextmanager
 def plain_interrupts() -> Generator[None, None, None]:
     """Within the block Ctrl-C raises KeyboardInterrupt, and does nothing else.
 
-    A SparkContext puts a handler of its own in Python's place, which first cancels all jobs of the
-    session: a job could then no longer be stopped with a checkpoint. Outside the main thread, which
-    alone may set handlers, nothing is changed.
+    A SparkContext replaces Python's handler by its own, which first cancels all jobs of the session:
+    a job could then no longer be stopped with a checkpoint. Only the main thread may set handlers; on
+    other threads nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -195,11 +222,11 @@ def plain_interrupts() -> Generator[None, None, None]:
 
 
 def _start_jvm(settings: Mapping[str, str], log_file: Path | None) -> None:
-    """Start the JVM, with its output in a file if one is given, unless this process has one.
+    """Start the JVM unless this process has one; its output goes to `log_file` if not None.
 
-    It starts with the settings, some of which (class path, options of the JVM) count only then. Its
-    process group is its own: a SIGTERM to this one's (by `timeout`, or a shell) is for the driver
-    alone, which needs the JVM for its last checkpoint. It ends with its standard input.
+    Some settings (class path, options of the JVM) take effect only at this start. The JVM has its own
+    process group, so that a SIGTERM to this process's group (by `timeout`, or a shell) reaches only the
+    driver, which needs the JVM for its last checkpoint. The JVM ends when its standard input is closed.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415, as above
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415, as above
@@ -218,7 +245,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path | None) -> None:
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """The JVM ends by itself once nobody holds its standard input."""
+    """End the JVM by closing its standard input; kill it after a limit."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -27,40 +27,40 @@ PandasFunction = Callable[[pd.DataFrame], pd.DataFrame | Iterable[pd.DataFrame]]
 
 
 class TransformOperator(Operator):
-    """Calls a function for each batch; keeps nothing from one to the next.
+    """Calls a function for each batch; keeps no state between batches.
 
-    What the function raises goes on as it is: it fails this attempt, with the operator and the
-    callback named.
+    An error of the function is raised unchanged: it fails this attempt, with the names of operator
+    and callback.
     """
 
     def __init__(self, function: TransformFunction) -> None:
         self._function = function
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What the function makes of `batch`.
+        """Record batches that the function returns for `batch`.
 
         Raises:
             UsageError: The function returned something else than record batches.
         """
-        made = self._function(batch)
-        if isinstance(made, pa.RecordBatch):
-            yield made
+        result = self._function(batch)
+        if isinstance(result, pa.RecordBatch):
+            yield result
             return
         expected = "a pyarrow.RecordBatch or an iterable of them"
-        if not isinstance(made, Iterable) or isinstance(
-            made, (pa.Table, pd.DataFrame, str, bytes, dict)
+        if not isinstance(result, Iterable) or isinstance(
+            result, (pa.Table, pd.DataFrame, str, bytes, dict)
         ):
-            raise _wrong_type(self._function, "returned", made, expected)
-        for one in made:
-            if not isinstance(one, pa.RecordBatch):
-                raise _wrong_type(self._function, "gave", one, expected)
-            yield one
+            raise _wrong_type(self._function, "returned", result, expected)
+        for item in result:
+            if not isinstance(item, pa.RecordBatch):
+                raise _wrong_type(self._function, "gave", item, expected)
+            yield item
 
 
 def transform_spec(function: TransformFunction, *, operator_id: str = "transform") -> OperatorSpec:
     """`function` as a link of a chain.
 
-    It travels to the tasks, so it must pickle (by value in notebooks).
+    The function is sent to the tasks, so it must pickle (by value in notebooks).
     """
     return OperatorSpec(
         operator_id=operator_id,
@@ -72,20 +72,19 @@ def transform_spec(function: TransformFunction, *, operator_id: str = "transform
 def pandas_transform(
     function: PandasFunction, *, schema: pa.Schema | None = None
 ) -> TransformFunction:
-    """A transform from a function of a pandas DataFrame to one, or to several.
+    """A transform from a function that takes a pandas DataFrame and returns one or several.
 
-    Columns are given in pandas' Arrow types, so that integers with nulls stay integers and times
-    stay exact. The index of what comes back is dropped.
+    Columns have pandas' Arrow types, so that integers with nulls stay integers and times stay exact.
+    The index of a returned DataFrame is dropped.
 
     Args:
-        function: Is called with the rows of one batch.
-        schema: Of what comes back. Without it, as pandas' types have it, which for columns of plain
-            Python objects follows their values: a column that is empty in one batch has no type
-            then.
+        function: Called with the rows of one batch.
+        schema: Schema of the returned DataFrames. Without it pandas' types decide, which for columns of
+            plain Python objects follow the values: such a column has no type in a batch without values.
 
     Raises:
         OptionError: An argument has a wrong type.
-        OptionsError: Both have.
+        OptionsError: Both arguments have a wrong type.
     """
     check_types(pandas_transform, locals())
     return partial(_apply_pandas, function, schema)
@@ -94,16 +93,16 @@ def pandas_transform(
 def _apply_pandas(
     function: PandasFunction, schema: pa.Schema | None, batch: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
-    made = function(batch.to_pandas(types_mapper=pd.ArrowDtype))
-    frames = [made] if isinstance(made, pd.DataFrame) else made
+    result = function(batch.to_pandas(types_mapper=pd.ArrowDtype))
+    frames = [result] if isinstance(result, pd.DataFrame) else result
     expected = "a pandas.DataFrame or an iterable of them"
     if not isinstance(frames, Iterable) or isinstance(frames, (pd.Series, str, bytes, dict)):
-        raise _wrong_type(function, "returned", made, expected)
-    for one in frames:
-        if not isinstance(one, pd.DataFrame):
-            raise _wrong_type(function, "gave", one, expected)
-        made_batch = pa.RecordBatch.from_pandas(one, schema=schema, preserve_index=False)
-        yield cast("pa.RecordBatch", made_batch.replace_schema_metadata(None))
+        raise _wrong_type(function, "returned", result, expected)
+    for frame in frames:
+        if not isinstance(frame, pd.DataFrame):
+            raise _wrong_type(function, "gave", frame, expected)
+        output = pa.RecordBatch.from_pandas(frame, schema=schema, preserve_index=False)
+        yield cast("pa.RecordBatch", output.replace_schema_metadata(None))
 
 
 def _wrong_type(

@@ -243,7 +243,7 @@ def runner_of(
             restored_checkpoint=restored_checkpoint,
             parallelism=3,
             is_batch=is_batch,
-            states=states,
+            states=tuple(states),
         ),
         job_id="ingest",
         subtask=1,

@@ -37,7 +37,7 @@ class BatchCase:
         return ExactlyOnce(
             None,
             service=lambda: BatchService(
-                job="case",
+                job_id="case",
                 log=self.log,
                 sinks=sinks_of(self.make_sink()),
                 take_over=True,

@@ -52,7 +52,9 @@ def main() -> None:
         bootstrap_servers=GIVEN["servers"],
         splits_per_batch=GIVEN["splits_per_batch"],
     )
-    once = exactly_once(job=f"{job_id}-sink", log=log_of("sink"), sink=ParquetSink(folder / "out"))
+    once = exactly_once(
+        job_id=f"{job_id}-sink", log=log_of("sink"), sink=ParquetSink(folder / "out")
+    )
     with reads, once as write:
         rows = reads.read_stream().mapInArrow(slowly, reads.read().schema)
         query = (
@@ -66,7 +68,7 @@ def main() -> None:
             query.awaitTermination(1)
         query.stop()
         sinks = sinks_of(ParquetSink(folder / "copy"))
-        with BatchService(job=f"{job_id}-copy", log=log_of("copy"), sinks=sinks) as service:
+        with BatchService(job_id=f"{job_id}-copy", log=log_of("copy"), sinks=sinks) as service:
             service.start(spark)
             copy = reads.read().write.format("coordlog").mode("append")
             copy.options(**service.options(), write_id="the-only-one").save()

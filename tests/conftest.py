@@ -15,9 +15,10 @@ from typing import Final
 import hypothesis
 import pytest
 
-from contract_table import contract_ids, unknown_marks
+from contract_table import SHOWS, closing_lines, contract_ids, marks_of, unknown_marks
 from coordlog.testing.driven_job import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
+from tiers import Tier, tier_of, unknown_tiers
 
 _IS_CI: Final = bool(os.environ.get("CI"))
 
@@ -39,6 +40,12 @@ hypothesis.settings.load_profile("ci" if _IS_CI else "local")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("coordlog")
     group.addoption("--no-skips", action="store_true", help="a test that is skipped has failed")
+    group.addoption(
+        "--tier",
+        choices=[*Tier],
+        default=None,
+        help="only the tests of this tier, see tests/README.md (default: all)",
+    )
     group.addoption(
         "--dose",
         type=int,
@@ -103,7 +110,7 @@ def seed(request: pytest.FixtureRequest) -> int:
         value = zlib.crc32(request.node.nodeid.encode())
     else:
         value = random.SystemRandom().randrange(2**32)
-    command = f"make test ARGS='{request.node.nodeid} --seed={value}'"
+    command = f"make test-all ARGS='{request.node.nodeid} --seed={value}'"
     request.node.add_report_section("setup", "seed", f"seed {value}; to repeat: {command}")
     return value
 
@@ -111,9 +118,19 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A mark with an id that the contract does not have shows nothing, and one without its texts hides failures."""
-    unknown = [*unknown_marks(contract_ids(), items), *_marks_without_texts(items)]
+    unknown = [
+        *unknown_marks(contract_ids(), items),
+        *_marks_without_texts(items),
+        *unknown_tiers(items),
+    ]
     if unknown:
         raise pytest.UsageError("\n".join(unknown))
+    for item in items:
+        item.user_properties.append((SHOWS, [*marks_of(item)]))
+    tier: str | None = config.option.tier
+    if tier is not None:
+        config.hook.pytest_deselected(items=[item for item in items if tier_of(item) != tier])
+        items[:] = [item for item in items if tier_of(item) == tier]
     version: str | None = config.option.broker
     if version is not None:
         items[:] = [
@@ -121,6 +138,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for one in items
             if all(holds(version, mark.args[0]) for mark in one.iter_markers("newer_broker"))
         ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A run of a tier reports which clauses, scenarios and faults it has shown."""
+    if terminalreporter.config.option.tier is None or terminalreporter.config.option.collectonly:
+        return
+    reports = terminalreporter.stats
+    failed = [*reports.get("failed", []), *reports.get("error", [])]
+    for line in closing_lines(contract_ids(), reports.get("passed", []), failed):
+        terminalreporter.write_line(line)
 
 
 def _marks_without_texts(items: list[pytest.Item]) -> list[str]:

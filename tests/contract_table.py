@@ -1,11 +1,11 @@
-"""Which tests show which clause of the contract, which scenario and which fault of others, and how they ended.
+"""Which tests show which clause of the contract, which scenario and which fault of others, and in which tier.
 
-    python tests/contract_table.py [--everywhere] [ARGUMENTS FOR PYTEST]
+    python tests/contract_table.py [ARGUMENTS FOR PYTEST]
 
-runs every test that is marked with one of them and needs neither Spark nor Docker (`--everywhere`: those
-too), and prints the table. The ids are those of `docs/contract.md`. Exit code 1 where
+collects all tests, runs none, and prints the table; the runs of the tiers themselves report what they have
+shown. The ids are those of `docs/contract.md`. Exit code 1 if
 
-- one has no test, or only tests that did not run, or a test that failed;
+- one has no test, or a clause none in the first tier;
 - a clause marked as ours has no test whose docstring says what would go wrong otherwise.
 """
 
@@ -16,24 +16,30 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pytest
 
-__all__ = ["ContractIds", "ContractTable", "Shown", "read_ids", "table", "unknown_marks"]
+from tiers import Tier, tier_of
+
+__all__ = [
+    "SHOWS",
+    "ContractIds",
+    "ContractTable",
+    "Shown",
+    "closing_lines",
+    "read_ids",
+    "table",
+    "unknown_marks",
+]
 
 ROOT: Final = Path(__file__).parents[1]
 CONTRACT: Final = ROOT / "docs" / "contract.md"
 MARKS: Final[Mapping[str, str]] = {"clause": "clause", "flink": "scenario", "fault": "fault"}
 """What each mark shows."""
-ELSEWHERE: Final = frozenset({"docker", "kafka_source", "spark"})
-"""Marks of the tests that are listed, and not run unless asked for."""
+SHOWS: Final = "shows"
+"""Property of a test's report: the marks of the test, as name and id."""
 
-PASSED: Final = "passed"
-FAILED: Final = "FAILED"
-SKIPPED: Final = "skipped"
-NOT_RUN: Final = "not run here"
-_WORST_FIRST: Final = (FAILED, SKIPPED, NOT_RUN, PASSED)
 _ID: Final = re.compile(r"^- \*\*([A-Za-z0-9-]+)\*\* ", re.MULTILINE)
 _OURS: Final = " **ours** "
 _SCENARIOS: Final = "\n## Scenarios\n"
@@ -95,117 +101,130 @@ def unknown_marks(ids: ContractIds, items: Iterable[pytest.Item]) -> list[str]:
 
 @dataclass(slots=True)
 class Shown:
-    """What the tests of one clause, scenario or fault came to."""
+    """The tests of one clause, scenario or fault."""
 
-    results: dict[str, str] = field(default_factory=dict)
-    """By test, all values of its parameters together: the worst."""
+    tests: set[tuple[Tier, str]] = field(default_factory=set)
+    """All values of a test's parameters together, once for each tier."""
     is_explained: bool = False
     """Whether one of the tests has a docstring."""
 
-    def add(self, node: str, result: str, *, is_explained: bool = False) -> None:
+    def add(self, node: str, tier: Tier, *, is_explained: bool = False) -> None:
         """One more test, or one more value of its parameters."""
         self.is_explained = self.is_explained or is_explained
-        name = node.partition("[")[0]
-        known = self.results.get(name, PASSED)
-        self.results[name] = min(known, result, key=_WORST_FIRST.index)
+        self.tests.add((tier, node.partition("[")[0]))
 
     @property
-    def fault(self) -> str | None:
-        """What is missing; None where it is shown."""
-        if not self.results:
-            return "NO TEST"
-        if FAILED in self.results.values():
-            return "FAILED"
-        if PASSED not in self.results.values():
-            return "NO TEST OF IT RAN"
-        return None
+    def tiers(self) -> list[Tier]:
+        """The tiers of the tests, in the order of tiers."""
+        return [tier for tier in Tier if any(tier is one for one, _ in self.tests)]
 
 
-def table(
-    ids: ContractIds, shown: Mapping[tuple[str, str], Shown], *, has_run: bool = True
-) -> tuple[list[str], bool]:
-    """The lines of the table, and whether all is shown. Where nothing `has_run`, a test is enough."""
-    good = "shown" if has_run else "has tests"
+def _lacking(mark: str, shown: Shown, *, is_ours: bool) -> str | None:
+    """The name of what is missing, or None."""
+    if not shown.tests:
+        return "NO TEST"
+    if mark == "clause" and Tier.TEST not in shown.tiers:
+        return "NO TEST IN TIER 1"
+    if is_ours and not shown.is_explained:
+        return "NO REASON TOLD"
+    return None
+
+
+def table(ids: ContractIds, shown: Mapping[tuple[str, str], Shown]) -> tuple[list[str], bool]:
+    """The lines of the table, and whether all is shown."""
     lines: list[str] = []
-    faults: list[str] = []
+    totals: list[str] = []
+    is_whole = True
     for mark, title in MARKS.items():
-        wanted = ids.of(mark)
         lacking: dict[str, list[str]] = {}
-        lines.append(f"{title.upper():<9} {'RESULT':<18} TESTS")
-        for one in wanted:
-            found = shown.get((mark, one), Shown())
-            fault = found.fault if has_run or not found.results else None
-            if fault is None and one in ids.ours and not found.is_explained:
-                fault = "NO REASON TOLD"
-            if fault is not None:
-                lacking.setdefault(fault, []).append(one)
-            lines.append(f"{one:<9} {fault or good:<18} {len(found.results)}")
-            lines += [f"    {result:<12} {node}" for node, result in sorted(found.results.items())]
+        lines.append(f"{title.upper():<9} {'TIERS':<22} TESTS")
+        for contract_id in ids.of(mark):
+            tests = shown.get((mark, contract_id), Shown())
+            lack = _lacking(mark, tests, is_ours=contract_id in ids.ours)
+            if lack is not None:
+                lacking.setdefault(lack, []).append(contract_id)
+            lines.append(
+                f"{contract_id:<9} {lack or ', '.join(tests.tiers):<22} {len(tests.tests)}"
+            )
+            lines += [f"    {tier:<8} {node}" for tier, node in sorted(tests.tests)]
         count = sum(map(len, lacking.values()))
-        faults.append(f"{len(wanted)} {title}s: {len(wanted) - count} {good}, {count} not")
-        faults += [f"  {what}: {' '.join(those)}" for what, those in sorted(lacking.items())]
+        totals.append(
+            f"{len(ids.of(mark))} {title}s: {len(ids.of(mark)) - count} shown, {count} not"
+        )
+        totals += [f"  {lack}: {' '.join(those)}" for lack, those in sorted(lacking.items())]
+        is_whole = is_whole and not lacking
         lines.append("")
-    is_whole = not any(one.startswith("  ") for one in faults)
-    return [*lines, *faults], is_whole
+    return [*lines, *totals], is_whole
+
+
+class Report(Protocol):
+    """The part of pytest's report of a test that is read here."""
+
+    @property
+    def user_properties(self) -> list[tuple[str, object]]:
+        """The properties of the test."""
+        ...
+
+
+def closing_lines(
+    ids: ContractIds, passed: Iterable[Report], failed: Iterable[Report]
+) -> list[str]:
+    """The counts of what a run has shown, one line for each kind of mark, with the ids whose tests failed.
+
+    An id is shown by a test that passed, unless another test of it failed.
+    """
+    good, bad = _marks_in(passed), _marks_in(failed)
+    lines: list[str] = []
+    for mark, title in MARKS.items():
+        broken = [one for one in ids.of(mark) if (mark, one) in bad]
+        count = sum((mark, one) in good - bad for one in ids.of(mark))
+        lines.append(
+            f"{title}s shown by this run: {count} of {len(ids.of(mark))}"
+            + (f"; FAILED: {' '.join(broken)}" if broken else "")
+        )
+    return lines
+
+
+def _marks_in(reports: Iterable[Report]) -> set[tuple[str, str]]:
+    return {
+        (str(mark), str(contract_id))
+        for report in reports
+        for name, marks in report.user_properties
+        if name == SHOWS and isinstance(marks, list)
+        for mark, contract_id in marks
+    }
 
 
 class ContractTable:
-    """A pytest plugin that runs what is marked, and prints the table at the end."""
+    """A pytest plugin that prints the table of the tests that were collected."""
 
-    def __init__(self, ids: ContractIds, *, is_everywhere: bool = False) -> None:
-        self.ids, self.is_everywhere = ids, is_everywhere
+    def __init__(self, ids: ContractIds) -> None:
+        self.ids = ids
         self.shown: dict[tuple[str, str], Shown] = {}
         self.is_whole = False
-        self._marks: dict[str, tuple[tuple[str, str], ...]] = {}
-        self._explained: set[str] = set()
-        self._results: dict[str, str] = {}
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Keep what is marked, and of that what can run here."""
-        kept: list[pytest.Item] = []
-        gone: list[pytest.Item] = []
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sort the tests by their marks."""
         for item in items:
-            self._marks[item.nodeid] = tuple(marks_of(item))
-            if isinstance(item, pytest.Function) and item.function.__doc__:
-                self._explained.add(item.nodeid)
-            is_here = self.is_everywhere or not any(
-                mark.name in ELSEWHERE for mark in item.iter_markers()
-            )
-            (kept if is_here and self._marks[item.nodeid] else gone).append(item)
-        items[:] = kept
-        config.hook.pytest_deselected(items=gone)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test has failed if any of its phases has."""
-        if report.when == "call" or report.failed or report.skipped:
-            known = self._results.get(report.nodeid, PASSED)
-            result = FAILED if report.failed else SKIPPED if report.skipped else PASSED
-            self._results[report.nodeid] = min(known, result, key=_WORST_FIRST.index)
+            is_explained = isinstance(item, pytest.Function) and bool(item.function.__doc__)
+            for mark in marks_of(item):
+                shown = self.shown.setdefault(mark, Shown())
+                shown.add(item.nodeid, tier_of(item), is_explained=is_explained)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
-        for node, marks in self._marks.items():
-            for mark in marks:
-                shown = self.shown.setdefault(mark, Shown())
-                result = self._results.get(node, NOT_RUN)
-                shown.add(node, result, is_explained=node in self._explained)
-        has_run = not terminalreporter.config.option.collectonly
-        lines, self.is_whole = table(self.ids, self.shown, has_run=has_run)
+        lines, self.is_whole = table(self.ids, self.shown)
         terminalreporter.section("the contract")
         for line in lines:
             terminalreporter.write_line(line)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run pytest with the plugin; its own exit code where that is not 0."""
-    is_everywhere = "--everywhere" in arguments
-    given = [one for one in arguments if one != "--everywhere"]
+    """Collect with the plugin; pytest's own exit code if that is not 0."""
     sys.path.insert(0, str(ROOT))  # as `python -m pytest` does: tests of the examples import them
-    plugin = ContractTable(contract_ids(), is_everywhere=is_everywhere)
-    code = pytest.main(["-q", *given], plugins=[plugin])
+    plugin = ContractTable(contract_ids())
+    code = pytest.main(["--collect-only", "-qq", *arguments], plugins=[plugin])
     return int(code) or (0 if plugin.is_whole else 1)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordlog.history import History
 from coordlog.log.append_protocol import Place
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
-from coordlog.log.reader import read_counted
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import Kind, Record
@@ -69,7 +69,7 @@ def place_of(log: Log) -> Place:
 def counted(log: Log) -> list[str]:
     """The contents of all that counts, `E0` and so on for the epochs."""
     contents = []
-    for turn in read_counted(log, log.start_offset(), log.high_watermark()):
+    for turn in History(log).turns():
         for record in turn.entries:
             assert record.header is not None
             assert record.value is not None

@@ -11,7 +11,7 @@ from coordlog.cli.main import main
 from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 
-__all__ = ["OneLog", "checkpoint_command", "shown"]
+__all__ = ["OneLog", "checkpoint_command", "savepoint_command", "shown"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,13 @@ def checkpoint_command(log: MemoryLog, *arguments: str) -> Result:
     """`coordlog checkpoint job` with these arguments."""
     return CliRunner().invoke(
         main, ("checkpoint", "job", *arguments), obj=lambda _servers: OneLog(log)
+    )
+
+
+def savepoint_command(log: MemoryLog, *arguments: str) -> Result:
+    """`coordlog savepoint job` with these arguments."""
+    return CliRunner().invoke(
+        main, ("savepoint", "job", *arguments), obj=lambda _servers: OneLog(log)
     )
 
 

@@ -1,6 +1,6 @@
 """Payload types for the tests of what derives and encodes them."""
 
-# No `from __future__ import annotations` here: payloads are declared below.
+from __future__ import annotations
 
 import enum
 

@@ -17,9 +17,9 @@ from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     CommitRead,
-    LookAtReads,
     NextSplits,
     PlanRead,
+    QueryReads,
     ReadCommitted,
     ReadPlanned,
     ReadsSeen,
@@ -152,7 +152,7 @@ class ReadsJob:
         return self.ask(request, ReadCommitted)
 
     def look(self, *, after: int = -1, splits_max: int = 0) -> ReadsSeen:
-        request = LookAtReads(after=after, splits_max=splits_max)
+        request = QueryReads(after=after, splits_max=splits_max)
         return self.ask(request, ReadsSeen)
 
     def task(self, read: ReadPlanned, partition: int) -> Task:

@@ -17,10 +17,10 @@ from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.api.coordinator import CommittableOf
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.history import History
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.reader import read_counted
 from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
@@ -87,9 +87,7 @@ class World(Protocol):
 
 def records_of(log: MemoryLog) -> list[Record]:
     """All that counts, in log order."""
-    return [
-        one.record() for turn in read_counted(log, 0, log.high_watermark()) for one in turn.entries
-    ]
+    return [one.record() for turn in History(log).turns() for one in turn.entries]
 
 
 def settled_in(records: Sequence[Record]) -> set[int | None]:

@@ -1,4 +1,4 @@
-"""What authors implement: coordinators, operators, and the chain that they form.
+"""Interfaces that authors implement: coordinators, operators, and the chain that they form.
 
 May import messages, projections and schemas.
 Read first: `coordinator.OperatorCoordinator`.

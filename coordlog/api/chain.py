@@ -17,32 +17,33 @@ __all__ = ["Chain", "OperatorSpec", "SourceSpec"]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec:
-    """The first link of a chain. `create_reader` travels to the tasks, so that it must pickle."""
+    """The first link of a chain. `create_reader` is sent to the tasks, so that it must pickle."""
 
     operator_id: str
     version: int = 1
     restores: Sequence[int] = ()
-    """The earlier versions whose state it reads; any other is refused by a restore."""
+    """Earlier versions whose state this version reads; a restore refuses any other."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that its state depends on: a restore with another value is refused by name. No secrets."""
+    """Options that the state depends on; a restore with another value is refused by name. No secrets."""
     create_reader: Callable[[], SourceReader]
     coordinator: CoordinatorProvider
     keeps_state_across_splits: bool = False
     """False: a reader's state is its unfinished splits, nothing else."""
     merge_states: Callable[[Sequence[bytes]], bytes] | None = None
-    """One reader's state of several readers', where a restore has fewer of them (clause E7); pickles."""
+    """Function that merges the states of several readers into one, if a restore has fewer readers (clause E7: restore
+    with another parallelism). Must pickle."""
     location: str | None = None
-    """What it reads, as a path or a URL without secrets; None: it does not tell.
+    """Path or URL of the input, without secrets; None if the source does not report it.
 
-    A restore with another one is refused once something of it was listed or read.
+    A restore with another location is refused once a part of the input was listed or read.
     """
     allows_other_location: bool = False
-    """The user's word that another one than the history has is meant."""
+    """Whether the user allows a restore with another location than that in the history."""
     is_unbounded: bool = False
-    """It never ends by itself: no input of a batch job."""
+    """Whether the source never ends by itself; a batch job refuses it."""
     reads_in_order: bool = False
-    """A reader reads its splits one after the other, in the order in which they were added: so the first that is not
-    finished is the one at which a process that was killed has ended."""
+    """Whether a reader reads its splits one after the other, in the order in which they were added. Then a process that
+    was killed was reading the first unfinished split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,22 +53,23 @@ class OperatorSpec:
     operator_id: str
     version: int = 1
     restores: Sequence[int] = ()
-    """The earlier versions whose state it reads; any other is refused by a restore."""
+    """Earlier versions whose state this version reads; a restore refuses any other."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that its state depends on: a restore with another value is refused by name. No secrets."""
+    """Options that the state depends on; a restore with another value is refused by name. No secrets."""
     create_operator: Callable[[], Operator]
     coordinator: CoordinatorProvider | None = None
     payload_types: Sequence[type[Payload]] = ()
-    """What a coordinator-less operator exchanges with nobody; normally the provider's."""
+    """Payload types of an operator without a coordinator; otherwise the provider declares them."""
     keeps_state_across_splits: bool = True
-    """False: after `end_of_split` nothing of the split is left in the operator."""
+    """False: after `end_of_split` the operator holds nothing of the split."""
     merge_states: Callable[[Sequence[bytes]], bytes] | None = None
-    """One subtask's state of several subtasks', where a restore has fewer of them (clause E7); pickles."""
+    """Function that merges the states of several subtasks into one, if a restore has fewer subtasks (clause E7: restore
+    with another parallelism). Must pickle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """All links of a job, checked as a whole when it is made.
+    """All links of a job, checked as a whole at construction.
 
     Raises:
         OptionError: Two links of one operator id, or a provider for another id.
@@ -110,10 +112,10 @@ class Chain:
         return tuple(link.coordinator for link in self.links if link.coordinator is not None)
 
     def opening(self, open_payload: Callable[[bytes], bytes]) -> Chain:
-        """The same chain, for who can open payloads that stand outside the log."""
-        made = copy(self)
-        object.__setattr__(made, "payload_types", self.payload_types.opened_by(open_payload))
-        return made
+        """The same chain, with `open_payload` for payloads that are stored outside the log."""
+        chain = copy(self)
+        object.__setattr__(chain, "payload_types", self.payload_types.opened_by(open_payload))
+        return chain
 
     @property
     def keeps_state_across_splits(self) -> bool:

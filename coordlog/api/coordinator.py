@@ -1,7 +1,7 @@
-"""The coordinator's side of the contract: what an author writes, and what its code may call (clauses A to H, J).
+"""The coordinator's side of the contract: an author's callbacks, and calls that they may make (clauses A to H, J).
 
-All callbacks but `close` run on one thread, the mailbox, in log order, each in the turn of the record that it answers.
-Whatever they do through the context, gateways and results is held until that turn is in the log.
+All callbacks but `close` run on one thread, the mailbox, in log order, each in the turn of the record that it handles.
+All effects through the context, gateways and results are held until that turn is in the log.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ __all__ = [
     "CoordinatorProvider",
     "EventFuture",
     "EventSourcedCoordinator",
-    "Look",
     "LostEvents",
     "OperatorCoordinator",
+    "Query",
     "Sink",
     "SubtaskGateway",
+    "provide",
 ]
 
 S = TypeVar("S")
 
-Look = Callable[[Any, Payload], Payload]
-"""Answers a request from a projection's state; raises RequestRefusedError where it has no answer."""
+Query = Callable[[Any, Payload], Payload]
+"""Answers a request from a projection's state; raises RequestRefusedError if it has no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """An attempt's word that it has processed an event."""
+    """Acknowledgement of an attempt that it has processed an event."""
 
     event_id: int
     subtask: int
@@ -48,7 +49,7 @@ class Ack:
 
 
 class EventFuture(Protocol):
-    """What becomes of one event; resolved on the mailbox, in the turn that decides it (clauses C5, C9)."""
+    """Outcome of one event; resolved on the mailbox, in the turn that decides it (clauses C5, C9: acked or failed)."""
 
     @property
     def event_id(self) -> int:
@@ -60,16 +61,19 @@ class EventFuture(Protocol):
         ...
 
     def result(self) -> Ack:
-        """The ack. Raises AttemptNotRunningError where the event failed, UnresolvedError before it is decided."""
+        """The ack. Raises AttemptNotRunningError if the event failed, UnresolvedError before it is decided."""
         ...
 
     def add_done_callback(self, handler: Callable[[EventFuture], None]) -> None:
-        """Call `handler` on the mailbox once decided; at once where it is. What it raises falls under A3."""
+        """Call `handler` on the mailbox once the event is decided; at once if it is decided already.
+
+        An exception of `handler` fails the job globally (clause A3: callbacks that raise).
+        """
         ...
 
 
 class SubtaskGateway(Protocol):
-    """The way to one execution attempt, and to no other, for life (clause B1). Mailbox only."""
+    """The way to one execution attempt, always the same one (clause B1: one attempt per gateway). Mailbox only."""
 
     @property
     def subtask(self) -> int:
@@ -78,7 +82,7 @@ class SubtaskGateway(Protocol):
 
     @property
     def attempt_number(self) -> int:
-        """The one attempt that this leads to."""
+        """Number of the attempt that this gateway leads to."""
         ...
 
     def send_event(self, event: Payload) -> EventFuture:
@@ -99,13 +103,13 @@ class CheckpointResult(Protocol):
 
     @property
     def checkpoint_id(self) -> int:
-        """The checkpoint that asks."""
+        """The checkpoint that this result belongs to."""
         ...
 
     def complete(self, state: bytes) -> None:
-        """This moment is the cut: what was sent before belongs to the checkpoint, what is sent after waits.
+        """Set the cut to this moment: events sent before it belong to the checkpoint, events sent after it wait.
 
-        After the checkpoint's abort this does nothing (clause F6).
+        After the checkpoint's abort this does nothing (clause F6: late completions ignored).
         """
         ...
 
@@ -115,25 +119,25 @@ class CheckpointResult(Protocol):
 
 
 class Sink(Protocol):
-    """Where committables become visible. Its methods run on workers, and may be called twice at once (clause H3).
+    """Destination that makes committables visible. Its methods run on workers, and two calls may overlap (clause H3).
 
-    Two more are called where a sink has them, by the driver before anything is appended; each raises SinkError:
-    `refuse_earlier_output(job_id)` where a job that begins has written there before, under a log that is gone; and
-    `claim(job_id, log, former=())` where another log writes there. A sink without them takes such a job for a new one.
+    The driver calls two more methods, if a sink has them, before anything is appended. Each raises SinkError:
+    `refuse_earlier_output(job_id)` if a job that begins has written there before, under a log that is gone; and
+    `claim(job_id, log, former=())` if another log writes there. A sink without them treats such a job as a new one.
     """
 
     def settle(self, intent: Payload) -> Payload | None:
-        """Look what of `intent` is done outside, do what is missing, and return the outcome; safe to do again.
+        """Do the parts of `intent` that are not done yet, and return the outcome. Must be safe to repeat.
 
         Raises:
-            SinkError: It cannot be done; it is tried again within the restart policy.
+            SinkError: It cannot be done; the driver tries again within the restart policy.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittableOf:
-    """One committable with where it comes from."""
+    """One committable with its origin."""
 
     subtask: int
     attempt_number: int
@@ -144,16 +148,16 @@ class CommittableOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostEvents:
-    """What a local failover to checkpoint n loses (clause D5), each list in log order."""
+    """Events that a local failover to checkpoint n loses (clause D5: lost events named), in log order."""
 
     to_coordinator: Sequence[Payload]
-    """What the lost attempt had sent after its barrier of n."""
+    """Events that the lost attempt sent after its barrier of n."""
     to_subtask: Sequence[Payload]
-    """What it had been sent after the cut of n, held events included."""
+    """Events that the coordinator sent to the attempt after the cut of n, held events included."""
 
 
 class CoordinatorContext(Protocol):
-    """What a coordinator may call. Mailbox only, `fail_job` apart; after the coordinator's close every call raises."""
+    """Calls that a coordinator may make. Mailbox only, except `fail_job`; after the coordinator's close all raise."""
 
     @property
     def operator_id(self) -> str:
@@ -177,11 +181,20 @@ class CoordinatorContext(Protocol):
 
     @property
     def state(self) -> Any:  # noqa: ANN401, the author's own type: `EventSourcedCoordinator.state` has it
-        """The projection as of now, this turn's own records included; None where none is declared."""
+        """The projection as of now, this turn's own records included; None if the provider declares none."""
         ...
 
     def current_parallelism(self) -> int:
-        """How many subtasks the operator has."""
+        """Number of subtasks of the operator."""
+        ...
+
+    @property
+    def gateways(self) -> Mapping[int, SubtaskGateway]:
+        """Gateways of the newest attempts by subtask, in the order in which they became ready; read-only.
+
+        A gateway is listed from its `execution_attempt_ready` until its attempt has failed. A new coordinator object
+        begins without gateways (clause B2: ready before anything else).
+        """
         ...
 
     def now_us(self) -> int:
@@ -189,7 +202,7 @@ class CoordinatorContext(Protocol):
         ...
 
     def random(self) -> Random:
-        """Chance seeded by the turn's place in the log: the same on a replay."""
+        """Random numbers seeded by the turn's offset in the log: the same on a replay."""
         ...
 
     def record(self, fact: Payload) -> None:
@@ -200,9 +213,9 @@ class CoordinatorContext(Protocol):
         """Fail the job globally. Any thread; only the first call until the next reset counts (clause A4).
 
         Args:
-            cause: Why; it is in the history.
-            is_final: Trying again would find the same: the job ends as failed at once, and the
-                restart policy is not asked. The next start goes on as after any failure.
+            cause: Reason, recorded in the history.
+            is_final: Whether another try would fail in the same way: the job then ends as failed at once, without
+                the restart policy. The next start continues as after any failure.
         """
         ...
 
@@ -219,7 +232,7 @@ class CoordinatorContext(Protocol):
         ...
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
-        """The committables that a checkpoint allows and no intent covers yet, by subtask; -1: a batch job's end."""
+        """Committables that a checkpoint grants and no intent covers yet, by subtask; -1: a batch job's end."""
         ...
 
     def commit(
@@ -229,44 +242,50 @@ class CoordinatorContext(Protocol):
         *,
         committables: Sequence[CommittableOf] | None = None,
     ) -> None:
-        """Append `COMMIT_INTENT`; once released the operator's sink settles it; its outcome is appended.
+        """Append `COMMIT_INTENT`. Once the record is released the sink settles the intent; its outcome is appended.
 
-        The job does not finish before every committable is covered by an intent, and fails if neither a call nor a
-        timer of this coordinator is open that could still give one.
+        The job does not finish before every committable is covered by an intent. It fails if committables are left and
+        no call or timer of this coordinator is open that could still commit them.
 
         Args:
-            checkpoint_id: The checkpoint that allows it; -1 at a batch job's end.
-            intent: The effect on the outside, as the sink is to settle it.
-            committables: Those that the intent covers, as `committables(checkpoint_id)` returned them; the others stay
-                granted and can be committed later. None: all that `committables(checkpoint_id)` returns now.
+            checkpoint_id: The checkpoint that grants the committables; -1 at a batch job's end.
+            intent: The effect on the outside, for the sink to settle.
+            committables: Committables that the intent covers, as `committables(checkpoint_id)` returned them; the
+                others stay granted and can be committed later. None: all that `committables(checkpoint_id)` returns.
 
         Raises:
-            NoSinkError: The operator has no sink, so that nothing would settle the intent.
-            UsageError: One of `committables` is not granted, or an intent covers it already.
+            NoSinkError: The operator has no sink that could settle the intent.
+            UsageError: A member of `committables` is not granted, or an intent covers it already.
         """
         ...
 
     def lost_events(self, subtask: int) -> LostEvents:
-        """What the failover being told loses. Inside `subtask_reset` only.
+        """Events that the current failover of `subtask` loses. Inside `subtask_reset` only.
 
-        Without the assignments and requests of a source with coordlog's own projection, which takes them back itself.
-        An attempt with more events than the job remembers has no local failover (clause D5).
+        Assignments and requests of a source with coordlog's own projection are left out: the projection undoes them.
+        An attempt with more events than the job remembers has no local failover (clause D5: lost events named).
         """
         ...
 
 
 class OperatorCoordinator(ABC):
-    """The object on the driver that serves one operator. Made by its provider, once per epoch and per global reset."""
+    """Object on the driver that serves one operator. Its provider creates one per epoch and per global reset."""
+
+    def __init__(self, context: CoordinatorContext) -> None:
+        self.context = context
 
     def start(self) -> None:
-        """Begin; after a possible `reset_to_checkpoint`. At a resume the state is there already."""
+        """Begin; after a possible `reset_to_checkpoint`. At a resume the state is restored already."""
 
     def close(self) -> None:
-        """Free what is held. Runs on a worker, once; nobody waits for it."""
+        """Free all resources. Runs on a worker, once, for at most `CLOSE_TIMEOUT_S`."""
 
     @abstractmethod
-    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """An event of a live attempt, or one delivered again by a restore."""
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Any) -> None:  # noqa: ANN401, see below
+        """An event of a live attempt, or one delivered again by a restore.
+
+        `event` is of one of the provider's event types: annotate it with that type, or a union of them.
+        """
 
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
@@ -274,26 +293,26 @@ class OperatorCoordinator(ABC):
         """An attempt has registered; `gateway` leads to it."""
 
     def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
-        """An attempt is over; nothing that it sends is handled any more."""
+        """An attempt has ended; its messages are not handled any more."""
 
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
-        """The subtask's next attempt begins from `checkpoint_id`, or from nothing at -1."""
+        """The subtask's next attempt begins from `checkpoint_id`, or without state if that is -1."""
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
         """Complete `result` with the state, now or in a later callback."""
         result.complete(b"")
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint has completed, or is told again after a restore. -1 at a batch job's end."""
+        """A checkpoint has completed; repeated after a restore. -1 at a batch job's end."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint that this object was asked for will not complete."""
+        """A checkpoint of which this object got `checkpoint_coordinator` will not complete."""
 
     def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
-        """Before `start`, at every global failover and rollback; (-1, None) where nothing has completed."""
+        """Before `start`, at every global failover and rollback; (-1, None) if no checkpoint has completed."""
 
     def handle_coordination_request(self, request: Payload) -> Payload:
-        """Answer a client's request, at once; to refuse it, raise RequestRefusedError before anything is done."""
+        """Return the response to a client's request. To refuse it, raise RequestRefusedError before any effect."""
         raise RequestRefusedError(f"{type(self).__name__} answers no requests")
 
 
@@ -302,13 +321,11 @@ class EventSourcedCoordinator(OperatorCoordinator, Generic[S]):
 
     Its provider declares the projection. Its part of a checkpoint is its cut: no bytes, and `checkpoint_coordinator`
     is never called. A rollback puts the state back to the cut and a resume folds it again, so that
-    `reset_to_checkpoint` has nothing to restore. What a local failover to n loses the projection undoes, at
-    `SUBTASK_RESET`: what the lost attempt had sent has a `last_barrier` of n or more, what it had been sent stands
-    after this coordinator's cut of n (clause D5). It may keep the newest gateways, and nothing else that matters.
+    `reset_to_checkpoint` has nothing to restore. At `SUBTASK_RESET` the projection undoes the events that a local
+    failover to n loses: those that the lost attempt sent have a `last_barrier` of n or more, those that were sent to
+    the attempt follow this coordinator's cut of n (clause D5: lost events named). The object may keep the newest
+    gateways, and no other state that matters.
     """
-
-    def __init__(self, context: CoordinatorContext) -> None:
-        self.context = context
 
     @property
     def state(self) -> S:
@@ -318,30 +335,58 @@ class EventSourcedCoordinator(OperatorCoordinator, Generic[S]):
 
 
 class CoordinatorProvider(ABC):
-    """Makes an operator's coordinators, and says what they and their attempts exchange."""
+    """Factory of an operator's coordinators, with the types of the payloads that they and their attempts exchange."""
 
     operator_id: str
     """Explicit, stable over the life of the job; never derived from a class or module."""
 
     version: ClassVar[int] = 1
-    """Of the operator's state; a change is refused by a restore."""
+    """Version of the operator's state; a restore refuses a changed one."""
 
     payload_types: tuple[type[Payload], ...] = ()
     """Every event, fact, request, response, intent and outcome of this operator."""
 
     projection: OperatorProjection[Any] | None = None
-    """The state of an event-sourced coordinator; None for one that keeps its own."""
+    """The state of an event-sourced coordinator; None for a coordinator that keeps its own state."""
 
     sink: Sink | None = None
-    """What settles this operator's intents."""
+    """Sink that settles this operator's intents, or None."""
 
-    looks: Mapping[type[Payload], Look] = MappingProxyType({})
-    """Requests that change nothing, by type: each with a pure function of the projection's state. They are answered
-    once the log has that state, without a call of the coordinator, and are not recorded."""
+    queries: Mapping[type[Payload], Query] = MappingProxyType({})
+    """Read-only requests by type, each with a pure function of the projection's state. The driver answers them once the
+    log has that state, without a call of the coordinator, and does not record them."""
 
     destination: str | None = None
-    """Where it commits to, as the log is to have it: no credentials. None: one place cannot be told from another."""
+    """Destination of the commits as recorded in the log, without credentials; None if destinations are not compared."""
 
     @abstractmethod
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
         """A new object; called once per epoch and once more per global reset."""
+
+
+def provide(
+    create: Callable[[CoordinatorContext], OperatorCoordinator],
+    *,
+    operator_id: str,
+    payload_types: Sequence[type[Payload]],
+    projection: OperatorProjection[Any] | None = None,
+    sink: Sink | None = None,
+) -> CoordinatorProvider:
+    """A provider whose coordinators `create` makes; the other arguments are the attributes of `CoordinatorProvider`."""
+    return _Provided(create, operator_id, tuple(payload_types), projection, sink)
+
+
+class _Provided(CoordinatorProvider):
+    def __init__(
+        self,
+        create: Callable[[CoordinatorContext], OperatorCoordinator],
+        operator_id: str,
+        payload_types: tuple[type[Payload], ...],
+        projection: OperatorProjection[Any] | None,
+        sink: Sink | None,
+    ) -> None:
+        self._create, self.operator_id, self.payload_types = create, operator_id, payload_types
+        self.projection, self.sink = projection, sink
+
+    def create(self, context: CoordinatorContext) -> OperatorCoordinator:
+        return self._create(context)

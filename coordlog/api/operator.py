@@ -1,6 +1,6 @@
 """The subtask's side of the contract: operators of a chain and source readers (clauses L2, M1 to M6).
 
-All of an attempt's calls run on its task's main thread, in the order in which events, batches and barriers come.
+All of an attempt's calls run on its task's main thread, in the order in which events, batches and barriers arrive.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What an operator hands over at a barrier, at a split's end, or when it has finished."""
+    """State and committables of an operator at a barrier, at a split's end, or after its last batch."""
 
     state: bytes | None = None
-    """Given to `open` of an attempt that is restored from it."""
+    """State that `open` of an attempt restored from this snapshot gets."""
     committables: Sequence[bytes] = ()
-    """Made visible when a checkpoint that holds them completes; what they name is durable already."""
+    """Made visible when a checkpoint that holds them completes; the data that they name is durable already."""
 
 
 class OperatorContext(Protocol):
-    """What an operator or a reader may call, on the task's main thread."""
+    """Calls that an operator or a reader may make, on the task's main thread."""
 
     @property
     def operator_id(self) -> str:
@@ -53,7 +53,7 @@ class OperatorContext(Protocol):
 
     @property
     def driver_id(self) -> str:
-        """The driver that this attempt belongs to: part of every name that it makes (clause M5)."""
+        """The driver that this attempt belongs to: a part of every name that the attempt creates (clause M5)."""
         ...
 
     @property
@@ -68,12 +68,12 @@ class OperatorContext(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """How many subtasks there are."""
+        """Number of subtasks."""
         ...
 
     @property
     def restored_checkpoint(self) -> int:
-        """The checkpoint that this attempt begins from, -1 for none."""
+        """The checkpoint that this attempt begins from, -1 if none."""
         ...
 
     @property
@@ -82,11 +82,11 @@ class OperatorContext(Protocol):
         ...
 
     def send_event(self, event: Payload) -> None:
-        """Send to this operator's coordinator; returns when it is on its way, ahead of any later ack (clause D2)."""
+        """Send to this operator's coordinator; returns once the event is queued, ahead of any later ack (clause D2)."""
         ...
 
     def check_alive(self) -> None:
-        """Raise FencedAttemptError where this attempt is over. Called between batches; call it in long loops too."""
+        """Raise FencedAttemptError if this attempt has ended. Called between batches; call it in long loops too."""
         ...
 
 
@@ -98,19 +98,19 @@ class PollStatus(enum.Enum):
     SPLIT_FINISHED = "split finished"
     """The end of a split, after all its rows."""
     SPLIT_SKIPPED = "split skipped"
-    """A split that cannot be read, or not any further, is given up, and the job goes on without it."""
+    """A split that cannot be read, or not to its end, is abandoned, and the job continues without it."""
     WAITING = "waiting"
-    """Nothing now: wait for an event, a barrier, or `retry_s`. Of `finish`: wait for an event."""
+    """Nothing now: wait for an event, a barrier, or `retry_s`. As a result of `finish`: wait for an event."""
     END = "end"
     """No more splits will come and all are read."""
 
 
 Waiting = Literal[PollStatus.WAITING]
-"""The answer of a `finish` that is to be called again."""
+"""Result of a `finish` that has to be called again."""
 
 
 class Operator(ABC):
-    """One link of a chain: made anew for each attempt."""
+    """One link of a chain: a new object for each attempt."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """First call. `state` is the restored checkpoint's, or None."""
@@ -121,10 +121,10 @@ class Operator(ABC):
 
     @abstractmethod
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """What this batch becomes, for the next operator; nothing from the last one."""
+        """Batches for the next operator, made from this batch; none from the last operator."""
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """A barrier passes: hand over state and committables. What committables name must be durable on return."""
+        """State and committables at a barrier. The data that committables name must be durable on return."""
         return Snapshot()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -134,37 +134,37 @@ class Operator(ABC):
         """A checkpoint will not complete."""
 
     def flush_split(self, split_id: str) -> Iterable[pa.RecordBatch]:
-        """What is left of a split, for the next operator. Called ahead of `end_of_split`."""
+        """The remaining rows of a split, for the next operator. Called ahead of `end_of_split`."""
         return ()
 
     def end_of_split(self, split_id: str) -> Snapshot:
-        """All rows of a split have passed: flush them. Only where no link keeps state across splits."""
+        """All rows of a split have passed: flush them. Only called if no link keeps state across splits."""
         return Snapshot()
 
     def discard_split(self, split_id: str) -> None:
-        """A split is given up: forget its rows (clause J2). Only where no link keeps state across splits.
+        """A split is abandoned: forget its rows (clause J2: skips survive resets). Only if no link keeps state.
 
-        By default the split is ended as ever, and what that gives and hands over goes nowhere.
+        The default ends the split with `flush_split` and `end_of_split`, and drops their results.
         """
         for _ in self.flush_split(split_id):
             pass
         self.end_of_split(split_id)
 
     def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
-        """No more batches will come: what is left, for the next operator.
+        """The remaining batches, for the next operator, after the last `process`.
 
         `PollStatus.WAITING`, alone or as the last item, keeps the attempt from completing: `finish` is
         called again once an event of any link has been handled (clause M7). Barriers pass meanwhile, and a
-        restore calls `finish` again, so that `snapshot_state` holds what is left by then.
+        restore calls `finish` again, so that `snapshot_state` must hold the rows that are left by then.
         """
         return ()
 
     def final_snapshot(self) -> Snapshot:
-        """After `finish`: the last state and committables, durable (clause I3)."""
+        """The last state and committables, after `finish`; durable on return (clause I3)."""
         return Snapshot()
 
     def close(self) -> None:
-        """Last call, once, whatever happened."""
+        """Last call, once, also after a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,17 +173,17 @@ class FinishedSplit:
 
     split_id: str
     rows: int
-    """Rows that this split has given since its beginning, by this attempt or those that it was restored from."""
+    """Rows read of the split since its beginning, by this attempt and those that it was restored from."""
     bytes_read: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedSplit:
-    """A split that a reader has let go of before its end."""
+    """A split that a reader has abandoned before its end."""
 
     split_id: str
     rows: int
-    """Rows that it has given of it, by this attempt or those that it was restored from."""
+    """Rows read of the split, by this attempt and those that it was restored from."""
     reason: str
 
 
@@ -199,20 +199,20 @@ class Poll:
     skipped: SkippedSplit | None = None
     """With SPLIT_SKIPPED."""
     retry_s: float = 0.05
-    """With WAITING: poll again after this, seconds, where nothing arrives before."""
+    """With WAITING: seconds until the next poll, if nothing arrives before."""
 
 
 class SourceReader(ABC):
     """The first link of a chain: reads splits, in the order in which they were added. Never blocks in `poll`."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """First call. With `state`, the splits in it are read on from where it says."""
+        """First call. With `state`, each of its splits is read on from its recorded position."""
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
-        """Let go of those of these splits that the restored state has; each once, with its rows given so far.
+        """Abandon those of these splits that the restored state has; each is returned once, with its rows so far.
 
-        Called between `open` and `start`, where splits are skipped that the state may have (clause
-        J2). A reader that has none of them returns nothing.
+        Called between `open` and `start`, if splits are skipped that the state may have (clause J2: skips
+        survive resets). A reader that has none of them returns nothing.
         """
         raise NotImplementedError(
             f"{type(self).__name__} may be restored with splits that are skipped, "
@@ -220,7 +220,7 @@ class SourceReader(ABC):
         )
 
     def start(self) -> None:
-        """After `open`: ask for the first split, in pull mode."""
+        """After `open`: request the first split, in pull mode."""
 
     @abstractmethod
     def add_splits(self, splits: Sequence[bytes]) -> None:
@@ -238,18 +238,18 @@ class SourceReader(ABC):
         raise NotImplementedError(f"{type(self).__name__} handles no events")
 
     def current_split(self) -> str | None:
-        """The split that is being read, for the record of a failure; None where it cannot say.
+        """The split that is being read, for the record of a failure; None if unknown.
 
-        Then the first unfinished split that was added to this attempt counts as being read.
+        If None, the first unfinished split that was added to this attempt counts as being read.
         """
         return None
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """Unfinished splits and how far each has been read."""
+        """Unfinished splits and the position in each."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """A checkpoint has completed."""
 
     def close(self) -> None:
-        """Last call, once, whatever happened."""
+        """Last call, once, also after a failure."""

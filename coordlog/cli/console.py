@@ -1,4 +1,4 @@
-"""What the commands print with: a console, times, JSON lines."""
+"""Output of the commands: a console, tables, times, JSON lines."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ __all__ = [
 ]
 
 _WIDE: Final = 10_000
-"""Columns where there is no terminal: nothing is cut that another program may look for."""
+"""Width without a terminal, in characters: output for other programs is never cut."""
 
 _CUT_FROM: Final = 120
-"""Columns from which a terminal has room enough that a cut line still says something; on less, lines so long wrap."""
+"""Least width of a terminal, in characters, at which long lines are cut; on narrower ones they wrap."""
 
 _GAP: Final = 2
 """Spaces between two columns."""
 
 _LAST_COLUMN_MIN: Final = 32
-"""What the last column, which may be folded, is to have at least."""
+"""Least width of the last column, which may be folded."""
 
 _REASON_CHARS: Final = 1000
-"""Of a reason's first line: more than any error of coordlog's own has, paths apart."""
+"""Longest first line of a reason that is shown whole, in characters; only long paths make errors longer."""
 
 _MINUTE_S: Final = 60
 _DAY_H: Final = 24
 
 _TIMES_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999, which is what Python's calendar has."""
+"""Range of Python's calendar, the years 1 to 9999."""
 
 
 class _QuietConsole(Console):
-    """Leaves a closed pipe to the command's edge; rich would end the process itself."""
+    """Raises BrokenPipeError for a closed pipe, which the command handles; rich would end the process."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """The reader has gone."""
+        """Raise BrokenPipeError: the program that reads the output has ended."""
         raise BrokenPipeError
 
 
 def new_console() -> Console:
-    """A console on the standard output: in colour and cut to its width on a terminal only."""
+    """Console on the standard output. Only on a terminal are texts coloured, and lines cut to its width."""
     console = _QuietConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDE
@@ -79,26 +79,26 @@ class Column:
 
     name: str
     is_right: bool = False
-    """A number."""
+    """Whether the column has numbers, which are aligned right."""
     rank: int = 0
-    """Where the terminal is too narrow, columns of the highest rank are left out first; 0: never."""
+    """If the terminal is too narrow, the columns of the highest rank are left out first; rank 0 is always shown."""
 
 
 def print_table(
     console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]
 ) -> None:
-    """Print rows under their columns' names; the last column takes the width that is left.
+    """Print rows under their columns' names; the last column takes the remaining width.
 
-    Columns that have no room on a terminal are left out, and a line says which.
+    Columns without room on a terminal are left out, and a line below the table names them.
     """
     widths = [
-        max(cell_len(line) for one in (column.name, *cells) for line in str(one).split("\n"))
+        max(cell_len(line) for cell in (column.name, *cells) for line in str(cell).split("\n"))
         for column, cells in zip(columns, _columns_of(rows, len(columns)), strict=True)
     ]
     widths[-1] = min(widths[-1], _LAST_COLUMN_MIN)
     shown = list(range(len(columns)))
-    for index in sorted(shown, key=lambda one: -columns[one].rank):
-        if sum(widths[one] + _GAP for one in shown) <= console.width or not columns[index].rank:
+    for index in sorted(shown, key=lambda i: -columns[i].rank):
+        if sum(widths[i] + _GAP for i in shown) <= console.width or not columns[index].rank:
             break
         shown.remove(index)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
@@ -109,7 +109,7 @@ def print_table(
     for row in rows:
         table.add_row(*(row[index] for index in shown))
     console.print(table)
-    left_out = [one.name for index, one in enumerate(columns) if index not in shown]
+    left_out = [column.name for index, column in enumerate(columns) if index not in shown]
     if left_out:
         note = f"no room for {', '.join(left_out)}: a wider terminal shows them, and --json"
         console.print(note, style="dim")
@@ -120,7 +120,7 @@ def _columns_of(rows: Sequence[Sequence[str | Text]], count: int) -> list[tuple[
 
 
 def reason_text(reason: str | None, *, chars_max: int = _REASON_CHARS) -> str:
-    """The first line of a reason, whole; of a longer one its beginning and its end, which has the next step."""
+    """First line of a reason. Of a long line only the beginning and the end: the end has the next step."""
     text = on_one_line((reason or "").partition("\n")[0], 1 << 30)
     if len(text) <= chars_max:
         return text
@@ -139,7 +139,7 @@ def day_of(timestamp_us: int) -> str:
 
 
 def lasted(began_us: int, ended_us: int | None) -> str:
-    """A duration, for people."""
+    """Duration for people: `40 ms`, `1.5 s`, `1:02:03`; empty if it has no end yet."""
     if ended_us is None:
         return ""
     seconds = (ended_us - began_us) / 1e6
@@ -164,12 +164,12 @@ def json_of(row: object) -> Json:
     if isinstance(row, enum.Enum):
         return json_of(row.value)
     if isinstance(row, (list, tuple)):
-        return [json_of(one) for one in row]
+        return [json_of(item) for item in row]
     return to_json(row)
 
 
 def _json_name(field: str) -> str:
-    """Name of a field without its unit: a time is an `…_at`, the time of a record its `timestamp`."""
+    """Name of a field in JSON: `began_us` becomes `began_at`, and `timestamp_us` becomes `timestamp`."""
     return "timestamp" if field == "timestamp_us" else re.sub("_us$", "_at", field)
 
 
@@ -196,12 +196,13 @@ def iso(timestamp_us: int | None) -> str | None:
 
 
 def print_json(value: Json) -> None:
-    """One line."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Print a value on one line; in ASCII if the standard output has no Unicode encoding."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(json.dumps(value, ensure_ascii=not is_unicode, allow_nan=False))
 
 
 def crop(console: Console, text: Text) -> None:
-    """Print one line: cut to the width of a wide terminal, and to that of the least wide on others; whole elsewhere."""
+    """Print one line. On a terminal it is cut to the width, or to `_CUT_FROM` characters if that is more."""
     text.rstrip()
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
@@ -213,7 +214,7 @@ def crop(console: Console, text: Text) -> None:
 
 
 def _utc(timestamp_us: int) -> dt.datetime:
-    """The time; the nearest that there is, of one that no calendar has: a record may say anything."""
+    """The time, or the nearest in Python's calendar: records are untrusted and may have any number."""
     bounded = min(max(timestamp_us, _TIMES_US[0]), _TIMES_US[1])
-    # Whole microseconds: a float would lose the last of them.
+    # Added as an integer: a float has too few digits for microseconds.
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=bounded)

@@ -1,4 +1,4 @@
-"""What a command has done by a job's driver, where one lives, and else does itself."""
+"""Requests of commands to a job's driver."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def ask_driver(
     refusal: type[CommandError],
     next_step: str,
 ) -> Answer:
-    """Ask the driver itself, not a coordinator.
+    """Send a request to the driver itself, not to a coordinator. Returns the answer.
 
     Raises:
-        CommandError: It refuses.
+        CommandError: The driver refuses the request.
         RequestError: There is no answer.
     """
     try:
@@ -31,7 +31,7 @@ def ask_driver(
             "",
             request,
             job_id=job,
-            endpoint=state.launch["endpoint"],
+            endpoint=state.launch_info.endpoint,
             response_types=(response_type,),
         )
     except RequestRefusedError as error:

@@ -1,4 +1,4 @@
-"""How a command ends: the exit statuses, and which error means which."""
+"""Exit statuses of the commands, and the status of each error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coordlog.errors import (
     JobFailedError,
     LogUnavailableError,
     PayloadStoreUnreachableError,
+    PrunedMeanwhileError,
     RestoreError,
     UsageError,
 )
@@ -30,11 +31,11 @@ class Exit(enum.IntEnum):
     FAILED = 1
     USAGE = 2
     REFUSED = 3
-    """The history does not fit the job, a live driver holds it, or the broker does not let this user in."""
+    """The history is incompatible with the job, a live driver holds it, or the broker refuses this user."""
     FENCED = 4
     """Another driver has taken over."""
     UNREACHABLE = 5
-    """The log or the payload store did not answer, or the broker of this machine did not come up."""
+    """The log or the payload store did not answer, or the broker of this machine did not start."""
     NO_SPACE = 6
     INTERRUPTED = 130
     TERMINATED = 143
@@ -50,8 +51,8 @@ def exit_of(error: BaseException) -> Exit:
         case JobFailedError() if error.final == MOVED:
             return Exit.FENCED
         case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
-            return Exit.NO_SPACE  # Spark's own folders are full: it comes as text
-        case RestoreError() | AccessError():
+            return Exit.NO_SPACE  # Spark's own folders are full: Spark reports it as text
+        case RestoreError() | AccessError() | PrunedMeanwhileError():
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
@@ -64,6 +65,6 @@ def exit_of(error: BaseException) -> Exit:
 
 
 def message_of(error: OSError) -> str:
-    """An error of the system in one line, with the file where it names one."""
+    """An error of the system in one line, with its file if it has one."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"

@@ -1,15 +1,17 @@
-"""Whether a driver of a job lives: asked before a command takes its place, or what it needs."""
+"""Liveness of a job's driver, checked before a command takes its place or removes records that it needs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
-from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
+from coordlog.errors import CommandError, DriverAliveError, RecordError
+from coordlog.history import History
 from coordlog.log.interface import Log, LogIdentity
+from coordlog.projections.job.launch import LaunchInfo
+from coordlog.projections.job.state import JobState
 from coordlog.projections.job.stops import is_driver_stopped
-from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
-from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.snapshot.codec import state_before
+from coordlog.projections.tables.audit import AuditRecord
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 
@@ -17,69 +19,68 @@ __all__ = ["DriverFold", "driver_in", "driver_lives", "refuse_live_driver"]
 
 
 def driver_in(log: Log, job: str) -> NamedDriver | None:
-    """The driver of the epoch in force by the headers and the epochs alone, whatever else of the log can be read.
+    """The driver of the epoch in force, derived from headers and epochs alone, so that other records may be unreadable.
 
-    None if no epoch has begun, or if the one in force is another log's: of a copy that no driver has
-    opened, none drives it.
+    None if no epoch has begun, or if the epoch in force belongs to another log: no driver has opened this copy.
 
     Raises:
-        CommandError: What counts in the log cannot be told.
+        CommandError: The log does not show which records count.
     """
     fold = DriverFold(job, log.identity)
     try:
-        for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
-            if one.counts and one.record is not None:
-                fold.apply(one.record)
-    except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
+        for entry in History(log).records():
+            fold.apply(entry)
+    except RecordError as error:
         raise CommandError(
             job,
-            f"whether a driver of it lives cannot be told: {error}",
-            "if it is surely gone, --take-over",
+            f"its log does not show whether a driver of it runs: {error}",
+            "if surely none runs, give --take-over",
         ) from error
     return fold.driver
 
 
-_COMMAND: Final = "command"
-"""Attribute of an `EPOCH_STARTED` with which a command has begun an epoch."""
-
-
 class DriverFold:
-    """The fold behind `driver_in`: `apply` takes each record that counts, in log order."""
+    """The fold behind `driver_in`: `apply` takes each record, in log order."""
 
     def __init__(self, job: str, identity: LogIdentity) -> None:
         self._job, self._identity = job, identity
         self.driver: NamedDriver | None = None
         self.is_opened = False
-        """Whether a driver of the job has opened this log; of a pruned log it is taken for granted."""
+        """Whether a driver of the job has opened this log; assumed for a pruned log."""
 
-    def apply(self, record: Record) -> None:
-        """One more record."""
+    def apply(self, entry: AuditRecord) -> None:
+        """Take in the next record. Raises RecordError if the log begins with an unreadable snapshot."""
+        if entry.beginning is not None and entry.beginning.snapshot is not None:
+            self.driver = _of_state(state_before(entry.beginning), self._job, self._identity)
+            self.is_opened = self.driver is not None
+        record = entry.record
+        if not entry.counts or record is None:
+            return
         before = self.driver
-        self.driver = _after(self.driver, record, self._job, self._identity)
+        self.driver = _after(before, record, self._job, self._identity)
         if self.driver is not None and self.driver is not before:
-            is_command = record.kind is Kind.EPOCH_STARTED and _COMMAND in record.attributes
+            is_command = (
+                record.kind is Kind.EPOCH_STARTED and LaunchInfo(record.attributes).is_command
+            )
             self.is_opened |= not is_command
 
 
 def _after(
-    before: NamedDriver | None, record: Record, job: str, here: LogIdentity
+    before: NamedDriver | None, record: Record, job: str, identity: LogIdentity
 ) -> NamedDriver | None:
     if record.kind is Kind.EPOCH_STARTED:
-        says = record.attributes
-        there = (says.get("cluster_id", here.cluster_id), says.get("topic_id", here.topic_id))
-        if record.job_id != job or there != (here.cluster_id, here.topic_id):
+        launch = LaunchInfo(record.attributes)
+        if record.job_id != job or not launch.is_of(identity.cluster_id, identity.topic_id):
             return None
         return NamedDriver(
             job_id=job,
             epoch=record.epoch,
             driver_id=record.driver_id,
-            endpoint=says.get("endpoint", ""),
-            host=says.get("host", ""),
-            # A command's epoch begins none of the job's own: a job that was stopped is stopped behind it.
-            is_stopped=_COMMAND in says and before is not None and before.is_stopped,
+            endpoint=launch.endpoint,
+            host=launch.host,
+            # A command's epoch starts no driver: a job that was stopped before is stopped after it.
+            is_stopped=launch.is_command and before is not None and before.is_stopped,
         )
-    if record.kind is Kind.SNAPSHOT and before is None:  # a pruned log begins with it
-        return _of_snapshot(record, job, here)
     if record.kind in (Kind.JOB_FINISHED, Kind.JOB_FAILED) and before is not None:
         return replace(before, is_over=True)
     if is_driver_stopped(record) and before is not None:
@@ -87,19 +88,17 @@ def _after(
     return before
 
 
-def _of_snapshot(record: Record, job: str, here: LogIdentity) -> NamedDriver | None:
-    state = state_of(record)
-    says = state.launch
-    there = (says.get("cluster_id", here.cluster_id), says.get("topic_id", here.topic_id))
-    is_here = state.job_id == job and there == (here.cluster_id, here.topic_id)
-    return NamedDriver.of(state) if is_here else None
+def _of_state(state: JobState, job: str, identity: LogIdentity) -> NamedDriver | None:
+    launch = state.launch_info
+    is_of_log = state.job_id == job and launch.is_of(identity.cluster_id, identity.topic_id)
+    return NamedDriver.of(state) if is_of_log else None
 
 
 def driver_lives(driver: NamedDriver, *, is_take_over: bool) -> bool:
-    """Whether the driver answers, and proves itself; False if it is proved to be gone, or the user says so.
+    """Whether the driver answers and proves its identity; False if it is provably gone, or with `is_take_over`.
 
     Raises:
-        DriverUnknownError: It may live.
+        DriverUnknownError: The driver may be alive.
     """
     if is_take_over:
         return False
@@ -111,11 +110,11 @@ def driver_lives(driver: NamedDriver, *, is_take_over: bool) -> bool:
 
 
 def refuse_live_driver(driver: NamedDriver, *, is_take_over: bool) -> None:
-    """Go on only if no driver of the job lives.
+    """Return only if no driver of the job is alive.
 
     Raises:
-        DriverAliveError: One does; the message says where.
-        DriverUnknownError: One may.
+        DriverAliveError: The driver is alive; the message has its place.
+        DriverUnknownError: The driver may be alive.
     """
     if not is_take_over:
         refuse_unless_gone(driver)

@@ -1,4 +1,4 @@
-"""Where the commands find the logs of jobs: at a named broker, else at the shared local one."""
+"""Access of the commands to the logs of jobs: at a named broker, else at the shared local one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
 _FILE: Final = re.compile(r"[./\\]")
-"""In a name it is a file's: a job's id has none of these."""
+"""Characters that make a name that of a file: ids of jobs have none of them."""
 
 
 class Logs(Protocol):
@@ -53,32 +53,32 @@ class Logs(Protocol):
 
     @property
     def where(self) -> str:
-        """The place, for messages."""
+        """Name of the place, for messages."""
         ...
 
     def jobs(self) -> tuple[str, ...]:
-        """The ids of the jobs that have a log, sorted."""
+        """Ids of the jobs that have a log, sorted."""
         ...
 
     def open(self, job_id: str) -> Log:
-        """The log of a job to be read, whatever its settings; the caller closes it.
+        """The log of a job for reading, whatever its settings; the caller closes it.
 
         Raises:
-            TopicError: There is none.
+            TopicError: There is no such log.
         """
         ...
 
     def delete(self, job_id: str) -> None:
-        """Remove the log of a job, with all that is in it."""
+        """Delete the log of a job."""
         ...
 
 
 @runtime_checkable
 class CreatingLogs(Logs, Protocol):
-    """A place where a new log can be made."""
+    """A place where a new log can be created."""
 
     def create(self, job_id: str) -> PrunableLog:
-        """A job's log, made where there is none; the caller closes it."""
+        """A job's log, created if there is none; the caller closes it."""
         ...
 
 
@@ -86,36 +86,36 @@ class NewLogs(CreatingLogs, Protocol):
     """A broker with other topics too."""
 
     def topic_of(self, job_id: str) -> str:
-        """The topic of a job's log here, whether it is there or not."""
+        """Name of the topic of a job's log here, whether it exists or not."""
         ...
 
     def open_topic(self, topic: str) -> Log:
-        """Any topic as a log to be read, whatever its settings; the caller closes it. Raises TopicError as `open`."""
+        """Any topic as a log for reading, whatever its settings; the caller closes it. Raises TopicError as `open`."""
         ...
 
 
 class WritableLogs(Logs, Protocol):
-    """Where logs can be appended to, and shortened."""
+    """A place with logs that can be appended to and pruned."""
 
     def open_to_write(self, job_id: str) -> PrunableLog:
-        """The log of a job, which the caller closes.
+        """The log of a job; the caller closes it.
 
         Raises:
-            TopicError: There is none, or its settings would lose what is appended.
+            TopicError: There is no such log, or with its settings appended records would be lost.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """Where logs are: a broker, how to reach it, and what their topics' names begin with."""
+    """Place of logs: a broker, its security options, and the prefix of the topics' names."""
 
     servers: str
     security: Security
     topic_prefix: str = ""
 
     def jobs(self, patience_s: float = LOG_CONNECT_TIMEOUT_S) -> tuple[str, ...]:
-        """The ids of the jobs that have a log there, sorted."""
+        """Ids of the jobs that have a log there, sorted."""
         from coordlog.log.kafka import list_jobs  # noqa: PLC0415, `--help` does not wait for it
 
         return list_jobs(
@@ -126,13 +126,13 @@ class LogPlace:
         )
 
     def topic_of(self, job_id: str) -> str:
-        """The topic of a job's log."""
+        """Name of the topic of a job's log."""
         from coordlog.log.kafka import topic_of  # noqa: PLC0415, as above
 
         return topic_of(job_id, self.topic_prefix)
 
     def log(self, job_id: str, patience_s: float = LOG_CONNECT_TIMEOUT_S) -> KafkaLog:
-        """A job's log, for who writes it; nothing is asked yet."""
+        """A job's log for writing; no connection is made yet."""
         from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
 
         return KafkaLog.for_job(
@@ -145,14 +145,14 @@ class LogPlace:
 
 
 class KafkaLogs:
-    """The topics at a Kafka broker; a topic's durability is its driver's concern."""
+    """Logs in the topics of a Kafka broker. The durability of a topic is checked by its driver, not here."""
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
 
     @property
     def where(self) -> str:
-        """The broker."""
+        """Bootstrap servers of the broker."""
         return self._place.servers
 
     def jobs(self) -> tuple[str, ...]:
@@ -161,38 +161,38 @@ class KafkaLogs:
 
     def open(self, job_id: str) -> Log:
         """As in `Logs`."""
-        log = self._found(job_id)
+        log = self._existing(job_id)
         with _closed_on_error(log):
             log.open_to_read()
         return log
 
     def open_to_write(self, job_id: str) -> PrunableLog:
         """As in `WritableLogs`."""
-        log = self._found(job_id)
+        log = self._existing(job_id)
         with _closed_on_error(log):
             log.open()
         return log
 
-    def _found(self, job_id: str) -> KafkaLog:
-        """One that is there; not opened yet."""
+    def _existing(self, job_id: str) -> KafkaLog:
+        """The log of a job, which exists; not opened yet."""
         check_job_id(job_id)
         log = self._log(self.topic_of(job_id))
         with _closed_on_error(log):
-            there = self.jobs()
-            # A topic that the user may not see is in no list; asked for by name it is refused.
-            if job_id not in there and not log.find():
-                raise no_such_job(job_id, self.where, there)
+            job_ids = self.jobs()
+            # A topic without the right to describe it is in no list; a query by its name reports that.
+            if job_id not in job_ids and not log.find():
+                raise no_such_job(job_id, self.where, job_ids)
         return log
 
     def _log(self, topic: str) -> KafkaLog:
         from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
 
-        # Neither fsync nor a retention is asked of it: they are its driver's to ask for.
+        # Neither fsync nor retention is checked: the driver does.
         place = self._place
         return KafkaLog(topic, place.servers, security=place.security, fsync=False, retention_ms=0)
 
     def create(self, job_id: str) -> PrunableLog:
-        """As in `CreatingLogs`; with the settings that lose nothing."""
+        """As in `CreatingLogs`; with settings that lose no record."""
         log = self._place.log(job_id)
         log.create()
         return log
@@ -209,18 +209,18 @@ class KafkaLogs:
         return log
 
     def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
-        """What the brokers say of themselves, and of the topics of these jobs."""
-        from coordlog.log.kafka import cluster_info as examining  # noqa: PLC0415, as above
+        """Facts of the brokers and of the topics of these jobs."""
+        from coordlog.log.kafka import cluster_info  # noqa: PLC0415, as above
 
         place = self._place
         topics = tuple(map(place.topic_of, job_ids))
-        return examining.examine(place.servers, topics, security=place.security)
+        return cluster_info.examine(place.servers, topics, security=place.security)
 
     def clock_ahead_s(self) -> float:
-        """By how much a broker's clock is ahead of this machine's, in seconds."""
-        from coordlog.log.kafka import cluster_info as examining  # noqa: PLC0415, as above
+        """Seconds by which a broker's clock is ahead of this machine's."""
+        from coordlog.log.kafka import cluster_info  # noqa: PLC0415, as above
 
-        return examining.clock_ahead_s(self._place.servers, security=self._place.security)
+        return cluster_info.clock_ahead_s(self._place.servers, security=self._place.security)
 
     def delete(self, job_id: str) -> None:
         """As in `Logs`."""
@@ -233,7 +233,7 @@ class KafkaLogs:
 
 @contextlib.contextmanager
 def _closed_on_error(log: Log) -> Generator[None]:
-    """Nobody gets a log of which something was asked in vain."""
+    """Close the log if the block raises: no caller gets it then."""
     try:
         yield
     except BaseException:
@@ -250,7 +250,7 @@ class FileLogs:
 
     @property
     def where(self) -> str:
-        """The file."""
+        """Path of the file."""
         return str(self._path)
 
     def jobs(self) -> tuple[str, ...]:
@@ -259,18 +259,18 @@ class FileLogs:
 
     def open(self, job_id: str) -> Log:
         """As in `Logs`."""
-        assert job_id == self._log.job_id, "it is asked for by `jobs`"
+        assert job_id == self._log.job_id, "the only id that `jobs` returns"
         return self._log
 
     def delete(self, job_id: str) -> None:
-        """As in `Logs`; nothing is removed from a file."""
+        """Raise TopicError: no command deletes a file."""
         raise TopicError(f"{job_id}.log", f"{self._path} is a file", "remove it yourself")
 
 
 def security_of(*, is_shared: bool) -> Security:
-    """How to reach a broker: as file and environment say.
+    """Security options of a broker, from file and environment.
 
-    The shared local one asks nobody for a password, whatever they say for others.
+    The shared local broker has none, whatever these set for other brokers.
 
     Raises:
         OptionError: An option is unknown or wrong.
@@ -280,19 +280,21 @@ def security_of(*, is_shared: bool) -> Security:
     return Security() if is_shared else Security.load(os.environ)
 
 
-def no_such_job(job_id: str, where: str, there: tuple[str, ...]) -> TopicError:
-    """The error that says so, and what there is.
+def no_such_job(job_id: str, where: str, job_ids: tuple[str, ...]) -> TopicError:
+    """Error about a job without a log, with the ids of those at the same place.
 
     Raises:
-        OptionError: No job can have this id.
+        OptionError: `job_id` is none that a job can have.
     """
     check_job_id(job_id)
-    jobs = f"the jobs there are {', '.join(there)}" if there else "there are no jobs there at all"
+    jobs = (
+        f"the jobs there are {', '.join(job_ids)}" if job_ids else "there are no jobs there at all"
+    )
     return TopicError(f"{job_id}.log", f"there is no job {job_id!r} at {where}", jobs)
 
 
 def find_logs(bootstrap_servers: str | None, topic_prefix: str = "") -> Logs:
-    """The logs at that broker; without one at the shared local broker, started where needed."""
+    """The logs at that broker; by default at the shared local broker, started if needed."""
     servers = bootstrap_servers
     if not servers:
         from coordlog.log.broker.shared import ensure_shared_broker  # noqa: PLC0415, as above
@@ -309,30 +311,30 @@ def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
         "--topic-prefix",
         default="",
         metavar="PREFIX",
-        help="What the names of the logs' topics begin with: PREFIX, the job, `.log`.",
+        help="Prefix of the names of the logs' topics: PREFIX, the job, `.log`.",
     )(command)
 
 
 def options_given() -> str:
-    """The options that say where logs are, as this command was given them: for another one that is advised.
+    """Options of this command line with the place of the logs, to be appended to an advised command.
 
-    What stands in a variable or a file holds for that one too.
+    Values of variables and of a file are left out: they hold for the advised command too.
     """
-    given = click.get_current_context()
-    said = ""
-    for option in ("bootstrap_servers", "topic_prefix"):
-        value = given.params.get(option)
-        if value and given.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-            said += f" --{option.replace('_', '-')} {shlex.quote(value)}"
-    return said
+    context = click.get_current_context()
+    options = ""
+    for name in ("bootstrap_servers", "topic_prefix"):
+        value = context.params.get(name)
+        if value and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            options += f" --{name.replace('_', '-')} {shlex.quote(value)}"
+    return options
 
 
 def with_history(command: Callable[..., None]) -> Callable[..., None]:
-    """As `with_logs`, and JOB may be an exported file: a name with a dot or a slash, which no job has."""
+    """As `with_logs`, but JOB may be an exported file: a name with a dot or a slash, which no job has."""
     from_broker = with_logs(command)
 
     @functools.wraps(from_broker)
-    def found(
+    def from_broker_or_file(
         *, job: str, bootstrap_servers: str | None, topic_prefix: str, **options: object
     ) -> None:
         if _FILE.search(job) is None:
@@ -342,23 +344,23 @@ def with_history(command: Callable[..., None]) -> Callable[..., None]:
         logs = FileLogs(Path(job))
         command(logs, job=logs.jobs()[0], **options)
 
-    return found
+    return from_broker_or_file
 
 
 def with_logs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where logs are, and these logs as its first argument."""
+    """Give a command the options for the place of logs, and these logs as its first argument."""
 
     @functools.wraps(command)
-    def of_found(find: Callable[[], Logs], **options: object) -> None:
+    def with_found(find: Callable[[], Logs], **options: object) -> None:
         command(find(), **options)
 
-    return with_finder(of_found)
+    return with_finder(with_found)
 
 
 def with_finder(command: Callable[..., None]) -> Callable[..., None]:
-    """As `with_logs`, and what finds the logs as the first argument: for who has more to say where that fails.
+    """As `with_logs`, but the first argument is a function that finds the logs, so that the command handles errors.
 
-    A test puts its own way to find them into the context's `obj`.
+    A test puts its own finder into the context's `obj`.
     """
 
     @click.option(
@@ -366,16 +368,20 @@ def with_finder(command: Callable[..., None]) -> Callable[..., None]:
         envvar=SERVERS_VARIABLE,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="The Kafka broker; without it the shared local one, started where needed.",
+        help="The Kafka broker; by default the shared local one, started if needed.",
     )
     @prefix_option
     @functools.wraps(command)
-    def finding(*, bootstrap_servers: str | None, topic_prefix: str, **options: object) -> None:
-        given: Callable[[str | None], Logs] | None = click.get_current_context().obj
+    def with_options(
+        *, bootstrap_servers: str | None, topic_prefix: str, **options: object
+    ) -> None:
+        finder: Callable[[str | None], Logs] | None = click.get_current_context().obj
 
         def find() -> Logs:
-            return given(bootstrap_servers) if given else find_logs(bootstrap_servers, topic_prefix)
+            if finder:
+                return finder(bootstrap_servers)
+            return find_logs(bootstrap_servers, topic_prefix)
 
         command(find, **options)
 
-    return finding
+    return with_options

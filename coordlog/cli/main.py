@@ -1,13 +1,14 @@
 """The command `coordlog`: finds a subcommand, runs it, turns an error into a message and a status.
 
-A subcommand's module is imported when it runs, and never for another's sake: what reads a topic
-does not wait for Spark's import.
+A subcommand's module is imported only when that subcommand runs: commands that read a topic do not
+wait for Spark's import.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -46,9 +47,10 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
         "skip": _Command(
             "commands.skip", "skip", "Go on without a split or an event that fails the job."
         ),
-        "begin": _Command(
-            "commands.begin", "begin", "Begin a job from a checkpoint of another one."
+        "savepoint": _Command(
+            "commands.savepoint", "savepoint", "Retain a checkpoint under a name, or release it."
         ),
+        "fork": _Command("commands.fork", "fork", "Begin a job from a checkpoint of another job."),
     },
     "Look": {
         "jobs": _Command("commands.jobs", "jobs", "List the jobs that have a log."),
@@ -57,43 +59,43 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
             "commands.tables", "attempts", "List the execution attempts of a job."
         ),
         "splits": _Command(
-            "commands.tables", "splits", "List the splits of a job, and whose work was lost."
+            "commands.tables", "splits", "List the splits of a job, and lost work on them."
         ),
-        "reads": _Command(
-            "commands.reads", "reads", "List what queries have read, and by which tasks."
-        ),
+        "reads": _Command("commands.reads", "reads", "List the reads of queries, and their tasks."),
         "checkpoints": _Command("commands.tables", "checkpoints", "List the checkpoints of a job."),
         "events": _Command(
             "commands.audits", "events", "List the operator events of a job, and their acks."
         ),
         "commits": _Command(
-            "commands.audits", "commits", "List the commits of a job, and what is open."
+            "commands.audits", "commits", "List the commits of a job, and the open ones."
         ),
         "failures": _Command(
-            "commands.audits", "failures", "List the failures of a job, and what they cost."
+            "commands.audits", "failures", "List the failures of a job, and their cost."
         ),
         "epochs": _Command(
-            "commands.audits", "epochs", "List the epochs of a job's log, and how each ended."
+            "commands.audits", "epochs", "List the epochs of a job's log, with their ends."
         ),
         "checkpoint": _Command(
             "commands.checkpoint",
             "checkpoint",
-            "Show which checkpoints a job can go back to, and what is in one.",
+            "Show checkpoints that a job can go back to, and their content.",
         ),
         "state": _Command(
-            "commands.inspect", "state", "Show what the coordinator knew at any moment."
+            "commands.inspect", "state", "Show a coordinator's state at any place of its log."
         ),
-        "diff": _Command("commands.inspect", "diff", "Show what changed between two moments."),
+        "diff": _Command("commands.inspect", "diff", "Show the changes between two places."),
         "explain": _Command(
-            "commands.inspect", "explain", "Say how a split, an event, a checkpoint got there."
+            "commands.inspect", "explain", "Explain the state of a split, event or checkpoint."
         ),
         "verify": _Command("commands.inspect", "verify", "Check a job's whole history."),
     },
     "Keep and repair": {
-        "doctor": _Command("commands.doctor", "doctor", "Look for what is wrong, or soon will be."),
+        "doctor": _Command(
+            "commands.doctor", "doctor", "Check broker, logs and machine for faults."
+        ),
         "export": _Command("commands.export", "export", "Write a job's whole log to one file."),
         "import": _Command(
-            "commands.adopt", "import_", "Put an exported history into a log, to look at it."
+            "commands.adopt", "import_", "Put an exported history into a log, to inspect it."
         ),
         "adopt": _Command(
             "commands.adopt", "adopt", "Let a job go on here from an exported history."
@@ -108,19 +110,19 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     },
     "Machine": {
         "broker": _Command(
-            "commands.broker", "broker", "Start, stop or look at the shared local broker."
+            "commands.broker", "broker", "Start, stop or show the shared local broker."
         ),
-        "jars": _Command("commands.jars", "jars", "Print the Spark settings that read a history."),
-        "cache": _Command("commands.cache", "cache", "Clear what can be fetched again."),
-        "config": _Command(
-            "commands.config", "config", "Show each setting, and where it comes from."
+        "jars": _Command(
+            "commands.jars", "jars", "Print the jars with which Spark reads a history."
         ),
+        "cache": _Command("commands.cache", "cache", "Clear files that can be fetched again."),
+        "config": _Command("commands.config", "config", "Show each setting, and its source."),
         "completion": _Command(
             "commands.completion", "completion", "Print a shell's completion script."
         ),
     },
 }
-"""By task, in the order of the help. A new command is a line here and a module in `commands`."""
+"""Commands by task, in the order of the help. A new command is a line here and a module in `commands`."""
 
 _COMMANDS: Final = {name: command for group in _GROUPS.values() for name, command in group.items()}
 
@@ -132,14 +134,14 @@ _CONFIGURED: Final = "Each option is also a variable, COORDLOG_NAME, and a key o
 
 
 class _Commands(click.Group):
-    """The subcommands, found by name, and the one edge at which errors end."""
+    """The subcommands, found by name, and the edge at which errors become messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the help."""
+        """Names of the commands, in the order of the help."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; imports its module."""
+        """The command with that name; imports its module."""
         entry = _COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -149,7 +151,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The names with their summaries; imports nothing."""
+        """Write the names with their summaries, without imports."""
         width = max(map(len, _COMMANDS))
         for task, commands in _GROUPS.items():
             with formatter.section(task):
@@ -160,19 +162,19 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The subcommand, to which the configuration has been given."""
+        """The subcommand, with the configuration applied."""
         if not ctx.resilient_parsing and args[0] not in _COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"No such command {args[0]!r}.{meant}")
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and not ctx.resilient_parsing:
             configure(ctx, (name,), command)
         return name, command, rest
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401, click's own signature
-        """Run the command line; what click itself prints, as a help text, ends like other output."""
-        _open_missing_streams()
+        """Run the command line; errors of output that click itself prints, such as help, are handled too."""
+        _prepare_streams()
         try:
             return super().main(*args, **extra)
         except OSError as error:
@@ -184,7 +186,7 @@ class _Commands(click.Group):
             sys.exit(exit_of(error))
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401, click's own signature
-        """Run the subcommand; whatever it raises ends here."""
+        """Run the subcommand; turn its errors into a message and an exit status."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -202,9 +204,9 @@ class _Commands(click.Group):
             # The edge: one message and a status, no traceback.
             if ctx.params["debug"]:
                 raise
-            where = provenance(ctx, error)
+            sources = provenance(ctx, error)
             message = in_options(ctx, _message(error))
-            _end(ctx, "\n".join([message, *where]), exit_of(error))
+            _end(ctx, "\n".join([message, *sources]), exit_of(error))
         return result
 
 
@@ -215,7 +217,7 @@ def _message(error: Exception) -> str:
         return f"error: {message_of(error)}"
     return (
         f"error: this is a fault of coordlog: {type(error).__name__}: {error}; "
-        "`coordlog --debug ...` shows where"
+        "`coordlog --debug ...` shows the traceback"
     )
 
 
@@ -224,18 +226,20 @@ def _end(ctx: click.Context, message: str, status: Exit) -> NoReturn:
     ctx.exit(status)
 
 
-def _open_missing_streams() -> None:
-    """Open nothing in place of a standard stream that the caller has closed."""
+def _prepare_streams() -> None:
+    """Open the null device for standard streams that are closed; escape characters that the encoding lacks."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """Whoever read has gone; the interpreter flushes once more when it ends, to nowhere."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123, no Path for a device
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    """Send the output to the null device: its reader has ended, and the interpreter flushes once more at its end."""
+    with open(os.devnull, "w", encoding="utf-8") as null:  # noqa: PTH123, no Path for a device
+        os.dup2(null.fileno(), sys.stdout.fileno())
 
 
 @click.command(
@@ -254,7 +258,7 @@ def _drop_output() -> None:
     is_eager=True,  # it may set other options
     expose_value=False,
     callback=read_config,
-    help="In place of coordlog.toml here, in COORDLOG_HOME or in ~/.config/coordlog.",
+    help="File to read in place of coordlog.toml here, in COORDLOG_HOME or in ~/.config/coordlog.",
 )
 @click.option(
     "--version",
@@ -262,11 +266,11 @@ def _drop_output() -> None:
     is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Show the versions that count, and end.",
+    help="Show the versions of coordlog, Python and libraries.",
 )
 def main(*, debug: bool) -> None:
     """An event-sourced coordination log for PySpark.
 
     Commands that read a history read the job's topic; its driver need not run.
     """
-    del debug  # the edge looks at it
+    del debug  # `invoke` reads it

@@ -1,4 +1,4 @@
-"""Reads a job's log from its first record to what stands there now."""
+"""Reads a job's log from its first record to its current end."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Final
 import click
 
 from coordlog.cli.log_access import Logs
-from coordlog.log.interface import Log, StoredRecord
-from coordlog.projections.tables.audit import Audit, AuditRecord, audit, audit_records
+from coordlog.history import History
+from coordlog.log.interface import Log
+from coordlog.projections.tables.audit import Audit, AuditRecord, audit
 
-__all__ = ["audit_of", "opened", "records_of", "told_of", "whole"]
+__all__ = ["audit_of", "opened", "progress_printer", "records_of", "whole"]
 
 _PROGRESS_S: Final = 2.0
 
 
 @contextlib.contextmanager
 def records_of(logs: Logs, job_id: str) -> Generator[Iterator[AuditRecord]]:
-    """Every record of a job, as `audit_records` gives them; the log is closed with the block."""
+    """Every record of a job, as `History.records` returns them; the log is closed with the block."""
     with opened(logs, job_id) as log:
-        yield audit_records(log.read(log.start_offset(), log.high_watermark()))
+        yield History(log).records()
 
 
 def audit_of(logs: Logs, job_id: str) -> Audit:
     """The tables of a job."""
     with opened(logs, job_id) as log:
-        return audit(whole(log))
+        return audit(whole(log).stored())
 
 
 @contextlib.contextmanager
@@ -41,21 +42,17 @@ def opened(logs: Logs, job_id: str) -> Generator[Log]:
         log.close()
 
 
-def whole(log: Log) -> Iterator[StoredRecord]:
-    """All that stands in the log now; where that takes long, it is told how far it is."""
-    end = log.high_watermark()
-    progress = told_of(end, "read")
-    for one in log.read(log.start_offset(), end):
-        progress(one.offset)
-        yield one
+def whole(log: Log, done: str = "read") -> History:
+    """The history in a log. Long readings print their progress, as in `read 100 of 900 records`."""
+    return History(log, progress_printer(log.high_watermark(), done))
 
 
-def told_of(end: int, done: str) -> Callable[[int], None]:
-    """To be called with each offset: says how far it is, every two seconds, on the standard error.
+def progress_printer(end: int, done: str) -> Callable[[int], None]:
+    """Function to be called with each offset; prints progress on the standard error every two seconds.
 
     Args:
         end: The high watermark.
-        done: What is done with the records, as in `read`.
+        done: Participle for the message, as in `read`.
     """
     last = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Coordinators that are ready to be used, and the base that they stand on: `EventSourcedCoordinator`."""
+"""Coordinators that are ready to be used, and their base: `EventSourcedCoordinator`."""
 
 from __future__ import annotations
 

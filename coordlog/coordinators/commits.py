@@ -1,4 +1,4 @@
-"""The coordinator of a sink: commits what each completed checkpoint allows (clauses H1, H3, I4)."""
+"""The coordinator of a sink: commits each completed checkpoint (H1, H3: logged as intent and outcome)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeIntent = Callable[[int, Sequence[CommittableOf]], Payload]
 
 
 def _nothing(state: None, record: Record, value: Payload | None) -> None:
-    """The state of a coordinator that keeps none."""
+    """Fold of a coordinator without state."""
 
 
 COMMITS: Final[OperatorProjection[None]] = OperatorProjection(
@@ -37,10 +37,10 @@ COMMITS: Final[OperatorProjection[None]] = OperatorProjection(
 
 
 class CommitCoordinator(EventSourcedCoordinator[None]):
-    """Commits at `notify_checkpoint_complete`, and keeps nothing.
+    """Commits at `notify_checkpoint_complete`; has no state of its own.
 
-    What is to be committed, and what an intent holds already, is the job state's; so that told of
-    a completion again it commits only what no intent holds.
+    The job state records the committables and the intents that cover them. So a repeated
+    notification commits only the committables that no intent covers.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class CommitCoordinator(EventSourcedCoordinator[None]):
         self._make_intent, self._per_intent = make_intent, committables_per_intent
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """A sink's writers send none."""
+        """Always raise NotImplementedError: the writers of a sink send no events."""
         raise NotImplementedError(
             f"the sink {self.context.operator_id!r} handles no events; subtask {subtask} sent a "
             f"{type(event).__name__}"
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Give the intents, all in this turn; each covers the committables that it is made of."""
+        """Record all intents in this turn; each intent covers a part of the committables."""
         committables = list(self.context.committables(checkpoint_id))
         size = self._per_intent or max(len(committables), 1)
         for start in range(0, len(committables), size):
@@ -72,17 +72,18 @@ class CommitCoordinator(EventSourcedCoordinator[None]):
 
 
 class CommitCoordinatorProvider(CoordinatorProvider):
-    """Makes a sink's coordinators.
+    """Creates the coordinators of a sink.
 
     Args:
-        operator_id: The sink's.
+        operator_id: Id of the sink.
         sink: Settles the intents.
-        make_intent: The intent for a checkpoint's committables, which come in subtask order.
-        payload_types: Intents, outcomes, and what they are made of.
-        committables_per_intent: The most that one intent takes; None: a checkpoint has one intent,
-            however large, as a sink needs that commits a checkpoint as a whole.
-        destination: Where the sink writes, as the log is to have it: no credentials. Only a sink
-            that tells it may go on elsewhere from an older checkpoint (clause E6).
+        make_intent: Returns the intent for a checkpoint's id and its committables, in subtask order.
+        payload_types: Types of intents, outcomes and their parts.
+        committables_per_intent: Largest number of committables of one intent. None: each checkpoint
+            has one intent of any size, for a sink that commits a checkpoint as a whole.
+        destination: Destination of the sink as the log records it, without credentials. A sink
+            without one cannot continue at another destination from an older checkpoint (E6: commits
+            after a restore).
 
     Raises:
         OptionError: `committables_per_intent` is below 1.

@@ -1,4 +1,4 @@
-"""The contract of a source's enumerator (clause L1): who gets which split, and when."""
+"""The contract of a source's enumerator, which assigns splits to readers (L1: calls and context)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 ]
 
 _PAGE_BYTES = PAYLOAD_BYTES_MAX * 3 // 4
-"""Of one `AddSplits` or `SplitsDiscovered`, so that its encoding stays below the limit."""
+"""Limit of the splits in one `AddSplits` or `SplitsDiscovered`; its encoding stays below `PAYLOAD_BYTES_MAX`."""
 
 
 class EnumeratorContext:
-    """What an enumerator may call. Mailbox only, `fail_job` apart.
+    """Calls that an enumerator may make. Mailbox only, except `fail_job`.
 
-    It keeps nothing but the newest gateway to each subtask; whether its attempt lives, and all
-    else, is read from the projection, where this turn's own sends already are.
+    It keeps only the newest gateway to each subtask. All else, such as whether an attempt is
+    alive, is read from the projection, which has this turn's own sends already.
     """
 
     def __init__(self, context: CoordinatorContext) -> None:
@@ -40,7 +40,7 @@ class EnumeratorContext:
 
     @property
     def operator_id(self) -> str:
-        """The source."""
+        """Id of the source."""
         return self._context.operator_id
 
     @property
@@ -50,17 +50,17 @@ class EnumeratorContext:
 
     @property
     def is_redelivery(self) -> bool:
-        """Whether the event being handled is delivered again by a restore (clause D3)."""
+        """Whether the event being handled is delivered again by a restore (D3: exactly once)."""
         return self._context.is_redelivery
 
     @property
     def state(self) -> SplitsState:
-        """Where every split is, as of now."""
+        """The current state of all splits, readers and requests."""
         state: SplitsState = self._context.state
         return state
 
     def current_parallelism(self) -> int:
-        """How many subtasks there are."""
+        """Number of subtasks."""
         return self._context.current_parallelism()
 
     def now_us(self) -> int:
@@ -68,14 +68,14 @@ class EnumeratorContext:
         return self._context.now_us()
 
     def random(self) -> Random:
-        """Chance seeded by the turn's place in the log: the same on a replay."""
+        """A generator seeded by the turn's place in the log: the same on a replay."""
         return self._context.random()
 
     def registered_readers(self) -> dict[int, int]:
         """The ready attempts' numbers by subtask, in the order of the subtasks.
 
-        A reader is gone from the moment at which the log has its end, although this object has not
-        been told yet: what was sent to it then would reach nobody.
+        A reader is removed as soon as the log has its end, even before this object is notified: an
+        event sent to it then would not be delivered.
         """
         state = self.state
         return {
@@ -85,9 +85,9 @@ class EnumeratorContext:
         }
 
     def waiting_readers(self) -> list[int]:
-        """The registered readers whose requests nothing answers, oldest request first.
+        """The registered readers with open requests, oldest request first.
 
-        A subtask stands here once for each of its requests.
+        A subtask is listed once per open request.
         """
         state = self.state
         return [
@@ -104,11 +104,11 @@ class EnumeratorContext:
         return self.state.unassigned_splits(count)
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Send splits to readers, each subtask's in the order given.
+        """Send splits to readers, each subtask's in the order of its sequence.
 
         Raises:
-            UsageError: A subtask has no registered reader or has been told that no splits will
-                come, or a split is not with the enumerator. Nothing has been sent then.
+            UsageError: A subtask has no registered reader or was sent `signal_no_more_splits`, or a
+                split is assigned already, or skipped. Nothing has been sent then.
         """
         state, readers = self.state, self.registered_readers()
         seen: set[str] = set()
@@ -123,28 +123,28 @@ class EnumeratorContext:
                     f"splits were assigned to subtask {subtask} after `signal_no_more_splits`: it "
                     "may have finished"
                 )
-            for one in splits:
-                if one.split_id in state.skips:
+            for split in splits:
+                if split.split_id in state.skips:
                     raise UsageError(
-                        f"split {one.split_id!r} was assigned to subtask {subtask}; it is skipped "
-                        "(clause J2): take what is assigned from `unassigned_splits`"
+                        f"split {split.split_id!r} was assigned to subtask {subtask}; it is skipped "
+                        "(clause J2): assign only splits from `unassigned_splits`"
                     )
-                if not state.is_unassigned(one.split_id) or one.split_id in seen:
+                if not state.is_unassigned(split.split_id) or split.split_id in seen:
                     raise UsageError(
-                        f"split {one.split_id!r} was assigned to subtask {subtask}; it is not with "
+                        f"split {split.split_id!r} was assigned to subtask {subtask}; it is not with "
                         "the enumerator: take it from `unassigned_splits`"
                     )
-                seen.add(one.split_id)
+                seen.add(split.split_id)
         for subtask, splits in sorted(assignment.items()):
             for page in pages_of(splits):
                 future = self._gateways[subtask].send_event(AddSplits(splits=page))
-                names = tuple(one.split_id for one in page)
-                future.add_done_callback(partial(self._check_was_taken, names))
+                split_ids = tuple(split.split_id for split in page)
+                future.add_done_callback(partial(self._check_was_taken, split_ids))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that no split will be assigned to it any more; once, however often called.
+        """Send a reader the end of the input: no split will be assigned to it any more. Repeated calls do nothing.
 
-        It holds for this attempt: a replaced one may be assigned splits again.
+        Applies to this attempt: the attempt that replaces it may be assigned splits again.
 
         Raises:
             UsageError: The subtask has no registered reader.
@@ -161,7 +161,7 @@ class EnumeratorContext:
         if subtask not in self.registered_readers():
             raise UsageError(
                 f"an event was sent to subtask {subtask}, which has no registered reader: keep "
-                "what is owed and send it in `add_reader`"
+                "the event and send it in `add_reader`"
             )
         return self._gateways[subtask].send_event(event)
 
@@ -176,7 +176,7 @@ class EnumeratorContext:
     ) -> None:
         """Run `work` on a worker; a `SplitsDiscovered` that it returns is applied before `handler`.
 
-        Not part of a checkpoint: `start` begins again what the state still waits for.
+        Not part of a checkpoint: `start` must repeat a call whose result the state does not have.
         """
         self._context.call_async(work, handler)
 
@@ -185,64 +185,64 @@ class EnumeratorContext:
         self._context.schedule(delay_s, handler)
 
     def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
-        """Fail the job globally; for good, where trying again would find the same. Any thread."""
+        """Fail the job globally; `is_final` if a retry would fail in the same way. Any thread."""
         self._context.fail_job(cause, is_final=is_final)
 
-    # What the coordinator that owns this does with it.
+    # Called by the coordinator that owns this object.
 
     def reader_is_ready(self, subtask: int, gateway: SubtaskGateway) -> None:
         """Register a reader. For the coordinator only."""
         self._gateways[subtask] = gateway
 
-    def _check_was_taken(self, names: Sequence[str], future: EventFuture) -> None:
-        """A subtask that completes with splits on their way to it would lose them: fail instead."""
+    def _check_was_taken(self, split_ids: Sequence[str], future: EventFuture) -> None:
+        """Fail if a subtask completed while splits to it were in flight: they would be lost."""
         try:
             future.result()
         except AttemptNotRunningError as error:
             state = self.state
             if state.reader(error.subtask).is_completed:
-                lost = [one for one in names if isinstance(state.splits.place(one), Assigned)]
+                lost = [i for i in split_ids if isinstance(state.splits.place(i), Assigned)]
                 if lost:
                     raise UsageError(
-                        f"subtask {error.subtask} completed while split {lost[0]!r} was on its way "
-                        "to it: a reader must not say END before `notify_no_more_splits`"
+                        f"subtask {error.subtask} completed while split {lost[0]!r} was in flight "
+                        "to it: a reader must not return END before `notify_no_more_splits`"
                     ) from error
 
 
 class SplitEnumerator(ABC):
-    """Decides which subtask gets which split. Made anew per epoch and per global reset.
+    """Assigns splits to subtasks. Created anew per epoch and per global reset.
 
-    All calls run on the mailbox, each inside a turn. What it knows of splits, readers and requests
-    is in `context.state`; what it keeps beside that is in `snapshot_state`.
+    All calls run on the mailbox, each inside a turn. The state of splits, readers and requests is
+    in `context.state`; any further state must be in `snapshot_state`.
     """
 
     def start(self) -> None:
-        """Begin. Called again after a resume and after a reset: look at the state first."""
+        """Begin. Also called after a resume and after a reset: check the state first."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
-        """A registered reader asks for a split.
+        """A registered reader requests a split.
 
-        Answer now with `assign_splits` or `signal_no_more_splits`, or later: until then it is among
-        `waiting_readers`. Requests of readers that are gone are handed over when the next attempt
-        is ready, if that attempt's checkpoint holds them; `finished_split_id` is None then.
+        Answer now or later with `assign_splits` or `signal_no_more_splits`; until then the reader is in
+        `waiting_readers`. The request of a lost reader arrives when the next attempt is ready, if
+        that attempt's checkpoint holds it; `finished_split_id` is None then.
         """
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
-        """A reader has been reset; `splits` are with the enumerator again, oldest first.
+        """A reader has been reset; `splits` are unassigned again, oldest first.
 
-        Called even where there are none. The subtask's next reader is ready later.
+        Called even if `splits` is empty. The subtask's next reader is ready later.
         """
 
     def add_reader(self, subtask: int) -> None:
-        """An attempt is ready; its open requests are handed over after this."""
+        """An attempt is ready; its open requests follow this call."""
 
     def snapshot_state(self) -> bytes | None:
-        """What this keeps beside `context.state`, or None where that is nothing.
+        """State that the enumerator keeps besides `context.state`, or None if it keeps none.
 
-        Called after each call of this object; what has changed is recorded, and is given to the
-        factory of the next object.
+        Called after each call of this object. A changed state is recorded, and passed to the factory
+        of the next enumerator.
         """
         return None
 
@@ -257,38 +257,38 @@ class SplitEnumerator(ABC):
         """A checkpoint will not complete."""
 
     def close(self) -> None:
-        """Free what is held. On a worker, once."""
+        """Free all resources. On a worker, once."""
 
 
 def pages_of(splits: Sequence[Split]) -> Iterator[list[Split]]:
-    """The splits in lists that each fit a record, in order.
+    """The splits in order, in lists that each one record can hold.
 
     Raises:
-        TooLargeError: One split alone does not fit.
+        TooLargeError: A split exceeds a record alone.
     """
     declared = payload_type_of(SplitsDiscovered)
     page: list[Split] = []
     page_bytes = 0
-    for one in splits:
-        size_bytes = len(one.split_id.encode()) + len(one.content) + 16
+    for split in splits:
+        size_bytes = len(split.split_id.encode()) + len(split.content) + 16
         if size_bytes > _PAGE_BYTES:
             raise TooLargeError(
-                f"split {one.split_id!r} in a {declared.key}", size_bytes, _PAGE_BYTES
+                f"split {split.split_id!r} in a {declared.key}", size_bytes, _PAGE_BYTES
             )
         if page and page_bytes + size_bytes > _PAGE_BYTES:
             yield page
             page, page_bytes = [], 0
-        page.append(one)
+        page.append(split)
         page_bytes += size_bytes
     if page:
         yield page
 
 
 def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
-    """Pages of a listing, in order, at least one, each of which fits a record; the last one is its end, if it has one.
+    """Pages of a listing, in order, at least one, each within a record. Only the last one may be `is_complete`.
 
     Raises:
-        TooLargeError: One split alone does not fit.
+        TooLargeError: A split exceeds a record alone.
     """
     pages = list(pages_of(found.splits)) or [[]]
     last = len(pages) - 1
@@ -299,7 +299,7 @@ def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
 
 
 def give_waiting(context: EnumeratorContext) -> Sequence[int]:
-    """Answer the open requests, oldest first: a split each; the subtasks for whom there is none."""
+    """Answer the open requests, oldest first, with a split each; returns the subtasks that got none."""
     waiting = context.waiting_readers()
     splits = context.unassigned_splits(len(waiting))
     for subtask, split in zip(waiting, splits, strict=False):

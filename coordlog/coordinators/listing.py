@@ -1,4 +1,4 @@
-"""Listings of a source, made on a worker: their pages, and what becomes of one that fails."""
+"""Listings of a source: run on a worker, divided into pages, and tried again after failures."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ R = TypeVar("R")
 _US = 1_000_000
 _DOUBLINGS_MAX = 30
 _WITHDRAWN_BYTES = PAYLOAD_BYTES_MAX // 2
-"""Of the ids in one `SplitsWithdrawn`."""
+"""Largest total size of the split ids in one `SplitsWithdrawn`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relisted:
-    """A listing that is made while splits of an earlier one are known (clause L6)."""
+    """Result of a listing if splits of an earlier listing are already known (clause L6)."""
 
     found: SplitsDiscovered
-    """New splits, and known ones as they are now: of those that no reader has had, these replace what was known."""
+    """New splits, and present versions of known splits. A present version replaces a split that no reader has had."""
     withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The ids of known splits that no reader has had and that go, by the reason."""
+    """Ids of withdrawn splits, by the reason: known splits that no reader has had."""
 
 
 class ListingContext(Protocol):
-    """What a listing needs of its coordinator's context; `EnumeratorContext` has it."""
+    """The part of a coordinator's context that a listing needs; `EnumeratorContext` has it."""
 
     @property
     def operator_id(self) -> str:
-        """The source."""
+        """Id of the source."""
         ...
 
     def now_us(self) -> int:
@@ -74,20 +74,20 @@ class ListingContext(Protocol):
         ...
 
     def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
-        """The source cannot be listed."""
+        """Fail the job: the source cannot be listed."""
         ...
 
 
 class ListingTries:
-    """What follows a listing that has failed: another try, or the end of the job. On the mailbox.
+    """Reaction to a failed listing: another try, or the end of the job. On the mailbox.
 
-    A failure that may pass (a store that does not answer) costs no attempt: what was found before is
-    read meanwhile, and the history has each try. One that would be the same again (a file that has
-    changed), or that lasts, fails the job for good.
+    A transient failure (a store that does not answer) is recorded and tried again, and attempts continue to read
+    the known splits. A permanent failure (a file that has changed), or a transient one that lasts longer than
+    `timeout_s`, fails the job for good.
 
     Args:
-        context: Of the enumerator.
-        timeout_s: How long tries may fail one after the other.
+        context: Context of the enumerator.
+        timeout_s: Limit of the time for which tries may fail one after the other.
     """
 
     def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
@@ -96,24 +96,24 @@ class ListingTries:
         self._count = 0
 
     def succeeded(self) -> None:
-        """One was whole: the next failure is a first one."""
+        """A listing has succeeded: the next failure counts as the first."""
         self._failing_since_us, self._count = None, 0
 
-    def failed(self, failed: ListingFailed, again: Callable[[], None]) -> None:
-        """Have `again` called after a pause, or fail the job."""
+    def failed(self, failure: ListingFailed, again: Callable[[], None]) -> None:
+        """Schedule `again` after a pause, or fail the job."""
         now_us = self._context.now_us()
         if self._failing_since_us is None:
             self._failing_since_us = now_us
         self._count += 1
         failing_s = (now_us - self._failing_since_us) / _US
-        if not failed.is_retriable:
-            self.give_up(failed.problem)
+        if not failure.is_retriable:
+            self.give_up(failure.problem)
         elif failing_s >= self._timeout_s:
-            self.give_up(f"{failed.problem} ({self._count} tries within {failing_s:.0f} s failed)")
+            self.give_up(f"{failure.problem} ({self._count} tries within {failing_s:.0f} s failed)")
         else:
             pause_s = LISTING_BACKOFF_S * 2 ** min(self._count - 1, _DOUBLINGS_MAX)
-            left_s = self._timeout_s - failing_s
-            self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S, left_s), again)
+            remaining_s = self._timeout_s - failing_s
+            self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S, remaining_s), again)
 
     def give_up(self, problem: str) -> None:
         """Fail the job for good."""
@@ -126,12 +126,12 @@ class ListingTries:
 
 
 class PatientListing:
-    """A listing that comes page by page, and is tried again where it fails. On the mailbox.
+    """A listing whose pages are recorded one by one, a turn each, and which is tried again if it fails. On the mailbox.
 
     Args:
-        context: Of the enumerator.
-        timeout_s: How long tries may fail one after the other.
-        is_bounded: Whether one may hang, and is left behind after `LISTING_CALL_S`.
+        context: Context of the enumerator.
+        timeout_s: Limit of the time for which tries may fail one after the other.
+        is_bounded: Whether a listing is abandoned after `LISTING_CALL_S`, because the listed place may never answer.
     """
 
     def __init__(
@@ -147,16 +147,16 @@ class PatientListing:
 
     def begin(
         self,
-        look: Callable[[], Callable[[], SplitsDiscovered | Relisted]],
-        found: Callable[[SplitsDiscovered], None],
+        prepare: Callable[[], Callable[[], SplitsDiscovered | Relisted]],
+        on_page: Callable[[SplitsDiscovered], None],
     ) -> None:
         """List once.
 
         Args:
-            look: Called before each try: what a worker is to do then.
-            found: Called with each page, in the turn that has it in the log.
+            prepare: Called before each try, on the mailbox. Returns the function that lists, which runs on a worker.
+            on_page: Called with each page of discovered splits, in the turn that records the page.
         """
-        work = look()
+        work = prepare()
 
         def handle(result: Payload | None, error: str | None) -> None:
             if isinstance(result, (SplitsDiscovered, SplitsWithdrawn)):
@@ -164,70 +164,73 @@ class PatientListing:
                 if self._pages:
                     self._context.call_async(self._pages.popleft, handle)
                 if isinstance(result, SplitsDiscovered):
-                    found(result)
+                    on_page(result)
             elif isinstance(result, ListingFailed):
-                self._tries.failed(result, lambda: self.begin(look, found))
+                self._tries.failed(result, lambda: self.begin(prepare, on_page))
             else:
-                self._tries.give_up(error or "it gave nothing")
+                self._tries.give_up(error or "the listing returned nothing")
 
         self._context.call_async(lambda: listed_or_why_not(lambda: self._first_page(work)), handle)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no page of the listing is left."""
+        """Whether the listing has no further pages."""
         return not self._pages
 
     def _first_page(
         self, work: Callable[[], SplitsDiscovered | Relisted]
     ) -> SplitsDiscovered | SplitsWithdrawn:
-        """On a worker; the other pages follow, a turn each. One that hangs is not tried again beside itself."""
+        """List, keep the pages for the turns to come, and return the first. On a worker.
+
+        The next listing begins only after this one has ended or was abandoned.
+        """
         if self._is_bounded:
-            found = listed_in_time(self._context.operator_id, lambda: _pages(work()))
+            self._pages = listed_in_time(self._context.operator_id, lambda: _pages(work()))
         else:
-            found = _pages(work())
-        self._pages = found
+            self._pages = _pages(work())
         return self._pages.popleft()
 
 
 def _pages(
     listing: SplitsDiscovered | Relisted,
 ) -> deque[SplitsDiscovered | SplitsWithdrawn]:
-    """Pages of a listing, in order, at least one, each of which fits a record; the last one is its end, if it has one.
+    """Pages of a listing, in order: at least one, each small enough for a record. Only the last may be `is_complete`.
 
-    Splits are withdrawn behind the splits that replace them, and before the end of the listing.
+    Withdrawn splits come after the splits that replace them, and before the end of the listing.
     """
     if isinstance(listing, SplitsDiscovered):
         listing = Relisted(found=listing)
-    found = listing.found
+    discovered = listing.found
     if not listing.withdrawn:
-        return deque(listing_pages(found))
-    first = SplitsDiscovered(splits=found.splits, is_complete=False)
-    last = SplitsDiscovered(splits=[], is_complete=found.is_complete)
+        return deque(listing_pages(discovered))
+    first = SplitsDiscovered(splits=discovered.splits, is_complete=False)
+    last = SplitsDiscovered(splits=[], is_complete=discovered.is_complete)
     pages: deque[SplitsDiscovered | SplitsWithdrawn] = deque(listing_pages(first))
-    for why, names in sorted(listing.withdrawn.items()):
-        pages.extend(SplitsWithdrawn(split_ids=page, why=why) for page in _pages_of_names(names))
+    for why, split_ids in sorted(listing.withdrawn.items()):
+        pages.extend(SplitsWithdrawn(split_ids=page, why=why) for page in _pages_of_ids(split_ids))
     pages.append(last)
     return pages
 
 
-def _pages_of_names(names: Sequence[str]) -> list[list[str]]:
+def _pages_of_ids(split_ids: Sequence[str]) -> list[list[str]]:
     pages: list[list[str]] = []
-    left_bytes = 0
-    for name in names:
-        size_bytes = len(name.encode()) + 8
-        if not pages or size_bytes > left_bytes:
+    free_bytes = 0
+    for split_id in split_ids:
+        size_bytes = len(split_id.encode()) + 8
+        if not pages or size_bytes > free_bytes:
             pages.append([])
-            left_bytes = _WITHDRAWN_BYTES
-        pages[-1].append(name)
-        left_bytes -= size_bytes
+            free_bytes = _WITHDRAWN_BYTES
+        pages[-1].append(split_id)
+        free_bytes -= size_bytes
     return pages
 
 
 def listed_in_time(source: str, work: Callable[[], R]) -> R:
-    """What `work` returns or raises, which asks a place that may never answer.
+    """Result of `work`, a listing of a place that may never answer.
 
     Raises:
-        SourceError: It has not come back within `LISTING_CALL_S`; it is left behind on its thread.
+        SourceError: `work` has not ended within `LISTING_CALL_S`. It continues on a thread of its own,
+            and its result is ignored.
     """
     try:
         return answered(work, LISTING_CALL_S)
@@ -235,16 +238,16 @@ def listed_in_time(source: str, work: Callable[[], R]) -> R:
         raise SourceError(
             f"source {source!r}",
             f"its listing has not come back within {LISTING_CALL_S:g} s",
-            "see that the place that it lists answers, then run the same command again",
+            "see that the listed place answers, then run the same command again",
         ) from error
 
 
 def listed_or_why_not(work: Callable[[], Payload]) -> Payload:
-    """What `work` returns, or a `ListingFailed` for what it raises. On a worker."""
+    """Result of `work`, or a `ListingFailed` with its error. On a worker."""
     try:
         return work()
-    except Exception as error:  # noqa: BLE001, clause A6: it enters as a record
-        # Of this package's own errors those that say so; of others nobody knows.
+    except Exception as error:  # noqa: BLE001, clause A6: the error is recorded
+        # Only errors of this package say whether they are transient; any other error is tried again.
         is_retriable = not isinstance(error, CoordlogError) or error.retriable
         problem = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
         return ListingFailed(problem=problem, is_retriable=is_retriable)

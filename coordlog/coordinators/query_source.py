@@ -1,8 +1,8 @@
-"""The coordinator of a source that queries read: plans reads, gives out splits, remembers who had which.
+"""The coordinator of a source that queries read: plans reads, assigns splits, keeps the assignments.
 
-It has no subtasks. Planners and tasks of Spark's are its clients: each question is recorded before it
-is answered, and the same question gets the same answer, however often and by whomever it is asked.
-So nobody needs to be fenced off: what another task of the same partition was given is given again.
+It has no subtasks; its clients are Spark's planners and tasks. Each request is recorded before it is
+answered, and a repeated request gets the same answer, also from another client. So no client needs
+fencing: two tasks of one partition get the same splits.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     CommitRead,
     EndQuery,
-    LookAtReads,
     NextSplits,
     PlanRead,
     QueryEnded,
+    QueryReads,
     ReadCommitted,
     ReaderGivenUp,
     ReadFailed,
@@ -62,39 +62,41 @@ __all__ = ["CoordinatedSource", "ReadsCoordinator", "ReadsProvider"]
 _log = logging.getLogger(__name__)
 
 _SHARES: Final = 4
-"""Of what is left a task is given at most one part in so many for each partition: the end is shared finely."""
+"""A request gets at most 1 / (partitions * `_SHARES`) of the unassigned splits, so that partitions end together."""
 _PAGE_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
+"""Limit of the splits in one `SplitsGiven`."""
 _FORGOTTEN_AT_ONCE: Final = 10_000
+"""Limit of the splits in one `SplitsForgotten`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatedSource:
-    """A source as queries read it: how it is listed, and what reads its splits."""
+    """A source that queries read: its listing, and the reader of its splits."""
 
     create_reader: Callable[[], SourceReader]
-    """Travels to the tasks, so that it must pickle. It does not ask for splits."""
+    """Factory of the reader; pickled and sent to the tasks. The reader requests no splits."""
     open_watch: Callable[[], SplitWatch]
-    """Made for one coordinator; its `look` says `is_complete` once it has listed what has an end."""
+    """Factory of the listing, called once per coordinator. `look` of a bounded source ends with `is_complete`."""
     is_unbounded: bool
-    """More may come while the service lives."""
+    """Whether splits may be added while the service runs."""
     schema_of: Callable[[Split], pa.Schema]
-    """Of a split's rows: the same for all."""
+    """Schema of a split's rows: the same for all splits."""
     settle_schema: Callable[[], pa.Schema]
-    """The schema where there is no split yet. Blocks; raises SourceError where it cannot be told."""
+    """The schema if there is no split yet. Blocks; raises SourceError if the schema is unknown."""
     weight_of: Callable[[Split], int] = field(default=lambda _split: 0)
-    """About how much work it is, in bytes; 0: not known."""
+    """Approximate size of a split, bytes; 0 if unknown."""
     lane_of: Callable[[Split], str] | None = None
-    """Where splits go on where earlier ones of the same lane have ended, as a partition's do: once
-    nobody reads them any more, all but the newest of a lane are forgotten. None: none ever are."""
+    """Lane of a split, such as its Kafka partition: a split begins at the end of the one before it in its lane. All
+    but the newest of a lane are forgotten once all streams have read them. None: no split is forgotten."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that its state depends on; no secrets."""
+    """Options that the state depends on; no secrets."""
     location: str | None = None
-    """What it reads; another one is refused where the history has splits, as in `SourceSpec`."""
+    """Location of the input; another one is refused if the history has splits, as in `SourceSpec`."""
     allows_other_location: bool = False
 
 
 class _ListingContext:
-    """A source that cannot be listed ends no job: queries are told, and those that run go on."""
+    """Context of a listing whose failure ends no job: new queries get the error, and running queries go on."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
@@ -121,7 +123,7 @@ class _ListingContext:
 
 
 class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
-    """See the module. Keeps, beside the projection, only what follows from it."""
+    """See the module. Its attributes are caches of the projection's state."""
 
     def __init__(
         self,
@@ -135,18 +137,18 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         self._source, self._given_up, self._end_query = source, given_up, end_query
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
-        self._left: dict[str, deque[int]] = {}
-        """By read: the numbers of the splits that nobody has, in the order in which they are given."""
+        self._unassigned: dict[str, deque[int]] = {}
+        """Numbers of the unassigned splits by read, in the order of their assignment."""
         self._weights: dict[int, int] = {}
         self._known: list[Split] = []
-        """The splits that are kept, as of the newest look, in their order."""
+        """Stored splits at the newest listing, in the order of discovery."""
         self._known_to = 0
 
     def start(self) -> None:
-        """Say that a service begins; then list."""
+        """Record that the service has started; then list."""
         history = self.state.history
         if history:
-            # In this turn: a look that comes next is not told what the service before had found out.
+            # In this turn: a query in the next turn must not see the former service's listing.
             self.context.record(ReadsOpened(history=history))
             self._begin()
             return
@@ -158,31 +160,31 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     def _begin(self) -> None:
         for reader in sorted(self._given_up):
-            known = self.state.readers.get(reader)
-            if known is None:
-                _log.warning("%s: no stream %s holds anything", self.context.operator_id, reader)
+            position = self.state.readers.get(reader)
+            if position is None:
+                _log.warning("%s: no stream is called %s", self.context.operator_id, reader)
             else:
                 _log.info(
-                    "%s: stream %s is given up at %d",
+                    "%s: stream %s is abandoned at split %d",
                     self.context.operator_id,
                     reader,
-                    known.committed,
+                    position.committed,
                 )
                 self.context.record(ReaderGivenUp(reader=reader))
         self._watch = self._source.open_watch()
-        self._look_on()
+        self._list_again()
 
     def close(self) -> None:
-        """Let a worker that waits go."""
+        """Release a worker that waits for new splits."""
         if self._watch is not None:
             self._watch.close()
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """There are no subtasks."""
+        """Never called: there are no subtasks."""
         raise AssertionError(event)
 
     def handle_coordination_request(self, request: Payload) -> Payload:
-        """Answer a planner or a task."""
+        """Answer to a request of a planner or a task."""
         if isinstance(request, PlanRead):
             return self._plan(request)
         if isinstance(request, NextSplits):
@@ -194,10 +196,10 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             return ReadFailureNoted()
         if isinstance(request, ReadFailed):
             return ReadFailureNoted()
-        raise RequestRefusedError(f"a source for queries is not asked {type(request).__name__}")
+        raise RequestRefusedError(f"a source for queries has no request {type(request).__name__}")
 
     def _end(self, failed: EndQuery) -> None:
-        """End the query of a task whose next try would fail in the same way."""
+        """End the query of a task whose next attempt would fail in the same way."""
         end_query = self._end_query
         if end_query is None:
             return
@@ -212,8 +214,8 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
         self.context.call_async(end, ended)
 
-    # --- finding ----------------------------------------------------------------------------------
-    def _look_on(self) -> None:
+    # --- listing ----------------------------------------------------------------------------------
+    def _list_again(self) -> None:
         self._listing.begin(self._look, self._looked)
 
     def _look(self) -> Callable[[], SplitsDiscovered]:
@@ -222,7 +224,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         return lambda: watch.look(known, frozenset())
 
     def _known_splits(self) -> list[Split]:
-        """All that are kept, in their order: those found since the look before, or anew if some were forgotten."""
+        """All stored splits, in the order of discovery. Extends the cache, or rebuilds it if splits were forgotten."""
         state = self.state
         if len(state.splits) == len(self._known) + state.found - self._known_to:
             new = range(self._known_to, state.found)
@@ -230,18 +232,18 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         else:
             self._known = [kept.split for _, kept in sorted(state.splits.items())]
         self._known_to = state.found
-        return list(self._known)  # for a worker, which may be left behind with it
+        return list(self._known)  # a copy: a worker that is abandoned may still read it
 
-    def _looked(self, found: SplitsDiscovered) -> None:
-        if self._listing.is_exhausted and not found.is_complete:
-            self._look_on()
+    def _looked(self, page: SplitsDiscovered) -> None:
+        if self._listing.is_exhausted and not page.is_complete:
+            self._list_again()
 
     # --- planning ---------------------------------------------------------------------------------
     def _plan(self, request: PlanRead) -> ReadPlanned:
         state = self.state
-        known = state.reads.get(request.read_id)
-        if known is not None:
-            return _planned(known, request)
+        planned = state.reads.get(request.read_id)
+        if planned is not None:
+            return _planned(planned, request)
         check_can_read(state, is_unbounded=self._source.is_unbounded)
         check_reader(state, request)
         end = state.found if request.end < 0 else request.end
@@ -263,21 +265,21 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             partitions=min(count, max(request.partitions, fewest)),
         )
 
-    # --- giving -----------------------------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------------
     def _next(self, request: NextSplits) -> SplitsGiven:
         state = self.state
         read = state.reads.get(request.read_id)
         if read is None:
             raise RequestRefusedError(
-                f"read {request.read_id} is over, or none of this service: load the DataFrame again, and "
-                "run its query anew"
+                f"read {request.read_id} has ended, or belongs to another service: load the DataFrame again, and "
+                "run its query again"
             )
         listed = read.given.get(request.partition, ())
         if not (0 <= request.partition < read.partitions and 0 <= request.position <= len(listed)):
             raise RequestRefusedError(
                 f"read {read.read_id} has {read.partitions} partitions; partition "
-                f"{request.partition} has been given {len(listed)} splits, and position "
-                f"{request.position} was asked for"
+                f"{request.partition} has been assigned {len(listed)} splits, and position "
+                f"{request.position} was requested"
             )
         check_kept(state, read, request)
         numbers = listed[request.position :] or self._take(read, len(listed))
@@ -289,43 +291,48 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         )
 
     def _page(self, numbers: Sequence[int]) -> list[Split]:
-        """As many of them as fit a record, one at least where there are any."""
+        """The first splits, as many as one record can hold; at least one if `numbers` is not empty."""
         page: list[Split] = []
         size = 0
         for number in numbers:
-            one = self.state.splits[number].split
-            size += len(one.split_id.encode()) + len(one.content) + 16
+            split = self.state.splits[number].split
+            size += len(split.split_id.encode()) + len(split.content) + 16
             if page and size > _PAGE_BYTES:
                 break
-            page.append(one)
+            page.append(split)
         return page
 
-    def _take(self, read: Read, had: int) -> Sequence[int]:
-        """The next splits of a read that nobody has, heaviest first, so that the last are light."""
-        left = self._left_of(read)
-        allowed = min(SPLITS_AT_ONCE_MAX, SPLITS_PER_PARTITION_MAX - had)
-        allowed = min(allowed, max(1, len(left) // (read.partitions * _SHARES)))
+    def _take(self, read: Read, assigned_count: int) -> Sequence[int]:
+        """Numbers of the next splits of a read, heaviest first, so that the last ones are light.
+
+        `assigned_count` is the number of splits that the partition has already.
+        """
+        unassigned = self._unassigned_of(read)
+        allowed = min(SPLITS_AT_ONCE_MAX, SPLITS_PER_PARTITION_MAX - assigned_count)
+        allowed = min(allowed, max(1, len(unassigned) // (read.partitions * _SHARES)))
         taken: list[int] = []
         weight = 0
-        while left and len(taken) < allowed:
-            weight += self._weight(left[0])
+        while unassigned and len(taken) < allowed:
+            weight += self._weight(unassigned[0])
             if taken and weight > SPLITS_AT_ONCE_WEIGHT:
                 break
-            taken.append(left.popleft())
+            taken.append(unassigned.popleft())
         page = len(self._page(taken))
-        left.extendleft(reversed(taken[page:]))
+        unassigned.extendleft(reversed(taken[page:]))
         return taken[:page]
 
-    def _left_of(self, read: Read) -> deque[int]:
-        left = self._left.get(read.read_id)
-        if left is None or len(left) != read.end - read.start - read.given_count:
-            given = {one for numbers in read.given.values() for one in numbers}
-            numbers = (one for one in range(read.start, read.end) if one not in given)
-            left = deque(sorted(numbers, key=lambda one: (-self._weight(one), one)))
+    def _unassigned_of(self, read: Read) -> deque[int]:
+        unassigned = self._unassigned.get(read.read_id)
+        if unassigned is None or len(unassigned) != read.end - read.start - read.given_count:
+            assigned = {number for numbers in read.given.values() for number in numbers}
+            numbers = (n for n in range(read.start, read.end) if n not in assigned)
+            unassigned = deque(sorted(numbers, key=lambda n: (-self._weight(n), n)))
             reads = self.state.reads
-            self._left = {one: kept for one, kept in self._left.items() if one in reads}
-            self._left[read.read_id] = left
-        return left
+            self._unassigned = {
+                read_id: queue for read_id, queue in self._unassigned.items() if read_id in reads
+            }
+            self._unassigned[read.read_id] = unassigned
+        return unassigned
 
     def _weight(self, number: int) -> int:
         weight = self._weights.get(number)
@@ -334,15 +341,15 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             self._weights[number] = weight
         return weight
 
-    # --- settling ---------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------
     def _commit(self, request: CommitRead) -> ReadCommitted:
         state = self.state
         check_position(state, request.history, request.end, request.end)
-        # Batch reads hold nothing: they begin at 0, and nobody says when the last of their tasks is over.
-        others = ("", request.reader)
+        # Batch reads (reader "") keep no splits: they begin at 0, and no client reports their end.
+        passed_over = ("", request.reader)
         settled = min(
-            *(one.committed for name, one in state.readers.items() if name != request.reader),
-            *(one.start for one in state.reads.values() if one.reader not in others),
+            *(reader.committed for name, reader in state.readers.items() if name != request.reader),
+            *(read.start for read in state.reads.values() if read.reader not in passed_over),
             request.end,
             state.found,
         )
@@ -350,21 +357,23 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         return ReadCommitted(reader=request.reader, end=request.end)
 
     def _forget(self, settled: int) -> None:
-        """Let go of splits below `settled` that later ones of their lane stand for."""
+        """Forget the splits below `settled` that have a later split in their lane."""
         lane_of, state = self._source.lane_of, self.state
         if lane_of is None or settled <= state.first:
             return
         newest: dict[str, int] = {}
         lanes: list[tuple[int, str]] = []
-        for number, one in sorted(state.splits.items()):
-            lane = lane_of(one.split)
+        for number, listed in sorted(state.splits.items()):
+            lane = lane_of(listed.split)
             newest[lane] = number
             lanes.append((number, lane))
-        gone = [number for number, lane in lanes if number < settled and newest[lane] != number]
-        for first in range(0, max(len(gone), 1), _FORGOTTEN_AT_ONCE):
-            page = gone[first : first + _FORGOTTEN_AT_ONCE]
+        forgotten = [
+            number for number, lane in lanes if number < settled and newest[lane] != number
+        ]
+        for first in range(0, max(len(forgotten), 1), _FORGOTTEN_AT_ONCE):
+            page = forgotten[first : first + _FORGOTTEN_AT_ONCE]
             self.context.record(SplitsForgotten(first=settled, ordinals=page))
-        for number in gone:
+        for number in forgotten:
             self._weights.pop(number, None)
 
 
@@ -372,12 +381,12 @@ class ReadsProvider(CoordinatorProvider):
     """Makes the coordinators of a source that queries read.
 
     Args:
-        operator_id: The source's.
-        source: What is read.
-        listing_timeout_s: How long tries to list may fail one after the other.
-        given_up: Names of streams that will not go on.
+        operator_id: Id of the source.
+        source: The source.
+        listing_timeout_s: Limit of the time for which attempts to list may fail one after the other, seconds.
+        given_up: Names of abandoned streams: they do not continue.
         end_query: Ends the query of a Spark stage, by the stage's id, with a reason. Blocks; runs on a
-            worker. None: Spark tries the tasks again, as often as it does.
+            worker. None: Spark retries the task up to its own limit.
     """
 
     projection: OperatorProjection[Any] | None = READS
@@ -396,7 +405,7 @@ class ReadsProvider(CoordinatorProvider):
             CommitRead,
             EndQuery,
             ListingFailed,
-            LookAtReads,
+            QueryReads,
             NextSplits,
             PlanRead,
             QueryEnded,
@@ -412,7 +421,7 @@ class ReadsProvider(CoordinatorProvider):
             SplitsForgotten,
             SplitsGiven,
         )
-        self.looks = {LookAtReads: _look}
+        self.queries = {QueryReads: _answer}
         self._source, self._listing_timeout_s = source, listing_timeout_s
         self._given_up, self._end_query = given_up, end_query
 
@@ -424,7 +433,7 @@ class ReadsProvider(CoordinatorProvider):
 
 
 def check_can_read(state: ReadsState, *, is_unbounded: bool) -> None:
-    """Refuse to read a source of which nobody knows, or will know, what there is.
+    """Refuse to read a source whose listing has failed, or is bounded and not complete.
 
     Raises:
         RequestRefusedError: With the reason.
@@ -433,15 +442,15 @@ def check_can_read(state: ReadsState, *, is_unbounded: bool) -> None:
         raise RequestRefusedError(state.problem)
     if not state.is_listed and not is_unbounded:
         raise RequestRefusedError(
-            "the source is being listed: wait for the service to have started"
+            "the listing of the source is in progress: wait until the service has started"
         )
 
 
 def check_reader(state: ReadsState, request: PlanRead) -> None:
-    """Refuse a new stream if the source has as many as are remembered.
+    """Refuse a new stream if the source has `STREAM_READERS_MAX` streams.
 
     Raises:
-        RequestRefusedError: With the number, and one that may be given up.
+        RequestRefusedError: With the number, and the name of the slowest stream, which may be abandoned.
     """
     readers = state.readers
     if not request.reader or request.reader in readers or request.follows in readers:
@@ -449,14 +458,14 @@ def check_reader(state: ReadsState, request: PlanRead) -> None:
     if len(readers) >= STREAM_READERS_MAX:
         slowest = min(readers, key=lambda name: (readers[name].committed, name))
         raise RequestRefusedError(
-            f"the source has {len(readers):,} streams that were not given up, and remembers no more "
-            f"than {STREAM_READERS_MAX:,}: start the service with given_up= those that have ended, "
+            f"the source has {len(readers):,} streams that were not given up, and the limit is "
+            f"{STREAM_READERS_MAX:,}: start the service with given_up= those that have ended, "
             f"such as {slowest!r}, which has read {readers[slowest].committed:,} splits"
         )
 
 
 def check_position(state: ReadsState, history: str, start: int, end: int) -> None:
-    """Refuse a stream's position that is none of this history.
+    """Refuse a stream's position that this history does not have.
 
     Raises:
         RequestRefusedError: With both values.
@@ -464,38 +473,38 @@ def check_position(state: ReadsState, history: str, start: int, end: int) -> Non
     if history != state.history:
         raise RequestRefusedError(
             f"the query's checkpoint is of history {history}, and this job's is {state.history}: "
-            "another job, or one whose log was made anew; begin the query with a new checkpoint, "
-            "or use the job that it was begun with"
+            "another job, or one with a new log; begin the query with a new checkpoint, "
+            "or use the job with which it began"
         )
     if not state.first <= start <= end <= state.found:
         raise RequestRefusedError(
-            f"splits {start} to {end} were asked for, and this history has {state.first} to "
-            f"{state.found}: the query's checkpoint is older than what all streams had committed, "
+            f"splits {start} to {end} were requested, and this history has {state.first} to "
+            f"{state.found}: the query's checkpoint is older than the commits of all streams, "
             "or the log has lost records"
         )
 
 
 def check_kept(state: ReadsState, read: Read, request: NextSplits) -> None:
-    """Refuse a task whose splits were forgotten: of a batch read, which streams do not wait for.
+    """Refuse a task whose splits were forgotten. Only of batch reads: these keep no splits.
 
     Raises:
-        RequestRefusedError: With the first of them.
+        RequestRefusedError: With the first forgotten split.
     """
     needed: Sequence[int] = read.given.get(request.partition, ())[request.position :]
     if not needed and read.given_count < read.end - read.start:
         # Below `first` one of each lane is kept, so that this ends early.
         needed = range(read.start, min(read.end, state.first))
-    gone = next((one for one in needed if one not in state.splits), None)
-    if gone is not None:
+    missing = next((number for number in needed if number not in state.splits), None)
+    if missing is not None:
         raise RequestRefusedError(
-            f"read {read.read_id}, partition {request.partition}: split {gone} of {read.start} to "
+            f"read {read.read_id}, partition {request.partition}: split {missing} of {read.start} to "
             f"{read.end} is forgotten, as streams have read and committed the first {state.first} of "
             "this history: read them as a batch under a job id of their own"
         )
 
 
 def _planned(read: Read, request: PlanRead) -> ReadPlanned:
-    """What a read was planned to be, whoever plans it again."""
+    """The first plan of a read, as the answer to a repeated request."""
     return ReadPlanned(
         read_id=read.read_id,
         reader=read.reader,
@@ -506,13 +515,13 @@ def _planned(read: Read, request: PlanRead) -> ReadPlanned:
     )
 
 
-def _look(state: ReadsState, request: Payload) -> ReadsSeen:
-    """Where a stream's next batch may end."""
-    assert isinstance(request, LookAtReads), "it is registered for this type"
+def _answer(state: ReadsState, request: Payload) -> ReadsSeen:
+    """Answer to `QueryReads`: the possible end of a stream's next batch."""
+    assert isinstance(request, QueryReads), "it is registered for this type"
     after = request.after
     if after < 0:
-        # Spark asks before it says where its stream is: at the start, or behind the one that there is.
-        planned = sorted(one.planned for one in state.readers.values())
+        # Spark's first query of a stream has no position: it is the position of the only stream, or the start.
+        planned = sorted(reader.planned for reader in state.readers.values())
         after = state.first if not planned else planned[0] if len(planned) == 1 else -1
     end = state.found
     if request.splits_max and after >= 0:

@@ -1,4 +1,4 @@
-"""The coordinator of a source: finds splits, assigns them, takes them back (clauses L1 to L5)."""
+"""The coordinator of a source: lists splits, assigns them, takes them back after a reset (L1 to L5: sources)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SPLIT_PAYLOADS: Final[tuple[type[Payload], ...]] = (
     EnumeratorState,
     SplitsWithdrawn,
 )
-"""What the fold of a source's splits is told in, whichever the source."""
+"""Payload types that the fold of splits reads, for every source."""
 
 Assignment = Literal["pull", "static"]
 DiscoverAgain = Callable[
@@ -71,28 +71,29 @@ EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
 
 class DefaultEnumerator(SplitEnumerator):
-    """Lists once for each opening of the job, then gives out what was listed.
+    """Lists once per start of the job, then assigns the listed splits.
 
     `pull`: one split for each request, in the order of discovery, so that a slow subtask gets
     fewer. `static`: the splits are dealt out round robin, by the order of discovery, to all
-    subtasks; a subtask's splits go to it again when its attempt is replaced.
+    subtasks; a subtask gets the same splits again when its attempt is replaced.
 
     Args:
-        context: What this may call.
-        discover: The listing; blocks, runs on a worker. All splits there are.
+        context: Calls that the enumerator may make.
+        discover: The listing of all splits; blocks, runs on a worker.
         assignment: See above.
-        allow_empty: Whether a listing without splits is an input like any other.
-        discover_again: The listing if splits are known: the job is opened again after its end, went
-            back to its start, or was watched before. It is given them, what is kept, the ids of
-            those that are skipped, and of those that no reader has had. Of these it says what they
-            are now, or fails, or leaves them as they are; of the others what it finds is passed
-            over, by their ids. Without it `discover`.
-        note_event: What is kept after an event of the source's own, of what was kept before it.
-        note_back: What is kept after a reader has lost splits, of what was kept before: the source's
-            own events on these are void.
-        kept: What the enumerator before this one has kept.
-        listing_timeout_s: How long tries to list may fail one after the other; see `PatientListing`.
-        is_bounded: False for a listing that asks nothing outside, and so cannot hang.
+        allow_empty: Whether a listing without splits is allowed; if not, it fails the job.
+        discover_again: The listing if splits are known: the job was finished, or went back to its
+            start, or had a watch before. Its arguments: the known splits, the kept state, the ids of
+            the skipped splits, and the ids of the splits that no reader has had. It may return a
+            split of the last group again to replace it, or withdraw it; other known splits that it
+            returns are ignored, by their ids. Without it `discover`.
+        note_event: New kept state, from the old one and an event of the source's own.
+        note_back: New kept state, from the old one and the splits that a reader has lost: the
+            source's own events about these are void.
+        kept: State that the former enumerator kept.
+        listing_timeout_s: Limit of the time for which attempts to list may fail one after the other,
+            seconds; see `PatientListing`.
+        is_bounded: Whether a listing may hang and has a time limit. False for one without I/O.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class DefaultEnumerator(SplitEnumerator):
         if context.state.is_discovery_complete:
             return
         context.record(ListingStarted())
-        state = context.state  # what is left in it was read, or is being read
+        state = context.state  # its splits were read, or are being read
         discover: Listing = self._discover
         again = self._discover_again
         if again is not None and state.splits:
@@ -130,17 +131,17 @@ class DefaultEnumerator(SplitEnumerator):
         self._listing.begin(lambda: partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
-        """Answer it, unless the listing is not there yet."""
+        """Assign a split, unless the listing is in progress."""
         self._serve()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
-        """Give them to those who wait."""
+        """Assign the splits to waiting readers."""
         if self._note_back is not None:
             self._kept = self._note_back(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:
-        """Tell it what its subtask is owed without being asked."""
+        """Send the reader its static splits, or again the end of the input."""
         state = self._context.state
         if not state.is_discovery_complete:
             return
@@ -150,21 +151,21 @@ class DefaultEnumerator(SplitEnumerator):
             self._context.signal_no_more_splits(subtask)
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """Keep what the source makes of it."""
+        """Update the kept state with `note_event`."""
         if self._note_event is None:
             super().handle_source_event(subtask, attempt_number, event)
         else:
             self._kept = self._note_event(self._kept, event)
 
     def snapshot_state(self) -> bytes | None:
-        """What is kept of the source's own events."""
+        """The kept state: see `note_event`."""
         return self._kept
 
     def _list(self, discover: Listing) -> SplitsDiscovered | Relisted:
-        """All of it. On a worker."""
+        """A complete listing. On a worker."""
         listing = discover()
-        found = listing.found if isinstance(listing, Relisted) else listing
-        if not found.is_complete:
+        discovered = listing.found if isinstance(listing, Relisted) else listing
+        if not discovered.is_complete:
             raise SourceError(
                 f"source {self._context.operator_id!r}",
                 "its listing is not complete, and this enumerator lists once",
@@ -172,16 +173,16 @@ class DefaultEnumerator(SplitEnumerator):
             )
         return listing
 
-    def _listed(self, result: SplitsDiscovered) -> None:
+    def _listed(self, page: SplitsDiscovered) -> None:
         context = self._context
-        if not result.is_complete:
+        if not page.is_complete:
             return
         if not context.state.splits and not self._allow_empty:
             context.fail_job(
                 SourceError(
                     f"source {context.operator_id!r}",
                     "its listing has found no splits",
-                    "see that there is input where it looks, or set `allow_empty`",
+                    "see that the listed place has input, or set `allow_empty`",
                 ),
                 is_final=True,
             )
@@ -192,7 +193,7 @@ class DefaultEnumerator(SplitEnumerator):
             self._serve()
 
     def _serve(self) -> None:
-        """Answer the open requests, oldest first: a split each, as far as they go."""
+        """Answer the open requests, oldest first, with a split each, until no split is left."""
         context = self._context
         if not context.state.is_discovery_complete or self._assignment == "static":
             return
@@ -200,7 +201,7 @@ class DefaultEnumerator(SplitEnumerator):
             context.signal_no_more_splits(subtask)
 
     def _deal(self, subtasks: Sequence[int]) -> None:
-        """Give these subtasks all of theirs that are not assigned, and say that this is all."""
+        """Send these subtasks their unassigned splits, and the end of the input."""
         context = self._context
         state, parallelism = context.state, context.current_parallelism()
         dealt: dict[int, list[Split]] = {subtask: [] for subtask in subtasks}
@@ -215,11 +216,11 @@ class DefaultEnumerator(SplitEnumerator):
 
 
 class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
-    """Serves a source: an enumerator decides; the projection `SPLITS` is all that is remembered.
+    """Coordinator of a source: the enumerator decides, the projection `SPLITS` holds all state.
 
-    Requests that come while there is no reader to answer (redelivered by a restore, or part of the
-    checkpoint that a replaced attempt begins from) stay in the projection and are handed to the
-    enumerator when the next attempt is ready (clauses D3, D5).
+    Requests without a registered reader (redelivered by a restore, or part of the checkpoint that a
+    replaced attempt begins from) stay in the projection. The enumerator gets them when the next
+    attempt is ready (D3, D5: exactly once after a restore).
     """
 
     def __init__(self, context: CoordinatorContext, factory: EnumeratorFactory) -> None:
@@ -229,18 +230,18 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         self._enumerator: SplitEnumerator | None = None
 
     def start(self) -> None:
-        """Make the enumerator, with what it kept, and start it."""
+        """Create the enumerator, with its kept state, and start it."""
         self._enumerator = self._factory(self._readers, self.state.enumerator_state)
         self._enumerator.start()
         self._note()
 
     def close(self) -> None:
-        """Close the enumerator, if it was made."""
+        """Close the enumerator, if it was created."""
         if self._enumerator is not None:
             self._enumerator.close()
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """Hand a request or another event to the enumerator."""
+        """Pass a request or another event to the enumerator."""
         if not isinstance(event, RequestSplit):
             self._started.handle_source_event(subtask, attempt_number, event)
         elif subtask in self._readers.waiting_readers():
@@ -250,7 +251,7 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
     ) -> None:
-        """Register the reader; then hand over the requests that its checkpoint holds."""
+        """Register the reader; then pass the requests of its checkpoint to the enumerator."""
         self._readers.reader_is_ready(subtask, gateway)
         self._started.add_reader(subtask)
         for _ in range(self.state.reader(subtask).owed):
@@ -259,46 +260,46 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         self._note()
 
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
-        """Tell the enumerator what the projection has given back (clause L4)."""
+        """Pass the splits that the reader has lost to the enumerator (L4: splits return)."""
         state = self.state
-        back = [state.splits[one].split for one in state.reader(subtask).given_back]
+        back = [state.splits[split_id].split for split_id in state.reader(subtask).given_back]
         self._started.add_splits_back(back, subtask)
         self._note()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the enumerator; refused where all subtasks have ended without some of the splits."""
+        """Notify the enumerator. Fails if all subtasks have ended and splits are unassigned."""
         started = self._started
         self._check_all_read()
         started.notify_checkpoint_complete(checkpoint_id)
         self._note()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the enumerator."""
+        """Notify the enumerator."""
         self._started.notify_checkpoint_aborted(checkpoint_id)
         self._note()
 
     def _check_all_read(self) -> None:
-        """A job that ends without some of its splits would look like one that has read them."""
+        """Fail if all subtasks have ended and splits are unassigned: the input would seem to be read in full."""
         state = self.state
         subtasks = range(self.context.current_parallelism())
-        if not all(state.reader(one).is_completed for one in subtasks):
+        if not all(state.reader(subtask).is_completed for subtask in subtasks):
             return
-        left = state.unassigned()
-        if left:
+        unassigned = state.unassigned()
+        if unassigned:
             raise SourceError(
                 f"source {self.context.operator_id!r}",
-                f"all its subtasks have ended, and {len(left)} of {len(state.splits)} splits were "
-                f"given to none of them, the first {left[0]!r}",
-                "see that the enumerator says `signal_no_more_splits` only where nothing is left",
+                f"all its subtasks have ended, and {len(unassigned)} of {len(state.splits)} splits were "
+                f"given to none of them, the first {unassigned[0]!r}",
+                "see that the enumerator calls `signal_no_more_splits` only if no split is left",
             )
 
     @property
     def _started(self) -> SplitEnumerator:
-        assert self._enumerator is not None, "`start` comes first"
+        assert self._enumerator is not None, "`start` is called first"
         return self._enumerator
 
     def _note(self) -> None:
-        """Record what the enumerator keeps itself, where that has changed."""
+        """Record the enumerator's own state, if it has changed."""
         content = self._started.snapshot_state()
         if content is not None and content != self.state.enumerator_state:
             self.context.record(EnumeratorState(content=content))
@@ -307,25 +308,25 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
 class SplitCoordinatorProvider(CoordinatorProvider):
     """Makes a source's coordinators.
 
-    Which finished splits stay finished in batch (clause L4) is the whole chain's matter, not the
-    source's: the log says it on each `SPLIT_FINISHED`.
+    Whether a finished split stays finished in batch (L4: splits return) depends on the whole chain, not
+    on the source: each `SPLIT_FINISHED` records it.
 
     Args:
-        operator_id: The source's.
+        operator_id: Id of the source.
         discover: Lists all splits, once; see `DefaultEnumerator`.
-        note_event: With `discover`: what is kept of events of the source's own.
-        note_back: With `discover`: what is kept of them after a reader has lost splits.
-        enumerator: Makes an enumerator of the source's own, instead of `discover`: from its context
-            and what the one before kept in `snapshot_state`, or None.
-        keeps_listed: With `enumerator`: whether what was listed stays known when the job goes back
-            to a checkpoint, so that nothing is forgotten because it is not found again (clause L6);
-            with `discover` it is so. The enumerator then finds waiting splits when it starts.
+        note_event: With `discover`: new kept state after an event of the source's own.
+        note_back: With `discover`: new kept state after a reader has lost splits.
+        enumerator: Instead of `discover`: creates the source's own enumerator, from its context and
+            the former enumerator's `snapshot_state`, or None.
+        keeps_listed: With `enumerator`: whether listed splits stay known if the job goes back to a
+            checkpoint, so that none is lost if a new listing lacks it (L6: no split is lost). The
+            enumerator then starts with unassigned splits. Always so with `discover`.
         assignment: With `discover`: `pull`, or `static`, round robin.
-        allow_empty: With `discover`: whether a listing without splits is no failure.
-        discover_again: With `discover`: lists where splits are known; see `DefaultEnumerator`.
+        allow_empty: With `discover`: whether a listing without splits is allowed.
+        discover_again: With `discover`: the listing if splits are known; see `DefaultEnumerator`.
         payload_types: Events and facts of the source's own.
-        listing_timeout_s: With `discover`: how long tries to list may fail one after the other
-            before the job fails, seconds.
+        listing_timeout_s: With `discover`: limit of the time for which attempts to list may fail one
+            after the other, seconds; then the job fails.
 
     Raises:
         OptionError: Not exactly one of `discover` and `enumerator`, or an unknown assignment.
@@ -367,7 +368,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         return SplitCoordinator(context, self._enumerator or self._default)
 
     def _default(self, context: EnumeratorContext, kept: bytes | None) -> DefaultEnumerator:
-        assert self._discover is not None, "the options were looked at when this was made"
+        assert self._discover is not None, "the options were checked at creation"
         return DefaultEnumerator(
             context,
             self._discover,

@@ -1,4 +1,4 @@
-"""An enumerator of a source that goes on growing: looks again and again, until there is an end."""
+"""The enumerator of a growing source: lists again and again until the listing is complete."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ __all__ = ["SplitWatch", "WatchingEnumerator"]
 _log = logging.getLogger(__name__)
 
 Relist = Callable[[Sequence[Split], frozenset[str], frozenset[str]], Relisted]
-"""What the splits are now that wait at the start: of all that is known, what is skipped, and what waits."""
+"""New listing of the unassigned splits at a start. Arguments: known splits, skipped ids, unassigned ids."""
 
 
 class SplitWatch(Protocol):
-    """Looks for splits outside. Made for one enumerator."""
+    """Listing of an outside place for new splits. Created for one enumerator."""
 
     def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered:
-        """What has come beside `known`, in the order in which it is to be assigned. On a worker.
+        """The splits that are not in `known`, in the order of their assignment. On a worker.
 
-        `known` is in the order of discovery, and makes each split when it is asked for.
+        Waits for a new split for a bounded time; an empty result is recorded too. After a result with
+        `is_complete` it is not called again. Splits of `known` that it returns again are ignored.
 
-        Waits until something has, for a bounded time: what it returns is appended, found or not.
-        With `is_complete` nothing more will come, and it is not called again. Splits of `known`
-        that it returns again change nothing. What is `skipped`, by id, is not read, whatever
-        becomes of it.
+        Args:
+            known: The known splits, in the order of discovery; each is created on access.
+            skipped: Ids of splits that are never read.
         """
         ...
 
     def close(self) -> None:
-        """Make a `look` that waits return. Any thread."""
+        """Make a waiting `look` return. Any thread."""
         ...
 
 
 class WatchingEnumerator(SplitEnumerator):
-    """Gives out what has been found, one split for each request, and looks on meanwhile.
+    """Assigns the listed splits, one for each request, and continues to list meanwhile.
 
-    What was found is in the log before it is assigned, and nothing else is remembered: after a
-    restore the watch is told what the checkpoint knows, and finds the rest again. A look that fails
-    is repeated for a bounded time, while readers go on: see `PatientListing`. With `relist`, what
-    waits at the start is listed anew before any of it is given out: options may have changed since.
+    A split is in the log before it is assigned, and there is no other state: after a restore the
+    watch gets the checkpoint's splits as `known`, and lists the others again. A listing that fails
+    is repeated for a bounded time, while readers continue: see `PatientListing`. With `relist`, the
+    unassigned splits are listed anew at a start before any is assigned: options may have changed.
     """
 
     def __init__(
@@ -72,75 +72,75 @@ class WatchingEnumerator(SplitEnumerator):
         self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
-        """Look, unless the log says that nothing more will come."""
+        """Begin to list, unless the log has the end of the listing."""
         if self._context.state.is_discovery_complete:
             _log.info(
-                "operator=%s: its listing has ended; only what is left is read",
+                "operator=%s: its listing has ended; only the remaining splits are read",
                 self._context.operator_id,
             )
             return
         state = self._context.state
         unread = frozenset(state.unassigned())
         if self._relist is None or not unread:
-            self._look_on()
+            self._list_again()
             return
         relist = partial(self._relist, state.in_order(), state.skipped(), unread)
         self._is_relisting = True
         self._listing.begin(lambda: relist, self._relisted)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
-        """Answer it, or let it wait for the next find."""
+        """Assign a split, or leave the request open until there is one."""
         self._serve()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
-        """Give them to those who wait."""
+        """Assign the splits to waiting readers."""
         if self._note_back is not None:
             self._kept = self._note_back(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:
-        """Tell it what its subtask is owed without being asked."""
+        """Send the reader the end of the input again if its checkpoint holds it."""
         state = self._context.state
         if state.is_discovery_complete and state.reader(subtask).is_told_in_checkpoint:
             self._context.signal_no_more_splits(subtask)
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """Keep what the source makes of it: it is of a time without a watch, and delivered again."""
+        """Update the kept state: the event is from before the watch, and is redelivered."""
         if self._note_event is not None:
             self._kept = self._note_event(self._kept, event)
 
     def snapshot_state(self) -> bytes | None:
-        """What is kept of the source's own events, of a time without a watch too."""
+        """The kept state of the source's own events, including those from before the watch."""
         return self._kept
 
     def close(self) -> None:
-        """Let a worker that waits go."""
+        """Release a worker that waits for new splits."""
         self._watch.close()
 
-    def _look_on(self) -> None:
+    def _list_again(self) -> None:
         self._listing.begin(self._look, self._looked)
 
     def _look(self) -> Callable[[], SplitsDiscovered]:
         state = self._context.state
         return lambda: self._watch.look(state.in_order(), state.skipped())
 
-    def _relisted(self, found: SplitsDiscovered) -> None:
+    def _relisted(self, _page: SplitsDiscovered) -> None:
         if self._listing.is_exhausted:
             self._is_relisting = False
-            self._look_on()
+            self._list_again()
             self._serve()
 
-    def _looked(self, found: SplitsDiscovered) -> None:
-        if self._listing.is_exhausted and not found.is_complete:
-            self._look_on()
+    def _looked(self, page: SplitsDiscovered) -> None:
+        if self._listing.is_exhausted and not page.is_complete:
+            self._list_again()
         self._serve()
 
     def _serve(self) -> None:
-        """Answer the open requests, oldest first: a split each, as far as they go."""
+        """Answer the open requests, oldest first, with a split each, until no split is left."""
         context = self._context
         if self._is_relisting:
             return
-        left = give_waiting(context)
+        unserved = give_waiting(context)
         if context.state.is_discovery_complete:
-            for subtask in left:
+            for subtask in unserved:
                 context.signal_no_more_splits(subtask)

@@ -1,4 +1,4 @@
-"""The answer to a request that the driver itself answers: recorded, then told (clause J1)."""
+"""Responses to requests that the driver itself handles: recorded, then sent (J1: answer after release)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ __all__ = ["answer"]
 
 def answer(
     step: StepBuilder,
-    given: RequestArrived,
+    request: RequestArrived,
     cause: int | None,
     value: Payload | None,
     why_not: str | None,
 ) -> None:
-    """`RESPONSE` to the `REQUEST` at `cause`, with `value`, or refused because of `why_not`."""
+    """Record a `RESPONSE` to the `REQUEST` at sequence `cause`, and send it once released.
+
+    The request is answered with `value`, or refused with the reason `why_not` if that is not None.
+    """
     outcome = RequestOutcome.ANSWERED if why_not is None else RequestOutcome.REFUSED
     response = step.add(
         Kind.RESPONSE,
@@ -29,7 +32,7 @@ def answer(
     )
     step.effects.append(
         AnswerRequest(
-            request_id=given.request_id,
+            request_id=request.request_id,
             outcome=outcome,
             sequence=response.sequence,
             payload_type=response.payload_type,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from coordlog.kernel import checkpoints, global_failover, job_end
 from coordlog.kernel.builder import StepBuilder
@@ -27,7 +28,7 @@ from coordlog.kernel.poison import attributes_of_event, marked, with_poison
 from coordlog.kernel.refusals import (
     refuse,
 )
-from coordlog.kernel.restart_policy import is_exhausted, local_backoff_s
+from coordlog.kernel.restart_policy import is_exhausted, is_of_one_cause, local_backoff_s
 from coordlog.projections.job.checkpoints import states_of
 from coordlog.projections.job.skips import skipped_in_reader
 from coordlog.projections.job.state import (
@@ -51,115 +52,129 @@ __all__ = [
     "stale_attempt",
 ]
 
+_HOST_CHARS_MAX: Final = 255
+"""Limit of a name in DNS, in characters."""
 
-def attempt_registered(step: StepBuilder, given: AttemptRegistered) -> None:
-    """Make the task an attempt, unless its subtask has finished or a newer task has come before (clauses B4, B7)."""
-    state = step.state
-    known = state.subtasks.get(given.subtask)
+
+def attempt_registered(step: StepBuilder, registration: AttemptRegistered) -> None:
+    """Make the task an attempt, unless its subtask has finished or a newer task registered (B4: newer attempt wins)."""
+    state, task = step.state, registration.message
+    known = state.subtasks.get(task.subtask)
     if known is None:
         step.effects.append(
             RefuseAttempt(
-                connection_id=given.connection_id,
-                reason=f"there is no subtask {given.subtask} of {state.parallelism}",
+                connection_id=registration.connection_id,
+                reason=f"there is no subtask {task.subtask} of {state.parallelism}",
             )
         )
         return
     if known.completion is not None:
         step.effects.append(
             AnswerFinished(
-                connection_id=given.connection_id,
+                connection_id=registration.connection_id,
                 attempt_number=known.completion.attempt_number,
             )
         )
         return
-    task = (state.epoch, given.stage_run, given.task_attempt_id)
-    if not given.is_current_run or state.phase is not Phase.RUNNING:
+    place = (state.epoch, task.stage_run, task.task_attempt_id)
+    if not registration.is_current_run or state.phase is not Phase.RUNNING:
         _refuse_task(
-            step, given, f"stage run {given.stage_run} is over, and the job is {state.phase.value}"
+            step,
+            registration,
+            f"stage run {task.stage_run} is over, and the job is {state.phase.value}",
         )
         return
-    if task <= known.newest_task:
+    if place <= known.newest_task:
         reason = (
-            f"task {given.task_attempt_id} of stage run {given.stage_run} is not newer than task "
+            f"task {task.task_attempt_id} of stage run {task.stage_run} is not newer than task "
             f"{known.newest_task[2]} of stage run {known.newest_task[1]}, which has been an attempt"
         )
-        _refuse_task(step, given, reason)
+        _refuse_task(step, registration, reason)
         return
     if known.attempt is not None:
-        reason = f"fenced by the newer task {given.task_attempt_id}"
+        reason = f"fenced by the newer task {task.task_attempt_id}"
         fail_attempt(
             step,
             AttemptLost(
-                subtask=given.subtask,
+                subtask=task.subtask,
                 attempt_number=known.attempt.attempt_number,
                 reason=reason,
             ),
         )
         if step.state.phase is not Phase.RUNNING:
-            step.effects.append(RefuseAttempt(connection_id=given.connection_id, reason=reason))
+            step.effects.append(
+                RefuseAttempt(connection_id=registration.connection_id, reason=reason)
+            )
             return
-    _start_attempt(step, given)
+    _start_attempt(step, registration)
 
 
-def _refuse_task(step: StepBuilder, given: AttemptRegistered, reason: str) -> None:
-    newest = step.state.subtasks[given.subtask].next_attempt_number - 1
-    refuse(step, "registration", given.subtask, max(newest, 0), reason)
-    step.effects.append(RefuseAttempt(connection_id=given.connection_id, reason=reason))
+def _refuse_task(step: StepBuilder, registration: AttemptRegistered, reason: str) -> None:
+    subtask = registration.message.subtask
+    newest = step.state.subtasks[subtask].next_attempt_number - 1
+    refuse(step, "registration", subtask, max(newest, 0), reason)
+    step.effects.append(RefuseAttempt(connection_id=registration.connection_id, reason=reason))
 
 
-def _start_attempt(step: StepBuilder, given: AttemptRegistered) -> None:
-    known = step.state.subtasks[given.subtask]
+def _start_attempt(step: StepBuilder, registration: AttemptRegistered) -> None:
+    task = registration.message
+    known = step.state.subtasks[task.subtask]
     attempt_number = known.next_attempt_number
     step.add(
         Kind.ATTEMPT_STARTED,
-        subtask=given.subtask,
+        subtask=task.subtask,
         attempt_number=attempt_number,
         checkpoint_id=known.restore_from,
         attributes={
-            "stage_run": str(given.stage_run),
-            "spark_task_attempt_id": str(given.task_attempt_id),
-            "spark_attempt_number": str(given.spark_attempt_number),
-            "host": given.host,
-            "pid": str(given.pid),
+            "stage_run": str(task.stage_run),
+            "spark_task_attempt_id": str(task.task_attempt_id),
+            "spark_attempt_number": str(task.spark_attempt_number),
+            "host": task.host[:_HOST_CHARS_MAX],
+            "pid": str(task.pid),
         },
     )
     step.effects.append(
         AcceptAttempt(
-            connection_id=given.connection_id,
-            subtask=given.subtask,
+            connection_id=registration.connection_id,
+            subtask=task.subtask,
             attempt_number=attempt_number,
             epoch=step.state.epoch,
             restored_checkpoint=known.restore_from,
-            states=states_of(step.state, given.subtask),
-            skipped_splits=skipped_in_reader(step.state, given.subtask),
+            states=states_of(step.state, task.subtask),
+            skipped_splits=skipped_in_reader(step.state, task.subtask),
         )
     )
     step.call_all(
         lambda operator_id: CallAttemptReady(
-            operator_id=operator_id, subtask=given.subtask, attempt_number=attempt_number
+            operator_id=operator_id, subtask=task.subtask, attempt_number=attempt_number
         )
     )
 
 
 def lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
-    """Fail an attempt for what it has sent: that one alone (clause D2)."""
+    """Fail one attempt, and no other, because of a message that it has sent (D2: refusals fail alone)."""
     fail_attempt(step, AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=reason))
 
 
 def is_lost_by_committables(
     step: StepBuilder, subtask: int, attempt_number: int, committables: Sequence[Committable]
 ) -> bool:
-    """Fail the job if an operator hands over committables and has no coordinator to commit them (clause H4).
+    """Fail the job if an operator hands over committables and has no coordinator (H4: committers need sinks).
 
-    The same operator would hand them over again, so that there is no restart.
+    There is no restart, because the operator would hand them over again.
     """
     operators = step.config.operators
     stray = next(
-        (one.operator_id for one in committables if one.operator_id not in operators), None
+        (
+            committable.operator_id
+            for committable in committables
+            if committable.operator_id not in operators
+        ),
+        None,
     )
     if stray is None:
         return False
-    count = sum(1 for one in committables if one.operator_id == stray)
+    count = sum(1 for committable in committables if committable.operator_id == stray)
     reason = (
         f"operator {stray!r} handed over {count} committables and has no coordinator, so that "
         "nothing would commit them: give its OperatorSpec a coordinator with a sink"
@@ -174,51 +189,49 @@ def is_lost_by_committables(
     fail_attempt(step, lost)
     return True
 
-    # Pending checkpoints go on in a turn of their own: a coordinator that cannot do without what has failed here may
-    # fail the job in this one, and then no checkpoint may hold the subtask as finished.
 
-
-def attempt_lost(step: StepBuilder, given: AttemptLost) -> None:
-    """An attempt is over: a local failover; unless it was over already."""
+def attempt_lost(step: StepBuilder, loss: AttemptLost) -> None:
+    """Fail over locally because an attempt is over; a repeated report of its end changes nothing."""
     state = step.state
-    if state.attempt(given.subtask, given.attempt_number) is None:
+    if state.attempt(loss.subtask, loss.attempt_number) is None:
         return
     if state.phase is not Phase.RUNNING:
-        reason = f"the job is {state.phase.value}; {given.reason}"
-        refuse(step, "failure", given.subtask, given.attempt_number, reason)
+        reason = f"the job is {state.phase.value}; {loss.reason}"
+        refuse(step, "failure", loss.subtask, loss.attempt_number, reason)
         return
-    fail_attempt(step, given, is_counted=not given.is_with_another)
+    fail_attempt(step, loss)
 
 
-def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = True) -> None:
-    """The one turn of a local failover (clauses B2, C7, C9, E1): the end, the failed events, the aborts, the reset."""
+def fail_attempt(step: StepBuilder, loss: AttemptLost, *, is_counted: bool = True) -> None:
+    """Record a local failover in one turn: failed events, end, aborted checkpoints, reset (E1: local failovers)."""
     state = step.state
-    attempt = state.attempt(given.subtask, given.attempt_number)
+    attempt = state.attempt(loss.subtask, loss.attempt_number)
     assert attempt is not None, "a live attempt fails"
-    is_used_up = is_counted and is_exhausted(step.config, state, step.clock_us)
-    lost_up, lost_down = _lost(state, attempt)
-    attributes = _at_what(state, given)
+    is_new = is_counted and not is_of_one_cause(state, attempt, step.clock_us)
+    is_used_up = is_new and is_exhausted(step.config, state, step.clock_us)
+    lost_up, lost_down = _lost_events(state, attempt)
+    attributes = _place_of_failure(state, loss)
     attributes = (
-        attributes | job_end.final_of(given.final) if given.final else marked(state, attributes)
+        attributes | job_end.final_of(loss.final) if loss.final else marked(state, attributes)
     )
-    if given.is_with_another:
+    if loss.is_with_another:
         attributes["with_another"] = "true"
-    reason = with_poison(state.job_id, given.reason, attributes)
-    fail_events(step, given.subtask, given.reason)
+    reason = with_poison(state.job_id, loss.reason, attributes)
+    fail_events(step, loss.subtask, loss.reason)
     step.add(
         Kind.ATTEMPT_FAILED,
         operator_id=None,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
+        subtask=loss.subtask,
+        attempt_number=loss.attempt_number,
         reason=reason,
         attributes=attributes,
     )
     step.effects.append(
         FenceAttempt(
             driver_id=attempt.driver_id,
-            subtask=given.subtask,
-            attempt_number=given.attempt_number,
-            reason=given.reason,
+            subtask=loss.subtask,
+            attempt_number=loss.attempt_number,
+            reason=loss.reason,
             is_finished=False,
         )
     )
@@ -227,40 +240,40 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
             KillTask(
                 stage_run=attempt.stage_run,
                 task_attempt_id=attempt.task_attempt_id,
-                reason=given.reason,
+                reason=loss.reason,
             )
         )
-    if is_used_up or given.final:
-        job_end.fail_job(step, reason, where=_where(given), final=given.final)
+    if is_used_up or loss.final:
+        job_end.fail_job(step, reason, where=_attempt_and_split(loss), final=loss.final)
         return
     if attempt.has_forgotten:
         fail_without_events(step, attempt, reason)
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(
-            step, checkpoint_id, f"attempt {given.attempt_number} of subtask {given.subtask} failed"
+            step, checkpoint_id, f"attempt {loss.attempt_number} of subtask {loss.subtask} failed"
         )
     last = step.state.last_checkpoint
     step.add(
         Kind.SUBTASK_RESET,
-        subtask=given.subtask,
+        subtask=loss.subtask,
         checkpoint_id=last,
-        attributes={"counted": "true" if is_counted else "false"},
+        attributes={"counted": "true" if is_new else "false"},
     )
-    if is_counted or given.is_with_another:
+    if is_counted:
         delay_s = local_backoff_s(step.config, step.state, step.clock_us)
-        step.effects.append(DelayNextAttempt(subtask=given.subtask, delay_s=delay_s))
-    _tell_of_failure(step, given, reason, lost_up, lost_down)
+        step.effects.append(DelayNextAttempt(subtask=loss.subtask, delay_s=delay_s))
+    _call_attempt_failed(step, loss, reason, lost_up, lost_down)
 
 
-def _where(given: AttemptLost) -> str:
-    split = "" if given.split_id is None else f", which read split {given.split_id!r}"
-    return f"attempt {given.attempt_number} of subtask {given.subtask}{split}"
+def _attempt_and_split(loss: AttemptLost) -> str:
+    split = "" if loss.split_id is None else f", which read split {loss.split_id!r}"
+    return f"attempt {loss.attempt_number} of subtask {loss.subtask}{split}"
 
 
-def _tell_of_failure(
+def _call_attempt_failed(
     step: StepBuilder,
-    given: AttemptLost,
+    loss: AttemptLost,
     reason: str,
     lost_up: tuple[UpEvent, ...],
     lost_down: tuple[DownEvent, ...],
@@ -268,15 +281,15 @@ def _tell_of_failure(
     step.call_all(
         lambda operator_id: CallAttemptFailed(
             operator_id=operator_id,
-            subtask=given.subtask,
-            attempt_number=given.attempt_number,
+            subtask=loss.subtask,
+            attempt_number=loss.attempt_number,
             reason=reason,
         )
     )
-    _tell_of_reset(step, given.subtask, lost_up, lost_down)
+    _call_subtask_reset(step, loss.subtask, lost_up, lost_down)
 
 
-def _tell_of_reset(
+def _call_subtask_reset(
     step: StepBuilder,
     subtask: int,
     lost_up: tuple[UpEvent, ...] = (),
@@ -288,38 +301,41 @@ def _tell_of_reset(
             operator_id=operator_id,
             subtask=subtask,
             checkpoint_id=last,
-            lost_up=tuple(one for one in lost_up if one.operator_id == operator_id),
-            lost_down=tuple(one for one in lost_down if one.operator_id == operator_id),
+            lost_up=tuple(event for event in lost_up if event.operator_id == operator_id),
+            lost_down=tuple(event for event in lost_down if event.operator_id == operator_id),
         )
     )
 
 
-def _at_what(state: JobState, given: AttemptLost) -> dict[str, str]:
-    """The split and the event at which an attempt failed; an event sent again has another id, not another content."""
+def _place_of_failure(state: JobState, loss: AttemptLost) -> dict[str, str]:
+    """Attributes with the split and the event at which an attempt failed.
+
+    The event by its content too: a repeated event has a new id and the same content.
+    """
     attributes = {}
-    if given.split_id is not None:
-        attributes["split_id"] = given.split_id
-    if given.event_id is not None:
-        attributes["event_id"] = str(given.event_id)
-        gateway = state.gateways.get((given.operator_id or "", given.subtask))
-        event = None if gateway is None else gateway.unacked.get(given.event_id)
+    if loss.split_id is not None:
+        attributes["split_id"] = loss.split_id
+    if loss.event_id is not None:
+        attributes["event_id"] = str(loss.event_id)
+        gateway = state.gateways.get((loss.operator_id or "", loss.subtask))
+        event = None if gateway is None else gateway.unacked.get(loss.event_id)
         if event is not None:
             attributes.update(attributes_of_event(event))
     return attributes
 
 
-def _lost(
+def _lost_events(
     state: JobState, attempt: AttemptState
 ) -> tuple[tuple[UpEvent, ...], tuple[DownEvent, ...]]:
-    """What a failover to the last completed checkpoint loses (clause D5)."""
+    """Events up and down, in send order, that a failover to the last completed checkpoint loses (D5: lost events)."""
     last = state.last_checkpoint
     up = tuple(event for _, event in sorted_items(attempt.received) if event.last_barrier >= last)
-    # What was sent before its cut was forgotten when it completed.
+    # Events sent before the checkpoint's cut were forgotten when it completed.
     return up, tuple(event for _, event in sorted_items(attempt.sent))
 
 
 def stale_attempt(step: StepBuilder, subtask: int) -> None:
-    """At a resume: what the dead driver had is a local failover."""
+    """Fail over locally a subtask of the former driver, at a resume."""
     attempt = step.state.subtasks[subtask].attempt
     if attempt is None:
         step.add(
@@ -328,7 +344,7 @@ def stale_attempt(step: StepBuilder, subtask: int) -> None:
             checkpoint_id=step.state.last_checkpoint,
             attributes={"counted": "false"},
         )
-        _tell_of_reset(step, subtask)
+        _call_subtask_reset(step, subtask)
         return
     fail_attempt(
         step,
@@ -342,9 +358,9 @@ def stale_attempt(step: StepBuilder, subtask: int) -> None:
 
 
 def fail_without_events(step: StepBuilder, attempt: AttemptState, reason: str) -> None:
-    """Fail globally in place of a local failover: nobody can say any more which events it loses (clause D5)."""
+    """Fail globally instead of locally: the list of the lost events is no longer known (D5: lost events are listed)."""
     last = step.state.last_checkpoint
-    step.calls.clear()  # as at every global failover, the old objects hear nothing more but `close`
+    step.calls.clear()  # as at every global failover, the old objects are called only to `close`
     global_failover.fail_globally(
         step,
         FailGlobally(

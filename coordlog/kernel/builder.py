@@ -1,4 +1,4 @@
-"""Builds one step: places each record as the log will have it, and moves the state on with it."""
+"""Builds one step: gives each record its place in the log, and applies it to the state."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["KernelConfig", "StepBuilder", "limits_of", "with_limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:
-    """What the kernel decides by. The same for a whole epoch."""
+    """Settings of the kernel's decisions. The same for a whole epoch."""
 
     projection: JobProjection
     operators: tuple[str, ...]
-    """The operators that have coordinators, in the order of the chain."""
+    """Operators that have coordinators, in the order of the chain."""
     is_batch: bool
     keeps_finished_splits: bool
-    """Batch, and no operator of the chain keeps state across splits (clause L4)."""
+    """Whether finished splits stay finished: in batch if no operator keeps state across splits (L4: batch failover)."""
     cluster_id: str = ""
     topic_id: str = ""
     is_overlap_allowed: bool = False
@@ -71,15 +71,15 @@ _PREFIX: Final = "limit."
 
 
 def limits_of(config: KernelConfig) -> dict[str, str]:
-    """What an epoch decides by, as attributes of its `EPOCH_STARTED`: a replay decides by the same (clause K7)."""
+    """The limits as attributes of `EPOCH_STARTED`, so that a replay uses the same limits (K7: code can be replayed)."""
     return {_PREFIX + name: str(getattr(config, name)) for name in _LIMITS}
 
 
 def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelConfig:
-    """The config with the limits that an epoch has recorded; one that it has not recorded stays.
+    """The config with the limits that an epoch has recorded; a limit that it has not recorded stays.
 
     Raises:
-        ValueError: What is recorded is no number.
+        ValueError: A recorded limit is no number.
     """
 
     def count(name: str, otherwise: int) -> int:
@@ -104,7 +104,7 @@ def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelCo
 
 
 _BLANK: Final = Record(epoch=0, driver_id="", sequence=0, kind=Kind.FACT, timestamp_us=0, job_id="")
-"""What a record is made from: its own constructor takes the fields one by one, at twice the cost."""
+"""Template of every record: the constructor, which sets each field, takes twice the time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class StepBuilder:
         reason: str | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> Record:
-        """Append a record: its type before its first use, then itself; the state moves on. Returns it as placed."""
+        """Append a record, after its type's registration on first use, and apply it. Returns it as placed."""
         if value is not None:
             declared = payload_type_of(value)
             payload_type, payload = declared.key, declared.encode(value)
@@ -168,7 +168,7 @@ class StepBuilder:
         )
 
     def _timed(self, kind: Kind, attributes: Mapping[str, str]) -> Mapping[str, str]:
-        """With the clock's reading, if the restart policy counts the record and records' times stand still."""
+        """Attributes, with the clock's reading if the record is a counted failure and its time is not that reading."""
         if self.clock_us == self.now_us or kind not in FAILURES:
             return attributes
         return {**attributes, CLOCK_US: str(self.clock_us)}

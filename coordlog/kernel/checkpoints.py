@@ -23,7 +23,7 @@ from coordlog.kernel.outputs import (
     TellAttempt,
 )
 from coordlog.limits import RECORD_BYTES_MAX
-from coordlog.projections.job.branches import kept_numbers
+from coordlog.projections.job.branches import savepoint_numbers
 from coordlog.projections.job.checkpoint_digest import digest_of_checkpoint, fingerprints_of
 from coordlog.projections.job.checkpoints import (
     REFUSED_CONNECTIONS,
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def can_trigger(state: JobState, *, is_overlap_allowed: bool) -> bool:
-    """Whether a checkpoint may start now (clause F8)."""
+    """Whether a checkpoint may start now (F8: when checkpoints start)."""
     return (
         state.phase is Phase.RUNNING
         and not state.is_batch
@@ -75,8 +75,8 @@ def can_trigger(state: JobState, *, is_overlap_allowed: bool) -> bool:
     )
 
 
-def checkpoint_due(step: StepBuilder, given: CheckpointDue) -> None:
-    """Trigger a checkpoint, if one may start: coordinators first, all of them (clause F1)."""
+def checkpoint_due(step: StepBuilder, due: CheckpointDue) -> None:
+    """Trigger a checkpoint if it may start; no barrier is sent before all cuts (F1: coordinators first)."""
     state = step.state
     if not can_trigger(state, is_overlap_allowed=step.config.is_overlap_allowed):
         return
@@ -94,9 +94,7 @@ def checkpoint_due(step: StepBuilder, given: CheckpointDue) -> None:
         checkpoint_id=checkpoint_id,
         value=CheckpointTriggered(attempts=live, finished_subtasks=finished),
         attributes=(
-            {REFUSED_CONNECTIONS: str(given.refused_connections)}
-            if given.refused_connections
-            else {}
+            {REFUSED_CONNECTIONS: str(due.refused_connections)} if due.refused_connections else {}
         ),
     )
     step.effects.append(StartCheckpointTimer(checkpoint_id=checkpoint_id))
@@ -106,44 +104,46 @@ def checkpoint_due(step: StepBuilder, given: CheckpointDue) -> None:
     advance(step)
 
 
-def complete_checkpoint(step: StepBuilder, given: CompleteCheckpoint) -> None:
-    """A coordinator's cut, here (clause F2); after the abort it closes nothing (F6)."""
-    pending = step.state.pending.get(given.checkpoint_id)
-    if pending is None or given.operator_id in pending.cuts:
+def complete_checkpoint(step: StepBuilder, action: CompleteCheckpoint) -> None:
+    """Record a coordinator's cut at this place of the log; after an abort it has no effect (F6: late results)."""
+    pending = step.state.pending.get(action.checkpoint_id)
+    if pending is None or action.operator_id in pending.cuts:
         return
-    if given.operator_id not in step.config.operators:
-        return  # cuts are counted: one of nobody would stand for another's (clause F9)
-    for older, one in sorted_items(step.state.pending):
-        # Barriers keep the order of their checkpoints, so that cuts must too (clause F10).
-        if older < given.checkpoint_id and given.operator_id not in one.cuts:
+    if action.operator_id not in step.config.operators:
+        return  # cuts are counted: that of an unknown operator would replace a missing one (F9: complete sets)
+    for older, checkpoint in sorted_items(step.state.pending):
+        # Barriers keep the order of their checkpoints, so cuts must keep it too (F10: overlapping checkpoints).
+        if older < action.checkpoint_id and action.operator_id not in checkpoint.cuts:
             abort(
                 step,
                 older,
-                f"operator {given.operator_id!r} completed its part of checkpoint "
-                f"{given.checkpoint_id} first",
+                f"operator {action.operator_id!r} completed its part of checkpoint "
+                f"{action.checkpoint_id} first",
             )
     step.add(
         Kind.COORDINATOR_CHECKPOINTED,
-        operator_id=given.operator_id,
-        checkpoint_id=given.checkpoint_id,
-        payload=given.state,
-        attributes={"state": "folded" if given.state is None else "bytes"},
+        operator_id=action.operator_id,
+        checkpoint_id=action.checkpoint_id,
+        payload=action.state,
+        attributes={"state": "folded" if action.state is None else "bytes"},
     )
     advance(step)
 
 
-def fail_checkpoint(step: StepBuilder, given: FailCheckpoint) -> None:
-    """A coordinator cannot give its part: the checkpoint is aborted, the job goes on (clause F5)."""
-    if given.checkpoint_id in step.state.pending:
-        abort(step, given.checkpoint_id, f"operator {given.operator_id!r}: {given.reason}")
+def fail_checkpoint(step: StepBuilder, action: FailCheckpoint) -> None:
+    """Abort a checkpoint because a coordinator failed its part; the job goes on (F5: failed results)."""
+    if action.checkpoint_id in step.state.pending:
+        abort(step, action.checkpoint_id, f"operator {action.operator_id!r}: {action.reason}")
 
 
 def advance(step: StepBuilder) -> None:
-    """Inject and complete what is ready, oldest first. Costs nothing where no checkpoint is pending."""
+    """Inject and complete the checkpoints that are ready, oldest first. Returns at once if none is pending."""
     if not step.state.pending:
         return
     for checkpoint_id in sorted(step.state.pending):
-        pending = step.state.pending[checkpoint_id]  # completing one takes away older ones only
+        pending = step.state.pending[
+            checkpoint_id
+        ]  # a completed checkpoint removes older ones only
         if not pending.is_injected and _is_cut(step.state, pending):
             _inject(step, pending)
             pending = step.state.pending[checkpoint_id]
@@ -152,10 +152,12 @@ def advance(step: StepBuilder) -> None:
 
 
 def can_advance(state: JobState) -> bool:
-    """Whether `advance` would do something."""
+    """Whether `advance` would inject or complete a checkpoint."""
     return any(
-        len(one.acks) == len(one.attempts) if one.is_injected else _is_cut(state, one)
-        for one in state.pending.values()
+        len(pending.acks) == len(pending.attempts)
+        if pending.is_injected
+        else _is_cut(state, pending)
+        for pending in state.pending.values()
     )
 
 
@@ -183,15 +185,15 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    kept = kept_numbers(step.state)
-    others = [one for one in sorted(step.state.completed) if one not in kept]
+    kept = savepoint_numbers(step.state)
+    others = [number for number in sorted(step.state.completed) if number not in kept]
     retained = [*others, checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     attributes = {}
     metadata = _metadata(step, pending, retained[0])
     key, encoded = refusals.encoded(metadata)
     if len(encoded) > RECORD_BYTES_MAX:
-        # The states stand in the records of the cuts and acks, where every fold takes them from.
+        # Every fold reads the states from the records of the cuts and acks.
         attributes["states"] = "in the records of its cuts and acks"
         key, encoded = refusals.encoded(_without_states(metadata))
     if len(encoded) > RECORD_BYTES_MAX:
@@ -217,7 +219,7 @@ def _metadata(
     step: StepBuilder, pending: PendingCheckpoint, oldest_retained: int
 ) -> CheckpointMetadata:
     state = step.state
-    completed = completed_from(state, pending, state.next_sequence)  # as the fold has it
+    completed = completed_from(state, pending, state.next_sequence)  # as the fold computes it
     subtasks = [
         SubtaskSnapshot(
             subtask=subtask,
@@ -259,7 +261,7 @@ def _metadata(
 
 
 def _without_states(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """The same, with the hash of the states and not the states."""
+    """The metadata with the hash of the states, but without the states."""
     return replace(
         metadata,
         coordinators=[replace(cut, state=None) for cut in metadata.coordinators],
@@ -277,7 +279,7 @@ def abort(
     is_timed_out: bool = False,
     is_told: bool = True,
 ) -> None:
-    """Abort one checkpoint: what it alone held leaves, and its coordinators are told (clauses E4, G3, H2)."""
+    """Abort a checkpoint: deliver events that it alone held, and notify its coordinators (G3, H2: aborts)."""
     before = dict(step.state.gateways.items())
     attributes = {}
     if is_subsumed:
@@ -306,15 +308,15 @@ def abort(
     _tell_attempts(step, checkpoint_id, is_completed=False)
 
 
-def checkpoint_released(step: StepBuilder, given: CheckpointReleased) -> None:
-    """Tell the coordinators, in a turn of their own (clause H1)."""
-    if step.state.owed_complete != given.checkpoint_id or step.state.phase is not Phase.RUNNING:
+def checkpoint_released(step: StepBuilder, release: CheckpointReleased) -> None:
+    """Notify the coordinators of a checkpoint that is in the log, in a separate turn (H1: notify after release)."""
+    if step.state.owed_complete != release.checkpoint_id or step.state.phase is not Phase.RUNNING:
         return
-    tell_complete(step, given.checkpoint_id)
+    tell_complete(step, release.checkpoint_id)
 
 
 def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
-    """`COORDINATOR_NOTIFIED` for each, and the calls."""
+    """Record `COORDINATOR_NOTIFIED` for each coordinator, and call it."""
     for operator_id in step.config.operators:
         step.add(
             Kind.COORDINATOR_NOTIFIED,
@@ -345,21 +347,21 @@ def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool)
 
 
 def gateways_of(state: JobState, subtask: int) -> dict[tuple[str, int], GatewayState]:
-    """The gateways of a subtask, by operator and subtask."""
+    """The gateways of a subtask, by operator id and subtask."""
     keys = [(operator_id, subtask) for operator_id in state.operators]
     return {key: state.gateways[key] for key in keys if key in state.gateways}
 
 
 def deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewayState]) -> None:
-    """Deliver what nothing holds any more, in send order (clause G2)."""
+    """Deliver the events that were held in `before` and no longer are, in send order (G2: order of held events)."""
     released: list[HeldEvent] = []
     for key in sorted(before):
         old, new = before[key], step.state.gateways[key]
         if new is not old:
-            still = {one.event.event_id for one in new.held}
-            released.extend(one for one in old.held if one.event.event_id not in still)
-    released.sort(key=lambda one: one.event.sequence)
-    step.effects.extend(DeliverEvent(event=one.event) for one in released)
+            still_held = {held.event.event_id for held in new.held}
+            released.extend(held for held in old.held if held.event.event_id not in still_held)
+    released.sort(key=lambda held: held.event.sequence)
+    step.effects.extend(DeliverEvent(event=held.event) for held in released)
 
 
 def last_is_final(state: JobState) -> bool:

@@ -1,7 +1,7 @@
-"""Decisions about commits: which intent its sink settles, when, and what becomes of one that it cannot (clause H3).
+"""Decisions about commits: order of settling, retries and failures (H3: settle in order).
 
-The intents of one operator are settled in the order of their checkpoints: a later one waits for the outcome of the
-earlier, so that what stands outside last is what was committed last. Those of one checkpoint are settled side by side.
+The intents of one operator are settled in the order of their checkpoints: an intent waits for the outcomes of earlier
+checkpoints, so that the last commit is the last change outside. Intents of one checkpoint are settled in parallel.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["commit_settled", "conclude", "give_commit", "settle_open", "to_settl
 
 
 def to_settle(state: JobState) -> list[Settle]:
-    """The open intents that wait for no other: of each operator those before one of another checkpoint."""
-    found = []
+    """The open intents that wait for no other: for each operator, those of its earliest checkpoint."""
+    settles = []
     first: dict[str, int] = {}
     waiting: set[str] = set()
     for intent in sorted_values(state.intents):  # by sequence
@@ -28,28 +28,28 @@ def to_settle(state: JobState) -> list[Settle]:
         if first.setdefault(operator_id, intent.checkpoint_id) != intent.checkpoint_id:
             waiting.add(operator_id)
         if operator_id not in waiting:
-            found.append(_settle(intent))
-    return found
+            settles.append(_settle(intent))
+    return settles
 
 
 def settle_open(step: StepBuilder) -> None:
-    """An intent in the log is carried out, never dropped (clause E6)."""
+    """Settle open intents: an intent in the log is never dropped (E6: intents are settled)."""
     step.effects += to_settle(step.state)
 
 
 def conclude(step: StepBuilder) -> None:
-    """The first turn of a driver that finds a batch job with all subtasks completed (clause I3).
+    """The first turn of a driver if all subtasks of a batch job have completed (I3: batch commit).
 
-    The coordinators that have committables left are made anew and notified again; there is no reset.
+    New coordinators of operators with uncommitted committables are notified again; there is no reset.
     """
     if step.state.is_end_committed and job_end.is_given_up(step):
-        return  # the start after that goes on here, and counts afresh
-    left, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
-    if left or counted:
+        return  # the next start goes on here, with a new count
+    operator_ids, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
+    if operator_ids or counted:
         step.add(Kind.COORDINATORS_STARTED, attributes={"restore": CONCLUDE, **counted})
-    for operator_id in left:
+    for operator_id in operator_ids:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
-    for operator_id in left:
+    for operator_id in operator_ids:
         step.add(
             Kind.COORDINATOR_NOTIFIED,
             operator_id=operator_id,
@@ -60,52 +60,56 @@ def conclude(step: StepBuilder) -> None:
     settle_open(step)
 
 
-def give_commit(step: StepBuilder, given: GiveCommit) -> None:
-    """`COMMIT_INTENT`; settled after release, and after those of the operator's earlier checkpoints."""
+def give_commit(step: StepBuilder, action: GiveCommit) -> None:
+    """Record `COMMIT_INTENT`; it is settled once released, and after intents of the operator's earlier checkpoints."""
     record = step.add(
         Kind.COMMIT_INTENT,
-        operator_id=given.operator_id,
-        checkpoint_id=given.checkpoint_id,
-        payload_type=given.payload_type,
-        payload=given.payload,
-        attributes=None if given.covers is None else {COVERS: given.covers},
+        operator_id=action.operator_id,
+        checkpoint_id=action.checkpoint_id,
+        payload_type=action.payload_type,
+        payload=action.payload,
+        attributes=None if action.covers is None else {COVERS: action.covers},
     )
-    step.effects += [one for one in to_settle(step.state) if one.sequence == record.sequence]
+    step.effects += [
+        settle for settle in to_settle(step.state) if settle.sequence == record.sequence
+    ]
 
 
-def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
-    """`COMMIT_OUTCOME`; a sink that could not is tried again, within bounds."""
-    intent = step.state.intents.get(given.sequence)
+def commit_settled(step: StepBuilder, outcome: CommitSettled) -> None:
+    """Record `COMMIT_OUTCOME`; a failed commit is tried up to `settle_attempts_max` times."""
+    intent = step.state.intents.get(outcome.sequence)
     if intent is None:
         return
-    under_way = {one.sequence for one in to_settle(step.state)}
-    is_settled = given.error is None
+    in_progress = {settle.sequence for settle in to_settle(step.state)}
+    is_settled = outcome.error is None
     step.add(
         Kind.COMMIT_OUTCOME,
         operator_id=intent.operator_id,
         checkpoint_id=intent.checkpoint_id,
         cause=intent.sequence,
-        payload_type=given.payload_type,
-        payload=given.payload,
-        reason=given.error,
+        payload_type=outcome.payload_type,
+        payload=outcome.payload,
+        reason=outcome.error,
         attributes={
             "settled": "true" if is_settled else "false",
-            **job_end.final_of(given.final),
+            **job_end.final_of(outcome.final),
         },
     )
     if step.state.is_over:
         return
     if is_settled:
-        step.effects += [one for one in to_settle(step.state) if one.sequence not in under_way]
+        step.effects += [
+            settle for settle in to_settle(step.state) if settle.sequence not in in_progress
+        ]
         return
     tries = intent.failed_tries + 1
-    if given.final or tries >= step.config.settle_attempts_max:
+    if outcome.final or tries >= step.config.settle_attempts_max:
         times = "once" if tries == 1 else f"{tries} times"
         job_end.fail_job(
             step,
             f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
-            f"failed {times}: {given.error}",
-            final=given.final,
+            f"failed {times}: {outcome.error}",
+            final=outcome.final,
         )
         return
     delay_s = min(step.config.restart_backoff_s * 2**tries, step.config.restart_backoff_max_s)

@@ -33,38 +33,38 @@ __all__ = [
 ]
 
 
-def send_event(step: StepBuilder, given: SendEvent) -> int:
-    """Append an event down; deliver it now, or when nothing holds the gateway any more. Returns its id.
+def send_event(step: StepBuilder, action: SendEvent) -> int:
+    """Append an event to a subtask; deliver it now, or once no checkpoint closes the gateway. Returns its id.
 
-    An event to an attempt that is over is in the log as failed, in the same turn (clause B5).
+    An event to an attempt that is over is recorded as failed in the same turn (B5: events to dead attempts).
     """
-    attempt = step.state.attempt(given.subtask, given.attempt_number)
-    attributes = {} if attempt is None else remembering.make_room(step, given.payload)
+    attempt = step.state.attempt(action.subtask, action.attempt_number)
+    attributes = {} if attempt is None else remembering.make_room(step, action.payload)
     state = step.state
     event_id = state.next_event_id
-    gateway = state.gateways.get((given.operator_id, given.subtask))
-    if given.is_loss_tolerant:
+    gateway = state.gateways.get((action.operator_id, action.subtask))
+    if action.is_loss_tolerant:
         attributes["loss_tolerant"] = "true"
     if attempt is None:
-        reason = why_not_handled(state, given.subtask, given.attempt_number)
+        reason = why_not_handled(state, action.subtask, action.attempt_number)
         record = step.add(
             Kind.EVENT_FAILED,
-            operator_id=given.operator_id,
-            subtask=given.subtask,
-            attempt_number=given.attempt_number,
+            operator_id=action.operator_id,
+            subtask=action.subtask,
+            attempt_number=action.attempt_number,
             event_id=event_id,
-            payload_type=given.payload_type,
-            payload=given.payload,
+            payload_type=action.payload_type,
+            payload=action.payload,
             reason=reason,
             attributes={"never_sent": "true", **attributes},
         )
         assert record.event_id == event_id
         step.calls.append(
             CallFuture(
-                operator_id=given.operator_id,
+                operator_id=action.operator_id,
                 event_id=event_id,
-                subtask=given.subtask,
-                attempt_number=given.attempt_number,
+                subtask=action.subtask,
+                attempt_number=action.attempt_number,
                 reason=reason,
             )
         )
@@ -74,15 +74,15 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
         attributes["held_by"] = ",".join(map(str, holders))
     record = step.add(
         Kind.EVENT_TO_SUBTASK,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
+        operator_id=action.operator_id,
+        subtask=action.subtask,
+        attempt_number=action.attempt_number,
         event_id=event_id,
-        payload_type=given.payload_type,
-        payload=given.payload,
+        payload_type=action.payload_type,
+        payload=action.payload,
         attributes=attributes,
     )
-    sent = step.state.gateways[given.operator_id, given.subtask].unacked[event_id]
+    sent = step.state.gateways[action.operator_id, action.subtask].unacked[event_id]
     assert sent.sequence == record.sequence
     skip = skip_of_event(step.state, sent)
     if skip is not None:
@@ -93,7 +93,7 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
 
 
 def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> None:
-    """A skipped event counts as processed: one that failed would be sent again without end (clause J2)."""
+    """Record a skipped event as processed: a failed event would be sent again without end (J2: skip poison)."""
     step.add(
         Kind.EVENT_ACKED,
         operator_id=event.operator_id,
@@ -117,11 +117,11 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
 
 def is_held(gateway: GatewayState, event_id: int) -> bool:
     """Whether a pending checkpoint holds the event back."""
-    return event_id in {one.event.event_id for one in gateway.held}
+    return event_id in {held.event.event_id for held in gateway.held}
 
 
 def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
-    """What the subtask's attempt has not acked, in send order."""
+    """Events that the subtask's attempt has not acked, in send order."""
     events: list[DownEvent] = []
     for operator_id in (*state.operators, *state.former_operators):
         gateway: GatewayState | None = state.gateways.get((operator_id, subtask))
@@ -131,7 +131,7 @@ def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
 
 
 def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
-    """Fail all that is un-acked, held events included (clauses C7, G4); futures in send order (C9)."""
+    """Fail all events without an ack, held events included, with futures in send order (C7, C9, G4: dead attempts)."""
     for event in unacked_events(step.state, subtask):
         step.add(
             Kind.EVENT_FAILED,

@@ -1,4 +1,4 @@
-"""Decisions about failures of the whole job: global failures, rollback, resume, the end."""
+"""Decisions about a whole job: start, resume, rollback, global failures and checkpoint timeouts."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def start(step: StepBuilder) -> None:
 
 
 def reopen(step: StepBuilder) -> None:
-    """The first turn of a further opening of a job that has finished: what is committed stays."""
+    """The first turn of a driver that opens a finished job again. Its commits are not repeated."""
     step.add(Kind.COORDINATORS_STARTED, attributes={"restore": AGAIN})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
 
 def resume(step: StepBuilder) -> None:
-    """Go on from the folded state: a local failover of whatever the dead driver had."""
+    """Continue from the folded state. `stale_attempt` later fails each attempt of the former driver over, locally."""
     if is_given_up(step):
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
@@ -81,15 +81,18 @@ def resume(step: StepBuilder) -> None:
     commits.settle_open(step)
 
 
-def rollback(step: StepBuilder, given: Rollback) -> None:
-    """Back to a checkpoint: abort, end, reset; new coordinators are reset and started (clauses A2, E2, E4)."""
-    if not given.is_failover and is_given_up(step):
+def rollback(step: StepBuilder, reset: Rollback) -> None:
+    """Go back to a checkpoint (E2: global failovers).
+
+    Aborts pending checkpoints, ends all attempts, then creates, resets and starts new coordinators.
+    """
+    if not reset.is_failover and is_given_up(step):
         return
-    # A driver that died after a failure and before its reset has not counted it.
+    # A failure is counted by its reset. If the driver died between the two, this reset counts it.
     has_failed = step.state.resumed_phase is Phase.FAILING or step.state.is_former_dead
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "the job goes back to a checkpoint", is_told=False)
-    reason = "global failover" if given.is_failover else "its driver is gone"
+    reason = "global failover" if reset.is_failover else "its driver is gone"
     for subtask in sorted_values(step.state.subtasks):
         attempt = subtask.attempt
         if attempt is None:
@@ -102,7 +105,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
             reason=reason,
         )
         if step.state.is_another_jobs:
-            continue  # it may live, and what it has staged is for that job to clean
+            continue  # its own job may still run it, and alone cleans its staged files
         step.effects.append(
             FenceAttempt(
                 driver_id=attempt.driver_id,
@@ -112,25 +115,25 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
                 is_finished=False,
             )
         )
-    # The old objects hear nothing more but `close` (clause B2).
+    # Of the old coordinators only `close` is called from here on (B2: closed coordinators).
     step.calls.clear()
     attributes = {
-        "restore": "failover" if given.is_failover else "rollback",
-        "counted": "true" if given.is_failover or has_failed else "false",
+        "restore": "failover" if reset.is_failover else "rollback",
+        "counted": "true" if reset.is_failover or has_failed else "false",
     }
-    checkpoint = step.state.completed.get(given.checkpoint_id)
+    checkpoint = step.state.completed.get(reset.checkpoint_id)
     if checkpoint is not None and checkpoint.parallelism != step.state.parallelism:
-        # What is kept by subtask goes to others (clause E7).
+        # Splits and states move to other subtasks (E7: rescaling).
         attributes["parallelism_was"] = str(checkpoint.parallelism)
         attributes["parallelism"] = str(step.state.parallelism)
-    step.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=given.checkpoint_id, attributes=attributes)
+    step.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=reset.checkpoint_id, attributes=attributes)
     for operator_id in step.config.operators:
         step.calls += [
             CallCreate(operator_id=operator_id),
             CallReset(
                 operator_id=operator_id,
-                checkpoint_id=given.checkpoint_id,
-                state=coordinator_state(step.state, given.checkpoint_id, operator_id),
+                checkpoint_id=reset.checkpoint_id,
+                state=coordinator_state(step.state, reset.checkpoint_id, operator_id),
             ),
             CallStart(operator_id=operator_id),
         ]
@@ -138,7 +141,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
 
 
 def redeliver(step: StepBuilder) -> None:
-    """The next event of the cut's channel state is handled again, once, in log order (clause D3)."""
+    """Redeliver the next event that was in flight at the cut, in log order, each one once (D3: exactly once)."""
     event = step.state.owed_redeliveries[0]
     skip = skip_of_event(step.state, event)
     step.add(
@@ -157,98 +160,106 @@ def redeliver(step: StepBuilder) -> None:
 
 
 def tell_restored(step: StepBuilder) -> None:
-    """complete(n) once more, before any attempt is ready (clause E6)."""
-    assert step.state.owed_complete is not None, "the caller has looked"
+    """Notify the coordinators of the restored checkpoint again, before any attempt is ready (E6: restore order)."""
+    assert step.state.owed_complete is not None, "the caller has checked it"
     checkpoints.tell_complete(step, step.state.owed_complete)
 
 
-def record_fact(step: StepBuilder, given: RecordFact) -> None:
-    """A coordinator's own fact."""
+def record_fact(step: StepBuilder, action: RecordFact) -> None:
+    """Record a coordinator's own fact."""
     step.add(
         Kind.FACT,
-        operator_id=given.operator_id,
-        payload_type=given.payload_type,
-        payload=given.payload,
+        operator_id=action.operator_id,
+        payload_type=action.payload_type,
+        payload=action.payload,
     )
 
 
-def _is_heard(state: JobState, operator_id: str) -> bool:
-    """Whether an operator's coordinator is called: at a batch job's end only while it has committables to commit."""
+def _is_called(state: JobState, operator_id: str) -> bool:
+    """Whether an operator's coordinator is called now.
+
+    While a batch job ends, only coordinators with uncommitted committables are called.
+    """
     if state.phase is Phase.ENDING:
         return operator_id in uncommitted(state)
     return state.phase is Phase.RUNNING
 
 
-def work_done(step: StepBuilder, given: WorkDone) -> None:
-    """The result of a `call_async`, or a timer, as a `FACT`; for a closed coordinator it is recorded only (A6).
+def work_done(step: StepBuilder, work: WorkDone) -> None:
+    """Record the end of a `call_async` or timer as a `FACT`, and call its handler (A6: results are recorded).
 
-    Not behind the end of the job: no record there may address a stored payload, so that those of the driver may go.
+    The handler of a closed coordinator is not called. After the end of the job nothing is recorded, because the
+    payloads that the driver has stored may be deleted by then.
     """
     if step.state.is_over:
         return
     attributes = {
-        "turn": str(given.turn_sequence),
-        "call": str(given.call_number),
-        "generation": str(given.generation),
+        "turn": str(work.turn_sequence),
+        "call": str(work.call_number),
+        "generation": str(work.generation),
     }
-    is_closed = given.is_orphan or not _is_heard(step.state, given.operator_id)
-    reason = given.error
+    is_closed = work.is_orphan or not _is_called(step.state, work.operator_id)
+    reason = work.error
     if is_closed:
-        reason = f"its coordinator is closed{'' if given.error is None else ': ' + given.error}"
+        reason = f"its coordinator is closed{'' if work.error is None else ': ' + work.error}"
         attributes["closed"] = "true"
-    if given.payload_type is None:
+    if work.payload_type is None:
         step.add(
             Kind.FACT,
-            operator_id=given.operator_id,
+            operator_id=work.operator_id,
             reason=reason,
             attributes=attributes,
-            value=builtin.WorkDone(call_number=given.call_number, is_timer=given.is_timer),
+            value=builtin.WorkDone(call_number=work.call_number, is_timer=work.is_timer),
         )
     else:
         step.add(
             Kind.FACT,
-            operator_id=given.operator_id,
+            operator_id=work.operator_id,
             reason=reason,
             attributes=attributes,
-            payload_type=given.payload_type,
-            payload=given.payload,
+            payload_type=work.payload_type,
+            payload=work.payload,
         )
     if is_closed:
         return
     step.calls.append(
         CallHandler(
-            operator_id=given.operator_id,
-            generation=given.generation,
-            turn_sequence=given.turn_sequence,
-            call_number=given.call_number,
-            payload_type=given.payload_type,
-            payload=given.payload,
-            error=given.error,
+            operator_id=work.operator_id,
+            generation=work.generation,
+            turn_sequence=work.turn_sequence,
+            call_number=work.call_number,
+            payload_type=work.payload_type,
+            payload=work.payload,
+            error=work.error,
         )
     )
 
 
-def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
-    """Abort it, naming who was missing; after a stated number in a row the missing attempts fail (clause F12)."""
-    pending = step.state.pending.get(given.checkpoint_id)
+def checkpoint_timed_out(step: StepBuilder, timeout: CheckpointTimedOut) -> None:
+    """Abort a checkpoint that was not complete in time; the reason names its missing parts (F12: checkpoint timeouts).
+
+    After `timeouts_in_a_row_max` timeouts in a row, the attempts that it waited for fail.
+    """
+    pending = step.state.pending.get(timeout.checkpoint_id)
     if pending is None or step.state.phase is not Phase.RUNNING:
         return
     lacking = missing(step.state, pending, step.config.operators)
     late = late_attempts(step.state, pending)
-    reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
-    abort(step, given.checkpoint_id, reason, is_timed_out=True)
+    reason = f"not whole after {timeout.timeout_s:g} s; missing: {lacking}"
+    abort(step, timeout.checkpoint_id, reason, is_timed_out=True)
     if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:
         return
     timeouts = step.state.timeouts_in_a_row
-    for subtask, attempt_number in late:
+    for index, (subtask, attempt_number) in enumerate(late):
         if step.state.phase is not Phase.RUNNING:
-            return  # the one before was one failure too many
-        attempts.fail_attempt(
+            return  # the failure of the attempt before has used up the restart policy
+        attempts.attempt_lost(
             step,
             AttemptLost(
                 subtask=subtask,
                 attempt_number=attempt_number,
                 reason=f"{timeouts} checkpoints in a row timed out; the last, "
-                f"{given.checkpoint_id}, was missing {lacking}",
+                f"{timeout.checkpoint_id}, was missing {lacking}",
+                is_with_another=index > 0,  # one cause, for any number of late subtasks
             ),
         )

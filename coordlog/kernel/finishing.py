@@ -1,6 +1,6 @@
-"""Whether a job whose subtasks have all finished may end, and what is left if it may not (clauses I3 and L6).
+"""The end of a job whose subtasks have all finished: whether it may end, and if not, its open work (I3, L6: job end).
 
-One predicate for every mode and every way to go on: `left_of` lists what is left, `due` asks it for the next input.
+The same rule for every mode and every kind of start: `left_of` lists the open work, and `step.due` uses it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from coordlog.projections.splits.fold import SplitsState
 __all__ = ["NO_WORK", "Left", "end_of", "is_at_its_end", "last_given_up", "left_of"]
 
 NO_WORK: Final[Mapping[str, int]] = MappingProxyType({})
-"""No operator has an open call or timer. A request is never open between turns: its own turn answers it."""
+"""No operator has an open call or timer. A request is never open between turns: it is answered in its own turn."""
 
-_LEFT: Final = "a restart would leave the same"
+_NO_RESTART: Final = "a restart would leave the same"
 """Why a job that cannot finish is not restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a job must still do, or has lost, after its last subtask has finished."""
+    """Open or lost work of a job whose last subtask has finished."""
 
     unsettled: int
-    """Intents without an outcome."""
+    """Number of intents without an outcome."""
     committables: Mapping[str, int]
-    """Number of the committables that no intent covers, by operator, in the order of the chain."""
+    """Number of committables that no intent covers, by operator, in the order of the chain."""
     open_work: Mapping[str, int]
-    """Number of open calls and timers of these operators; those without any left out."""
+    """Number of open calls and timers of these operators, by operator; operators without any are left out."""
     splits: Mapping[str, int]
-    """Number of splits that wait, by source."""
+    """Number of waiting splits, by source."""
 
     @property
     def is_nothing(self) -> bool:
@@ -46,7 +46,7 @@ class Left:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an outcome, or a call or timer of an operator with committables, is to come."""
+        """Whether an outcome, or a call or timer of an operator with committables, is still to come."""
         return bool(self.unsettled or self.open_work)
 
     def __str__(self) -> str:
@@ -58,21 +58,21 @@ class Left:
                 f"{work or 'no'} open calls and timers"
             )
         parts += [
-            f"source {one!r} has {count} splits waiting" for one, count in self.splits.items()
+            f"source {source!r} has {count} splits waiting" for source, count in self.splits.items()
         ]
         advice = []
         if self.committables:
-            advice.append("have its coordinator commit them once told of the checkpoint")
+            advice.append("have its coordinator commit them once notified of the checkpoint")
         if self.splits:
             advice.append("read the splits, or skip them by name")
         return "; ".join(parts) + (f": {', and '.join(advice)}" if advice else "")
 
 
 def left_of(state: JobState, open_work: Mapping[str, int]) -> Left:
-    """What is left of a job whose subtasks have all finished.
+    """The open work of a job whose subtasks have all finished.
 
     Args:
-        state: The job's.
+        state: State of the job.
         open_work: Number of calls and timers in progress, by operator.
     """
     committables = uncommitted(state)
@@ -84,13 +84,17 @@ def left_of(state: JobState, open_work: Mapping[str, int]) -> Left:
     return Left(
         unsettled=len(state.intents),
         committables=committables,
-        open_work={one: open_work[one] for one in committables if open_work.get(one)},
+        open_work={
+            operator_id: open_work[operator_id]
+            for operator_id in committables
+            if open_work.get(operator_id)
+        },
         splits=splits,
     )
 
 
 def is_at_its_end(state: JobState) -> bool:
-    """Whether nothing but what `left_of` lists keeps the job from its end: no subtask, checkpoint or notification."""
+    """Whether no subtask, checkpoint or notification is open, but only work that `left_of` lists."""
     if state.phase is Phase.ENDING:
         return True
     return (
@@ -105,15 +109,15 @@ def is_at_its_end(state: JobState) -> bool:
 
 
 def end_of(state: JobState, open_work: Mapping[str, int]) -> FinishJob | None:
-    """The end of a job that is at its end: finished, failed by what is left, or None while that is awaited."""
+    """Input that ends a job at its end: finished, or failed by its open work; None if the work is still to come."""
     left = left_of(state, open_work)
     if left.is_nothing:
         return FinishJob()
-    return None if left.is_awaited else FinishJob(left=str(left), final=_LEFT)
+    return None if left.is_awaited else FinishJob(left=str(left), final=_NO_RESTART)
 
 
 def last_given_up(config: KernelConfig, state: JobState) -> FinishJob | None:
-    """The failure of a stream whose last checkpoint was aborted as often as the config allows (clause H5)."""
+    """Failure of a stream if its last checkpoint was aborted as often as allowed (H5: last checkpoint), else None."""
     is_last = state.phase is Phase.RUNNING and state.finished_count == state.parallelism
     if not is_last or state.is_batch or state.aborts_in_a_row < config.final_checkpoints_max:
         return None

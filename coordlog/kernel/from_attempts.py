@@ -1,20 +1,16 @@
-"""Messages of attempts: events, acks, finished splits, completions, acks of checkpoints."""
+"""Messages of registered attempts: one handler for each type."""
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
-from coordlog.kernel import attempts, checkpoints, refusals, remembering
-from coordlog.kernel.attempts import is_lost_by_committables, lose
+from coordlog.kernel import remembering
+from coordlog.kernel.attempts import attempt_lost, is_lost_by_committables, lose
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
 from coordlog.kernel.events import fail_events, is_held
-from coordlog.kernel.inputs import (
-    CheckpointAckArrived,
-    CompletionArrived,
-    EventAckArrived,
-    EventArrived,
-    SplitFinishedArrived,
-)
+from coordlog.kernel.inputs import AttemptLost, FromAttempt
 from coordlog.kernel.outputs import (
     CallComplete,
     CallEvent,
@@ -28,163 +24,205 @@ from coordlog.kernel.refusals import (
     refuse,
     refuse_and_fence,
     too_large,
+    why_not_handled,
 )
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.messages import (
+    AckCheckpoint,
+    AckEvent,
+    Complete,
+    Fail,
+    FinishSplit,
+    SendEvent,
+    SkipSplit,
+)
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.skips import skip_of_event
-from coordlog.projections.job.state import (
-    Phase,
-    UpEvent,
-)
+from coordlog.projections.job.state import Phase, UpEvent
+from coordlog.schemas.builtin_types import SplitSkipped
 from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
-__all__ = [
-    "checkpoint_ack_arrived",
-    "completion_arrived",
-    "event_ack_arrived",
-    "event_arrived",
-    "split_finished_arrived",
-]
+__all__ = ["message_arrived"]
 
 
-def event_arrived(step: StepBuilder, given: EventArrived) -> None:
+def message_arrived(step: StepBuilder, sender: FromAttempt) -> None:
+    """Hand a message to the handler of its type."""
+    message = sender.message
+    match message:
+        case SendEvent():
+            _event_sent(step, sender, message)
+        case AckEvent():
+            _event_acked(step, sender, message)
+        case AckCheckpoint():
+            _checkpoint_acked(step, sender, message)
+        case FinishSplit():
+            _split_finished(step, sender, message)
+        case SkipSplit():
+            _split_skipped(step, sender, message)
+        case Complete():
+            _completed(step, sender, message)
+        case Fail():
+            _call_raised(step, sender, message)
+        case _:
+            assert_never(message)
+
+
+def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> None:
     """Record an event, then have its coordinator handle it."""
-    if not is_handled(step.state, given.subtask, given.attempt_number):
-        refuse_and_fence(step, "event", given.subtask, given.attempt_number)
+    if not is_handled(step.state, sender.subtask, sender.attempt_number):
+        refuse_and_fence(step, "event", sender.subtask, sender.attempt_number)
         return
-    fault = _fault_of(step, given)
+    fault = _fault_of(step, message)
     if fault is not None:
-        lose(step, given.subtask, given.attempt_number, fault)
+        lose(step, sender.subtask, sender.attempt_number, fault)
         return
     event = UpEvent(
         sequence=step.state.next_sequence,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        event_id=given.event_id,
-        last_barrier=given.last_barrier,
-        payload_type=given.payload_type,
-        payload=given.payload,
+        operator_id=message.operator_id,
+        subtask=sender.subtask,
+        attempt_number=sender.attempt_number,
+        event_id=message.event_id,
+        last_barrier=message.last_barrier,
+        payload_type=message.payload_type,
+        payload=message.payload,
     )
     skip = skip_of_event(step.state, event)
     if skip is not None:
-        # Handled no more (clause J2): it is recorded, and changes nothing.
-        reason = f"event {given.payload_type} is skipped: {skip.reason}"
-        refuse(step, "event", given.subtask, given.attempt_number, reason)
+        # A skipped event is recorded and not handled (J2: skip poison).
+        reason = f"event {message.payload_type} is skipped: {skip.reason}"
+        refuse(step, "event", sender.subtask, sender.attempt_number, reason)
         return
-    attributes = remembering.make_room(step, given.payload)
+    attributes = remembering.make_room(step, message.payload)
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        event_id=given.event_id,
-        last_barrier=given.last_barrier,
-        payload_type=given.payload_type,
-        payload=given.payload,
+        operator_id=message.operator_id,
+        subtask=sender.subtask,
+        attempt_number=sender.attempt_number,
+        event_id=message.event_id,
+        last_barrier=message.last_barrier,
+        payload_type=message.payload_type,
+        payload=message.payload,
         attributes=attributes,
     )
-    # Its type may have been registered before it.
+    # The record of its type may have taken the sequence above.
     event = event._replace(sequence=required(record.sequence))
     step.calls.append(CallEvent(event=event, is_redelivery=False))
 
 
-def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:
-    """Why an event cannot be taken from its attempt; None where it can (clauses D2, K6)."""
+def _fault_of(step: StepBuilder, message: SendEvent) -> str | None:
+    """Reason to reject an event of an attempt, or None (D2, K6: refused events)."""
     types = step.config.projection.types
-    if given.operator_id not in step.config.operators or given.payload_type not in types:
+    if message.operator_id not in step.config.operators or message.payload_type not in types:
         return (
-            f"it sent an event of type {given.payload_type} to operator {given.operator_id!r}; "
+            f"it sent an event of type {message.payload_type} to operator {message.operator_id!r}; "
             "the job has no such type, or no coordinator there"
         )
-    size = len(given.payload)
+    size = len(message.payload)
     if size > PAYLOAD_BYTES_MAX:
-        return str(TooLargeError(f"an event {given.payload_type}", size, PAYLOAD_BYTES_MAX))
+        return str(TooLargeError(f"an event {message.payload_type}", size, PAYLOAD_BYTES_MAX))
     try:
-        types.decode(given.payload_type, given.payload)
+        types.decode(message.payload_type, message.payload)
     except (ValueError, PayloadLostError) as error:
-        return f"it sent a damaged event of type {given.payload_type}: {error}"
+        return f"it sent a damaged event of type {message.payload_type}: {error}"
     except PayloadStoreUnreachableError as error:
-        # It sends the event again when it is restarted, and the restart policy says how often (clause D2).
-        return f"it sent an event of type {given.payload_type} that cannot be read now: {error}"
+        # The restarted attempt sends the event again; the restart policy limits how often (D2: refusals fail alone).
+        return f"it sent an event of type {message.payload_type} that cannot be read now: {error}"
     return None
 
 
-def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
-    """Record an ack and resolve its future; a late, doubled or foreign one changes nothing (clause C6)."""
+def _event_acked(step: StepBuilder, sender: FromAttempt, message: AckEvent) -> None:
+    """Record an ack and resolve its future; a late, doubled or foreign one changes nothing (C6: foreign acks)."""
     event = None
-    if is_handled(step.state, given.subtask, given.attempt_number):
-        # A gateway goes with its attempt, so that one of a live attempt's subtask is its own.
-        gateway = step.state.gateways.get((given.operator_id, given.subtask))
-        if gateway is not None and not is_held(gateway, given.event_id):
-            event = gateway.unacked.get(given.event_id)
+    if is_handled(step.state, sender.subtask, sender.attempt_number):
+        # A gateway ends with its attempt, so the subtask's gateway belongs to the live attempt.
+        gateway = step.state.gateways.get((message.operator_id, sender.subtask))
+        if gateway is not None and not is_held(gateway, message.event_id):
+            event = gateway.unacked.get(message.event_id)
     if event is None:
         refuse(
             step,
             "event ack",
-            given.subtask,
-            given.attempt_number,
-            f"event {given.event_id} of operator {given.operator_id!r} is not waiting for an ack",
+            sender.subtask,
+            sender.attempt_number,
+            f"event {message.event_id} of operator {message.operator_id!r} is not waiting for an ack",
         )
         return
     step.add(
         Kind.EVENT_ACKED,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        event_id=given.event_id,
-        last_barrier=given.last_barrier,
+        operator_id=message.operator_id,
+        subtask=sender.subtask,
+        attempt_number=sender.attempt_number,
+        event_id=message.event_id,
+        last_barrier=message.last_barrier,
         cause=event.sequence,
     )
-    step.effects.append(StopAckTimer(event_id=given.event_id))
+    step.effects.append(StopAckTimer(event_id=message.event_id))
     step.calls.append(
         CallFuture(
-            operator_id=given.operator_id,
-            event_id=given.event_id,
-            subtask=given.subtask,
-            attempt_number=given.attempt_number,
+            operator_id=message.operator_id,
+            event_id=message.event_id,
+            subtask=sender.subtask,
+            attempt_number=sender.attempt_number,
             reason=None,
         )
     )
-    checkpoints.advance(step)
+    advance(step)
 
 
-def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> None:
-    """Record the end of a split; in a batch chain without state across splits it stays finished (clause L4)."""
-    if not is_handled(step.state, given.subtask, given.attempt_number):
-        refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
+def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit) -> None:
+    """Record the end of a split; a batch chain without state across splits keeps it finished (L4: batch failover)."""
+    if not is_handled(step.state, sender.subtask, sender.attempt_number):
+        refuse_and_fence(step, "split end", sender.subtask, sender.attempt_number)
         return
-    made = given.finished.committables
-    if is_lost_by_committables(step, given.subtask, given.attempt_number, made):
+    committables = message.finished.committables
+    if is_lost_by_committables(step, sender.subtask, sender.attempt_number, committables):
         return
-    key, data = encoded(given.finished)
+    key, data = encoded(message.finished)
     if len(data) > RECORD_BYTES_MAX:
-        reason = too_large(f"the end of split {given.finished.split_id!r}", data)
-        lose(step, given.subtask, given.attempt_number, reason)
+        reason = too_large(f"the end of split {message.finished.split_id!r}", data)
+        lose(step, sender.subtask, sender.attempt_number, reason)
         return
     kept = {"kept": str(step.config.keeps_finished_splits).lower()} if step.config.is_batch else {}
     step.add(
         Kind.SPLIT_FINISHED,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        last_barrier=given.last_barrier,
+        operator_id=message.operator_id,
+        subtask=sender.subtask,
+        attempt_number=sender.attempt_number,
+        last_barrier=message.last_barrier,
         payload_type=key,
         payload=data,
         attributes=kept,
     )
 
 
-def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
-    """Record that a subtask has finished; it counts as its barriers and acks (clause F8)."""
-    subtask, attempt_number = given.subtask, given.attempt_number
+def _split_skipped(step: StepBuilder, sender: FromAttempt, message: SkipSplit) -> None:
+    """Record that a reader has abandoned a split, with the number of its rows that stay."""
+    if not is_handled(step.state, sender.subtask, sender.attempt_number):
+        refuse_and_fence(step, "split skip", sender.subtask, sender.attempt_number)
+        return
+    skip = step.state.skipped_splits.get((message.operator_id, message.split_id))
+    step.add(
+        Kind.FACT,
+        operator_id=message.operator_id,
+        subtask=sender.subtask,
+        attempt_number=sender.attempt_number,
+        last_barrier=message.last_barrier,
+        # A reader that follows a skip in the log has no reason of its own: that of the skip counts.
+        reason=message.reason if skip is None else skip.reason,
+        value=SplitSkipped(split_id=message.split_id, rows=message.rows),
+    )
+
+
+def _completed(step: StepBuilder, sender: FromAttempt, message: Complete) -> None:
+    """Record that a subtask has finished; this replaces its barriers and acks (F8: completion acks)."""
+    subtask, attempt_number = sender.subtask, sender.attempt_number
     if not is_handled(step.state, subtask, attempt_number):
         refuse_and_fence(step, "completion", subtask, attempt_number)
         return
-    if is_lost_by_committables(step, subtask, attempt_number, given.snapshot.committables):
+    if is_lost_by_committables(step, subtask, attempt_number, message.snapshot.committables):
         return
-    key, data = encoded(given.snapshot)
+    key, data = encoded(message.snapshot)
     if len(data) > RECORD_BYTES_MAX:
         lose(step, subtask, attempt_number, too_large("its last snapshot", data))
         return
@@ -193,7 +231,7 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
         Kind.SUBTASK_COMPLETED,
         subtask=subtask,
         attempt_number=attempt_number,
-        last_barrier=given.last_barrier,
+        last_barrier=message.last_barrier,
         payload_type=key,
         payload=data,
     )
@@ -207,7 +245,7 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
         )
     )
     if step.state.phase is Phase.ENDING:
-        # Clause H1: told in this very turn, so that the intents stand in it too.
+        # Notified in this turn, so that the intents are in it too (H1: notify after completion).
         for operator_id in step.config.operators:
             step.add(
                 Kind.COORDINATOR_NOTIFIED,
@@ -218,45 +256,49 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
         step.call_all(
             lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE)
         )
-        return
+    # Pending checkpoints go on in the next turn: in this one a coordinator may fail the job because of the events that
+    # have failed here, and then no checkpoint may hold the subtask as finished.
 
 
-def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> None:
-    """An attempt has passed a barrier. One of an aborted checkpoint still hands over its committables (clause I4)."""
-    subtask, attempt_number = given.subtask, given.attempt_number
+def _checkpoint_acked(step: StepBuilder, sender: FromAttempt, message: AckCheckpoint) -> None:
+    """Record that an attempt has passed a barrier.
+
+    The ack of an aborted checkpoint still hands over its committables (I4: grants).
+    """
+    subtask, attempt_number = sender.subtask, sender.attempt_number
     state = step.state
     attempt = state.attempt(subtask, attempt_number)
     if attempt is None or state.phase not in HANDLED_IN:
-        reason = refusals.why_not_handled(state, subtask, attempt_number)
-        refusals.refuse(step, "checkpoint ack", subtask, attempt_number, reason)
+        reason = why_not_handled(state, subtask, attempt_number)
+        refuse(step, "checkpoint ack", subtask, attempt_number, reason)
         return
-    if not attempt.last_barrier < given.checkpoint_id < state.next_checkpoint_id:
-        refusals.refuse(
+    if not attempt.last_barrier < message.checkpoint_id < state.next_checkpoint_id:
+        refuse(
             step,
             "checkpoint ack",
             subtask,
             attempt_number,
-            f"checkpoint {given.checkpoint_id} is not above {attempt.last_barrier}, the last that "
+            f"checkpoint {message.checkpoint_id} is not above {attempt.last_barrier}, the last that "
             f"it passed, and below {state.next_checkpoint_id}, the next to be triggered",
         )
         return
-    pending = state.pending.get(given.checkpoint_id)
+    pending = state.pending.get(message.checkpoint_id)
     if pending is not None and not pending.is_injected:
-        refusals.refuse(
+        refuse(
             step,
             "checkpoint ack",
             subtask,
             attempt_number,
-            f"the barrier of checkpoint {given.checkpoint_id} has not been sent",
+            f"the barrier of checkpoint {message.checkpoint_id} has not been sent",
         )
         return
-    made = given.snapshot.committables
-    if attempts.is_lost_by_committables(step, subtask, attempt_number, made):
+    committables = message.snapshot.committables
+    if is_lost_by_committables(step, subtask, attempt_number, committables):
         return
-    key, encoded = refusals.encoded(given.snapshot)
-    if len(encoded) > RECORD_BYTES_MAX:
-        reason = refusals.too_large(f"its snapshot of checkpoint {given.checkpoint_id}", encoded)
-        attempts.lose(step, subtask, attempt_number, reason)
+    key, data = encoded(message.snapshot)
+    if len(data) > RECORD_BYTES_MAX:
+        reason = too_large(f"its snapshot of checkpoint {message.checkpoint_id}", data)
+        lose(step, subtask, attempt_number, reason)
         return
     is_late = pending is None
     before = gateways_of(state, subtask)
@@ -264,11 +306,30 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
         Kind.CHECKPOINT_ACKED,
         subtask=subtask,
         attempt_number=attempt_number,
-        checkpoint_id=given.checkpoint_id,
-        last_barrier=given.checkpoint_id,
+        checkpoint_id=message.checkpoint_id,
+        last_barrier=message.checkpoint_id,
         payload_type=key,
-        payload=encoded,
+        payload=data,
         reason="the checkpoint was aborted before" if is_late else None,
     )
     deliver_released(step, before)
     advance(step)
+
+
+def _call_raised(step: StepBuilder, sender: FromAttempt, message: Fail) -> None:
+    """End an attempt because a call of its chain raised (M3: callback exceptions)."""
+    error_line = message.reason.strip().rpartition("\n")[2]
+    at = "" if message.event_id is None else f" (with event {message.event_id})"
+    attempt_lost(
+        step,
+        AttemptLost(
+            subtask=sender.subtask,
+            attempt_number=sender.attempt_number,
+            reason=f"{message.callback} of operator {message.operator_id!r} raised "
+            f"{error_line}{at}\n{message.reason}",
+            operator_id=message.operator_id,
+            split_id=message.split_id,
+            event_id=message.event_id,
+            final=message.final,
+        ),
+    )

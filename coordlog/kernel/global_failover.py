@@ -1,4 +1,4 @@
-"""Global failovers: all attempts end, and the coordinators are made anew from the last checkpoint."""
+"""Global failovers: all attempts end, and new coordinators are created from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -30,37 +30,39 @@ _COMMITTED: Final = (
 """Why a batch job that fails in the middle of its commits is not restarted."""
 
 
-def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
-    """`GLOBAL_FAILURE`: until the next reset nothing from attempts is handled. Several make one reset."""
+def fail_globally(step: StepBuilder, failure: FailGlobally) -> None:
+    """Record `GLOBAL_FAILURE`: until the next reset no message of attempts is handled. Several lead to one reset."""
     state = step.state
     if state.is_over:
         return
     is_committing = state.phase is Phase.ENDING and state.is_end_committed
     if is_committing and not uncommitted(state):
-        # Batch, past its last completion: there is no reset any more, only settling.
+        # A batch job behind its last completion has no reset any more, only commits to settle.
         step.add(
             Kind.FACT,
-            operator_id=given.operator_id,
-            reason=f"only settling is left: {given.reason}",
+            operator_id=failure.operator_id,
+            reason=f"only settling is left: {failure.reason}",
             attributes={"closed": "true"},
             value=builtin.Refused(what="failure"),
         )
         return
-    attributes = {} if given.event is None else attributes_of_event(given.event)
-    attributes = attributes | final_of(given.final) if given.final else marked(state, attributes)
-    reason = with_poison(state.job_id, given.reason, attributes)
+    attributes = {} if failure.event is None else attributes_of_event(failure.event)
+    attributes = (
+        attributes | final_of(failure.final) if failure.final else marked(state, attributes)
+    )
+    reason = with_poison(state.job_id, failure.reason, attributes)
     step.add(
         Kind.GLOBAL_FAILURE,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
+        operator_id=failure.operator_id,
+        subtask=failure.subtask,
         reason=reason,
         attributes=attributes,
     )
-    if state.phase is Phase.FAILING and not given.final:
+    if state.phase is Phase.FAILING and not failure.final:
         return
-    if given.final or is_committing or is_exhausted(step.config, state, step.clock_us):
-        fail_job(step, reason, final=given.final or (_COMMITTED if is_committing else ""))
+    if failure.final or is_committing or is_exhausted(step.config, state, step.clock_us):
+        fail_job(step, reason, final=failure.final or (_COMMITTED if is_committing else ""))
         return
     step.effects.append(
-        CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.clock_us))
+        CancelStage(reason=failure.reason, backoff_s=backoff_s(step.config, state, step.clock_us))
     )

@@ -1,32 +1,29 @@
-"""What arrives. Each input from outside begins a turn; an action is what a coordinator's code does within one."""
+"""Inputs from outside, each of which begins a turn, and actions of a coordinator's code within a turn."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+from coordlog.messages import AttemptMessage, Register
 from coordlog.projections.job.state import UpEvent
-from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished
 
 __all__ = [
     "Action",
     "AdvanceCheckpoints",
     "AttemptLost",
     "AttemptRegistered",
-    "CheckpointAckArrived",
     "CheckpointDue",
     "CheckpointReleased",
     "CheckpointTimedOut",
     "CommitSettled",
     "CompleteCheckpoint",
-    "CompletionArrived",
     "Conclude",
     "DriverStops",
-    "EventAckArrived",
-    "EventArrived",
     "FailCheckpoint",
     "FailGlobally",
     "FinishJob",
+    "FromAttempt",
     "GiveCommit",
     "Input",
     "RecordFact",
@@ -39,8 +36,6 @@ __all__ = [
     "Resume",
     "Rollback",
     "SendEvent",
-    "SplitFinishedArrived",
-    "SplitSkippedArrived",
     "StaleAttempt",
     "Start",
     "StopAsked",
@@ -63,7 +58,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reopen:
-    """Open a job again that has finished: every subtask is unfinished, what is committed stays."""
+    """Open a finished job again: every subtask is unfinished, commits stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,49 +67,49 @@ class Rollback:
 
     checkpoint_id: int
     is_failover: bool
-    """Within an epoch; counted by the restart policy."""
+    """Whether the reset is within an epoch, and counted by the restart policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redeliver:
-    """Deliver the next event of the restored cut's channel state again (clause D3)."""
+    """Deliver the next event of the restored cut's channel state again (D3: exactly once)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellRestored:
-    """Tell the coordinators complete(n) once more (clause E6)."""
+    """Notify the coordinators of the restored checkpoint's completion again (E6: restore order)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleAttempt:
-    """At a resume: an attempt of the dead driver is over."""
+    """At a resume: an attempt of the former driver is over."""
 
     subtask: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceCheckpoints:
-    """A subtask has completed, and what a pending checkpoint waited for may be there with that."""
+    """Go on with pending checkpoints, one of which may have waited for a subtask that has completed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """At a new driver of a batch job whose subtasks have all completed: go on with its commits, without a reset."""
+    """A new driver of a batch job whose subtasks have all completed goes on with its commits, without a reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishJob:
-    """Nothing is left to do, or nothing will do it: the job ends."""
+    """End the job: no work is left, or no coordinator will do it."""
 
     left: str = ""
-    """What is left, in words: the job fails by it. Empty: the job has finished."""
+    """Description of the open work by which the job fails; empty if the job has finished."""
     final: str = ""
-    """Why a restart cannot help; empty if it may."""
+    """Reason why a restart cannot help; empty if it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
-    """The driver is told to stop: recorded, and nothing else."""
+    """A request to stop the driver: only recorded."""
 
     by: str
     with_checkpoint: bool
@@ -123,21 +118,21 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStops:
-    """The driver does nothing any more after this turn: recorded, and nothing else."""
+    """The driver stops after this turn: only recorded."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterType:
-    """A payload type is to be in the log before a turn that has no room for it."""
+    """Register a payload type before a turn that may hold no other record."""
 
     payload_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeSnapshot:
-    """The state as it is now, encoded: a turn of its own, whose one record is a place to start a fold from."""
+    """Record the encoded state: a turn of one record, from which a later fold may start."""
 
     payload_type: str
     payload: bytes
@@ -145,36 +140,40 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailGlobally:
-    """A callback raised, `fail_job`, or a stage that Spark aborted."""
+    """Fail the job globally: a callback raised, a coordinator called `fail_job`, or Spark aborted the stage."""
 
     reason: str
     operator_id: str | None = None
     subtask: int | None = None
     event: UpEvent | None = None
-    """The event whose handling raised."""
+    """Event whose handling raised, if any."""
     final: str = ""
-    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
+    """Reason why a restart cannot help: the job fails at once. Empty if the restart policy decides."""
 
 
 # --- from attempts ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRegistered:
-    """A Spark task of this driver asks to become an attempt."""
+    """A Spark task of this driver registers as an attempt."""
 
     connection_id: int
-    subtask: int
-    stage_run: int
-    task_attempt_id: int
-    spark_attempt_number: int
-    host: str
-    pid: int
+    message: Register
     is_current_run: bool = True
-    """Whether its stage run is the newest; one of an older run is refused."""
+    """Whether its stage run is the newest; a task of an older run is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromAttempt:
+    """A message of a registered attempt; the attempt may be over by now."""
+
+    subtask: int
+    attempt_number: int
+    message: AttemptMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLost:
-    """An attempt is over: connection lost, a call that raised, a lease or an ack that ran out."""
+    """An attempt is over: its connection was lost, a call raised, or a lease or an ack timed out."""
 
     subtask: int
     attempt_number: int
@@ -183,92 +182,24 @@ class AttemptLost:
     split_id: str | None = None
     event_id: int | None = None
     is_with_another: bool = False
-    """Another attempt of its machine has just been lost, to the same cause: the restart policy has counted that."""
+    """Whether another attempt ended just before by the same cause, which its record has already: an attempt on the same
+    machine, or one that was late for the same checkpoint."""
     final: str = ""
-    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventArrived:
-    """An event from an attempt."""
-
-    subtask: int
-    attempt_number: int
-    operator_id: str
-    event_id: int
-    last_barrier: int
-    payload_type: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventAckArrived:
-    """An attempt has processed an event."""
-
-    subtask: int
-    attempt_number: int
-    operator_id: str
-    event_id: int
-    last_barrier: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointAckArrived:
-    """An attempt has passed a barrier."""
-
-    subtask: int
-    attempt_number: int
-    checkpoint_id: int
-    snapshot: AttemptSnapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitFinishedArrived:
-    """An attempt has ended a split."""
-
-    subtask: int
-    attempt_number: int
-    operator_id: str
-    last_barrier: int
-    finished: SplitFinished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitSkippedArrived:
-    """An attempt's reader has let go of a split: it cannot read it, or has been told to skip it."""
-
-    subtask: int
-    attempt_number: int
-    operator_id: str
-    last_barrier: int
-    split_id: str
-    rows: int
-    """Its rows that stay, from the first on."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionArrived:
-    """An attempt has finished its subtask."""
-
-    subtask: int
-    attempt_number: int
-    last_barrier: int
-    snapshot: AttemptSnapshot
+    """Reason why a restart cannot help: the job fails at once. Empty if the restart policy decides."""
 
 
 # --- timers, workers, the log ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDue:
-    """It is time for a checkpoint, or somebody asked for one."""
+    """A checkpoint is due, by its interval or on request."""
 
     refused_connections: int = 0
-    """That the endpoint has let in nowhere since the last checkpoint was triggered; for the record only."""
+    """Number of connections that the endpoint has refused since the last checkpoint was triggered; only recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTimedOut:
-    """A checkpoint was not whole in time."""
+    """A checkpoint was not complete within its timeout."""
 
     checkpoint_id: int
     timeout_s: float
@@ -276,21 +207,21 @@ class CheckpointTimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReleased:
-    """A checkpoint's completion is in the log: tell the coordinators (clause H1)."""
+    """A checkpoint's completion is in the log: notify the coordinators (H1: notify after release)."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSettled:
-    """A sink has settled an intent, or could not."""
+    """A sink has settled an intent, or failed to."""
 
     sequence: int
     payload_type: str | None
     payload: bytes | None
     error: str | None
     final: str = ""
-    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
+    """Reason why a retry cannot help: the job fails at once. Empty if the number of tries decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,43 +230,43 @@ class WorkDone:
 
     operator_id: str
     generation: int
-    """Of coordinators; an older one's result is recorded only."""
+    """Generation of the coordinator; a result for an older generation is only recorded."""
     turn_sequence: int
-    """The first sequence of the turn that asked for it."""
+    """First sequence of the turn that started the work."""
     call_number: int
     is_timer: bool
     payload_type: str | None = None
     payload: bytes | None = None
     error: str | None = None
     is_orphan: bool = False
-    """The coordinator that asked is closed."""
+    """Whether the coordinator that started the work is closed."""
 
 
 # --- from clients ----------------------------------------------------------------------------------------------------
 class RequestOutcome(enum.Enum):
-    """What became of a client's request (clause J1)."""
+    """Result of a client's request (J1: requests)."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
-    """By the coordinator, before it did anything."""
+    """The coordinator refused it, without a change."""
     FAILED = "failed"
-    """Its handler raised, which fails the job globally (clause A3)."""
+    """The handler raised, which fails the job globally (A3: callback errors)."""
     NOT_A_HANDLER = "not a handler"
     NO_SUCH_OPERATOR = "no such operator"
     RESTARTING = "restarting"
-    """The coordinator is about to be made anew; nothing was done."""
+    """A new coordinator is about to be created; the request was not handled."""
     UNREADABLE = "unreadable"
-    """Its payload is of no type of the job, damaged or too large; nothing was done."""
+    """The payload is damaged, too large, or of no type of the job; the request was not handled."""
     OVER = "over"
-    """Its job, its driver or its time is over; whether it was handled, the log tells."""
+    """The job, the driver or the request's time is over; the log shows whether the request was handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
-    """A client asks a coordinator."""
+    """A client's request to a coordinator."""
 
     request_id: int
-    """Of this driver's clients; it stands in no record."""
+    """Number of the request among those of this driver's clients; not recorded."""
     operator_id: str
     payload_type: str
     payload: bytes
@@ -358,13 +289,8 @@ Input = (
     | TakeSnapshot
     | FailGlobally
     | AttemptRegistered
+    | FromAttempt
     | AttemptLost
-    | EventArrived
-    | EventAckArrived
-    | CheckpointAckArrived
-    | SplitFinishedArrived
-    | SplitSkippedArrived
-    | CompletionArrived
     | RequestArrived
     | CheckpointDue
     | CheckpointTimedOut
@@ -374,7 +300,7 @@ Input = (
 )
 
 
-# --- what a coordinator's code does inside a turn --------------------------------------------------------------------
+# --- actions of a coordinator's code inside a turn -------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEvent:
     """`gateway.send_event`."""
@@ -389,7 +315,7 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteCheckpoint:
-    """`result.complete(state)`: the cut. `state` is None where it is the fold here."""
+    """`result.complete(state)`: the cut. `state` is None if it is the folded state at this place."""
 
     operator_id: str
     checkpoint_id: int
@@ -423,17 +349,17 @@ class GiveCommit:
     payload_type: str
     payload: bytes
     covers: str | None = None
-    """Places of the committables that the intent covers, as `projections.grants` has them; None: all."""
+    """Places of the committables that the intent covers, encoded by `projections.job.grants`; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Respond:
-    """What `handle_coordination_request` returned, or why it did not."""
+    """Result of `handle_coordination_request`, or the reason why there is none."""
 
     request_id: int
     operator_id: str
     cause: int
-    """The sequence of the `REQUEST`."""
+    """Sequence of the `REQUEST`."""
     outcome: RequestOutcome
     payload_type: str | None = None
     payload: bytes | None = None

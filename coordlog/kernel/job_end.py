@@ -37,17 +37,17 @@ __all__ = [
 
 
 BEFORE: Final = "; before that: "
-"""Between two reasons of a `JOB_FAILED`."""
+"""Separator of the reasons of a `JOB_FAILED`."""
 
 DRIVER_ENDED: Final = "its driver ended without a stop, after "
-"""Begins the reason of a job that fails because its drivers keep ending."""
+"""Beginning of the reason of a job that fails because its drivers keep ending."""
 
 UNFINISHED: Final = "its subtasks have finished, and "
-"""Begins the reason of a job that fails by what is left at its end."""
+"""Beginning of the reason of a job that fails by open work at its end."""
 
 
 def is_given_up(step: StepBuilder) -> bool:
-    """Fail a job whose drivers keep ending without a stop; one that does for the first time is always replaced."""
+    """Fail a job whose drivers keep ending without a stop, but not at the first such end; returns whether it failed."""
     config, state = step.config, step.state
     count = failures_in_window(config, state, step.clock_us)
     if not state.is_former_dead or count < max(config.restarts_max, 1):
@@ -56,29 +56,29 @@ def is_given_up(step: StepBuilder) -> bool:
         step,
         f"{DRIVER_ENDED}{count} failures and such ends within "
         f"{config.restart_window_s:g} s: find out why the drivers end (memory, the machine, Spark's "
-        "session), then start the job again, which counts afresh",
+        "session), then start the job again, with a new count",
     )
     return True
 
 
 def counted_if_dead(state: JobState) -> dict[str, str]:
-    """What `COORDINATORS_STARTED` says of a driver before it that ended without a stop."""
+    """Attributes of a `COORDINATORS_STARTED` that counts the end of a former driver without a stop."""
     return {"counted": "true"} if state.is_former_dead else {}
 
 
 def final_of(final: str) -> dict[str, str]:
-    """What a failure's record says where trying again cannot help: why."""
+    """Attributes of a failure's record, if `final`, the reason why a restart cannot help, is not empty."""
     return {"final": final} if final else {}
 
 
 def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = "") -> None:
-    """`JOB_FAILED`, with the chain of reasons; a later start is a rollback with a fresh count.
+    """Record `JOB_FAILED` with the chain of reasons; a later start is a rollback with a new count.
 
     Args:
-        step: So far.
-        reason: The newest.
-        where: The attempt that failed, and the split that it read.
-        final: Why no restart is tried; empty where the restart policy is used up.
+        step: The step so far.
+        reason: The newest reason.
+        where: The attempt that failed, and the split that it read; empty if none.
+        final: Reason why a restart cannot help; empty if the restart policy is used up.
     """
     chain = _chain(reason, step.state.reasons)
     for subtask in sorted_values(step.state.subtasks):
@@ -96,7 +96,7 @@ def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = ""
     each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(BEFORE)
     step.add(
         Kind.JOB_FAILED,
-        reason=BEFORE.join((newest, *(one[:each] for one in older))),
+        reason=BEFORE.join((newest, *(text[:each] for text in older))),
         attributes={**({"where": where} if where else {}), **final_of(final)},
     )
     step.calls.clear()
@@ -107,37 +107,37 @@ def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = ""
 
 
 def _chain(newest: str, older: tuple[str, ...]) -> tuple[str, ...]:
-    """The newest reason, then those before it that say something else, newest first."""
+    """The newest reason, then the earlier reasons that differ, newest first."""
     seen = {without_poison(newest)}
     chain = [newest]
-    for one in map(without_poison, older):
-        if one not in seen:
-            seen.add(one)
-            chain.append(one)
+    for reason in map(without_poison, older):
+        if reason not in seen:
+            seen.add(reason)
+            chain.append(reason)
     return tuple(chain)
 
 
-def finish_job(step: StepBuilder, given: FinishJob) -> None:
-    """`JOB_FINISHED` if nothing is left; else `JOB_FAILED` by what is left and nothing will do (clauses I3 and L6)."""
-    if given.left:
-        fail_job(step, UNFINISHED + given.left, final=given.final)
+def finish_job(step: StepBuilder, end: FinishJob) -> None:
+    """Record `JOB_FINISHED` if no work is open, else `JOB_FAILED` with the open work (I3, L6: job end)."""
+    if end.left:
+        fail_job(step, UNFINISHED + end.left, final=end.final)
         return
     step.add(Kind.JOB_FINISHED)
     step.effects.append(EndJob(is_finished=True, reasons=()))
 
 
-def record_stop(step: StepBuilder, given: StopAsked) -> None:
-    """That the driver was told to stop: what follows in the log is explained by it."""
+def record_stop(step: StepBuilder, stop: StopAsked) -> None:
+    """Record that a stop of the driver was requested, as the reason of later records."""
     step.add(
         Kind.FACT,
-        reason=f"told to stop by {given.by}",
+        reason=f"stop requested by {stop.by}",
         value=builtin.StopRequested(
-            by=given.by, with_checkpoint=given.with_checkpoint, is_at_once=given.is_at_once
+            by=stop.by, with_checkpoint=stop.with_checkpoint, is_at_once=stop.is_at_once
         ),
     )
 
 
-def record_end_of_driver(step: StepBuilder, given: DriverStops) -> None:
-    """That the driver has stopped: a proof that it is over, and the end of its attempts."""
-    reason = f"stopped by {given.by}"
-    step.add(Kind.FACT, reason=reason, value=builtin.DriverStopped(by=given.by))
+def record_end_of_driver(step: StepBuilder, stop: DriverStops) -> None:
+    """Record that the driver has stopped: the proof that it and its attempts are over."""
+    reason = f"stopped by {stop.by}"
+    step.add(Kind.FACT, reason=reason, value=builtin.DriverStopped(by=stop.by))

@@ -1,4 +1,4 @@
-"""What a step leads to: calls into coordinators' code, in the same turn, and effects, held until the log has it."""
+"""Outputs of a step: calls of coordinators' code, in the same turn, and effects, held until the turn is in the log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 # --- calls, in order, each on the mailbox ----------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCreate:
-    """Close the operator's coordinator, if there is one, and make a new object (clause A1)."""
+    """Close the operator's coordinator, if it exists, and create a new object (A1: one object per reset)."""
 
     operator_id: str
 
@@ -99,7 +99,7 @@ class CallAttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSubtaskReset:
-    """`subtask_reset`, with what `lost_events` answers in it."""
+    """`subtask_reset`, with the result of `lost_events` during the call."""
 
     operator_id: str
     subtask: int
@@ -134,7 +134,7 @@ class CallAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFuture:
-    """Resolve an event's future: acked where `reason` is None."""
+    """Resolve an event's future: acked if `reason` is None, else failed."""
 
     operator_id: str
     event_id: int
@@ -163,7 +163,7 @@ class CallRequest:
     operator_id: str
     request_id: int
     sequence: int
-    """Of the `REQUEST`."""
+    """Sequence of the `REQUEST`."""
     payload_type: str
     payload: bytes
 
@@ -197,7 +197,7 @@ class AcceptAttempt:
     restored_checkpoint: int
     states: tuple[OperatorState, ...]
     skipped_splits: tuple[str, ...] = ()
-    """Those that may be in the source's state, and are not read on."""
+    """Ids of skipped splits that may be in the source's state; the reader drops them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +218,14 @@ class RefuseAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverEvent:
-    """Send an event to its attempt; the time for its ack runs from here."""
+    """Send an event to its attempt; the time for its ack begins here."""
 
     event: DownEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectBarrier:
-    """Send a barrier, in its place among the events."""
+    """Send a barrier, in order with the events."""
 
     subtask: int
     attempt_number: int
@@ -234,7 +234,7 @@ class InjectBarrier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellAttempt:
-    """Tell an attempt what became of a checkpoint."""
+    """Notify an attempt that a checkpoint has completed or was aborted."""
 
     subtask: int
     attempt_number: int
@@ -244,19 +244,19 @@ class TellAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceAttempt:
-    """Tell an attempt that it is over, and end its connection; its left-overs may be cleaned."""
+    """Notify an attempt that it is over, and close its connection; its staged files may be deleted."""
 
     driver_id: str
     subtask: int
     attempt_number: int
     reason: str
     is_finished: bool
-    """It has completed its subtask: the task ends well."""
+    """Whether it has completed its subtask: its task succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillTask:
-    """Make Spark start another task for the subtask."""
+    """Kill the task, so that Spark starts another for the subtask."""
 
     stage_run: int
     task_attempt_id: int
@@ -265,7 +265,7 @@ class KillTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayNextAttempt:
-    """The restart policy's backoff: for so long no task becomes the subtask's next attempt."""
+    """The restart policy's backoff: no task becomes the subtask's next attempt before `delay_s`."""
 
     subtask: int
     delay_s: float
@@ -273,7 +273,7 @@ class DelayNextAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelStage:
-    """End all tasks; a rollback follows after `backoff_s`, or nothing where it is None."""
+    """End all tasks; a rollback follows after `backoff_s`, or none if it is None."""
 
     reason: str
     backoff_s: float | None
@@ -281,7 +281,7 @@ class CancelStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """Have the operator's sink settle an intent, after `delay_s`."""
+    """Settle an intent by the operator's sink, after `delay_s`."""
 
     sequence: int
     operator_id: str
@@ -300,26 +300,26 @@ class CompletedReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCheckpointTimer:
-    """A checkpoint has been triggered: it must be whole in time."""
+    """Start the timeout of a checkpoint that has been triggered."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAckTimer:
-    """An event is acked or failed."""
+    """Stop the timer of an event that is acked or failed."""
 
     event_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """Tell a client what became of its request."""
+    """Answer a client's request."""
 
     request_id: int
     outcome: RequestOutcome
     sequence: int | None = None
-    """Of the `RESPONSE`; None where nothing was recorded."""
+    """Sequence of the `RESPONSE`, or None if the request was not recorded."""
     payload_type: str | None = None
     payload: bytes | None = None
     reason: str | None = None
@@ -327,14 +327,14 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
-    """The job is over."""
+    """End the job."""
 
     is_finished: bool
     reasons: tuple[str, ...]
     where: str = ""
-    """The attempt that failed last, and the split that it read; empty where it was none."""
+    """Attempt that failed last, and the split that it read; empty if no attempt failed."""
     final: str = ""
-    """Why no restart was tried; empty where the restart policy was used up."""
+    """Reason why a restart cannot help; empty if the restart policy was used up."""
 
 
 Effect = (
@@ -358,10 +358,10 @@ Effect = (
 
 
 class Step(NamedTuple):
-    """What one input or action led to.
+    """Result of one input or action.
 
-    The caller appends `records` to its turn (the state has them already), makes the `calls` in order, each on its own
-    with the state as it then is, and holds the `effects` until the log has acknowledged the turn.
+    The caller must append `records` to its turn (the state includes them already), make the `calls` in order, each
+    with the state at that time, and hold the `effects` until the log has acknowledged the turn.
     """
 
     state: JobState

@@ -1,4 +1,4 @@
-"""Names the split or the event at which attempts fail again and again, and the command that skips it."""
+"""Poison in reasons of failures: a split or event at which attempts keep failing, and the command that skips it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POISON: Final = re.compile(
 
 
 def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
-    """What a failure's record says of the event at which it happened: where it stands, and its content."""
+    """Attributes of a failure's record for the event at which it happened: its sequence and the hash of its content."""
     return {
         "event": f"{event.operator_id}/{event.payload_type}/{digest_of(event.payload)}",
         "event_sequence": str(event.sequence),
@@ -30,39 +30,39 @@ def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
 
 
 def marked(state: JobState, attributes: Mapping[str, str]) -> dict[str, str]:
-    """A failure's attributes; with `poison`, where so many in a row were at one split or event.
+    """A failure's attributes; with `poison` if `POISON_FAILURES` in a row were at one split or event.
 
     Args:
-        state: Before the failure is recorded.
-        attributes: Of its record.
+        state: State before the failure is recorded.
+        attributes: Attributes of the failure's record.
     """
-    for what in ("split_id", "event"):
-        value = attributes.get(what)
-        failures = state.poison.get(f"{what}:{value}", 0) + 1
+    for name in ("split_id", "event"):
+        value = attributes.get(name)
+        failures = state.poison.get(f"{name}:{value}", 0) + 1
         if value is not None and failures >= POISON_FAILURES:
             return {**attributes, "poison": str(failures)}
     return dict(attributes)
 
 
 def with_poison(job_id: str, reason: str, attributes: Mapping[str, str]) -> str:
-    """The reason; behind its first line what is poison, where `attributes` say so.
+    """The reason, with the poison split or event behind its first line, if `attributes` have one.
 
-    There, because a traceback's end may be cut off.
+    Behind the first line, because the end of a traceback may be cut off.
     """
     failures = attributes.get("poison")
     if failures is None:
         return reason
     split_id, event = attributes.get("split_id"), attributes.get("event")
-    what = f"event {event!r}" if split_id is None else f"split {split_id!r}"
+    place = f"event {event!r}" if split_id is None else f"split {split_id!r}"
     command = skip_command(job_id, attributes)
     first, line_end, rest = reason.partition("\n")
     poison = (
-        f"; {what} is poison: {failures} attempts in a row have failed at it; "
+        f"; {place} is poison: {failures} attempts in a row have failed at it; "
         f"to go on without it: `{command}`"
     )
     return f"{first[:_FIRST_CHARS]}{poison}{line_end}{rest}"
 
 
 def without_poison(reason: str) -> str:
-    """The reason as it was before `with_poison`."""
+    """The reason without the text that `with_poison` has added."""
     return _POISON.sub("", reason, count=1)

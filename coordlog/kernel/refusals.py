@@ -1,4 +1,4 @@
-"""Refusals: what an attempt sends that is not handled, recorded with the reason."""
+"""Refusals: messages of attempts that are not handled, recorded with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["encoded", "is_handled", "refuse", "refuse_and_fence", "too_large", "
 
 
 def refuse(step: StepBuilder, what: str, subtask: int, attempt_number: int, reason: str) -> None:
-    """Record what is refused; it changes no state."""
+    """Record a refused message, which changes no state; `what` names its kind."""
     step.add(
         Kind.FACT,
         subtask=subtask,
@@ -31,23 +31,23 @@ def refuse(step: StepBuilder, what: str, subtask: int, attempt_number: int, reas
 
 
 def encoded(value: Payload) -> tuple[str, bytes]:
-    """Type and bytes of a payload, for who must know its size before its record has a place (clause K6)."""
+    """Type key and bytes of a payload, for a check of its size before it is recorded (K6: sizes are checked)."""
     declared = payload_type_of(value)
     return declared.key, declared.encode(value)
 
 
 def too_large(what: str, data: bytes) -> str:
-    """Why a message or a record is refused for its size."""
+    """Reason to refuse a message or a record for its size; `what` names it."""
     return str(TooLargeError(what, len(data), RECORD_BYTES_MAX))
 
 
 def is_handled(state: JobState, subtask: int, attempt_number: int) -> bool:
-    """Whether what this attempt sends is handled here (clauses B3, D1)."""
+    """Whether messages of this attempt are handled in this state (B3, D1: live attempts)."""
     return state.phase in HANDLED_IN and state.attempt(subtask, attempt_number) is not None
 
 
 def why_not_handled(state: JobState, subtask: int, attempt_number: int) -> str:
-    """The reason, for the record and for the sender."""
+    """Reason why messages of an attempt are not handled, for the record and for the sender."""
     if state.phase not in HANDLED_IN:
         return f"the job is {state.phase.value}"
     known = state.subtasks.get(subtask)
@@ -57,7 +57,7 @@ def why_not_handled(state: JobState, subtask: int, attempt_number: int) -> str:
 
 
 def refuse_and_fence(step: StepBuilder, what: str, subtask: int, attempt_number: int) -> None:
-    """Record what an attempt sent that is over, and tell it so (clause B3)."""
+    """Record the message of an attempt that is over, and fence the attempt (B3: dead attempts)."""
     reason = why_not_handled(step.state, subtask, attempt_number)
     refuse(step, what, subtask, attempt_number, reason)
     step.effects.append(

@@ -1,4 +1,4 @@
-"""Decisions about remembered events: how many there may be, and what follows from those that are forgotten."""
+"""Decisions about remembered events: the limit of their bytes, and the results of forgetting them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["make_room"]
 
 
 def make_room(step: StepBuilder, payload: bytes) -> dict[str, str]:
-    """Attributes of an event that is about to be recorded: if it is one too many, all before it are forgotten.
+    """Attributes of an event that is about to be recorded: above the limit, all events before it are forgotten.
 
-    A pending checkpoint may have its channel state among them, so that it is aborted (clause D5).
+    Pending checkpoints are aborted then, because their channel state may be among these events (D5: limit of events).
     """
     limit = step.config.remembered_bytes_max
     if step.state.remembered_bytes + weight(payload) <= limit or not step.state.remembered_bytes:

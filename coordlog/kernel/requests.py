@@ -1,4 +1,4 @@
-"""Decisions about clients' requests: recorded before they are handled, answered once that is in the log (clause J1)."""
+"""Decisions about clients' requests: recorded before they are handled, answered after release (J1: requests)."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from coordlog.schemas.record import Kind
 __all__ = ["request_arrived", "respond"]
 
 
-def request_arrived(step: StepBuilder, given: RequestArrived) -> None:
-    """`REQUEST`, then the coordinator's call; one that no coordinator can be asked is answered, not recorded."""
-    if given.payload_type in skips.REQUESTS:
-        skips.skip_requested(step, given)
+def request_arrived(step: StepBuilder, request: RequestArrived) -> None:
+    """Record `REQUEST` and call the coordinator; a request that none can handle is answered, not recorded."""
+    if request.payload_type in skips.REQUESTS:
+        skips.skip_requested(step, request)
         return
-    if given.payload_type in keeps.REQUESTS:
-        keeps.keep_requested(step, given)
+    if request.payload_type in keeps.REQUESTS:
+        keeps.savepoint_requested(step, request)
         return
-    why_not = _why_not(step, given.operator_id)
+    why_not = _why_not(step, request.operator_id)
     if why_not is not None:
-        # An effect without a record: it does not overtake the records that it follows from.
+        # An effect without a record: it does not overtake the records on which it depends.
         outcome, reason = why_not
         step.effects.append(
-            AnswerRequest(request_id=given.request_id, outcome=outcome, reason=reason)
+            AnswerRequest(request_id=request.request_id, outcome=outcome, reason=reason)
         )
         return
     record = step.add(
         Kind.REQUEST,
-        operator_id=given.operator_id,
-        payload_type=given.payload_type,
-        payload=given.payload,
+        operator_id=request.operator_id,
+        payload_type=request.payload_type,
+        payload=request.payload,
     )
     step.calls.append(
         CallRequest(
-            operator_id=given.operator_id,
-            request_id=given.request_id,
+            operator_id=request.operator_id,
+            request_id=request.request_id,
             sequence=required(record.sequence),
-            payload_type=given.payload_type,
-            payload=given.payload,
+            payload_type=request.payload_type,
+            payload=request.payload,
         )
     )
 
@@ -56,11 +56,11 @@ def _why_not(step: StepBuilder, operator_id: str) -> tuple[RequestOutcome, str] 
         return None
     if phase in (Phase.STARTING, Phase.FAILING):
         return RequestOutcome.RESTARTING, f"the job is {phase.value}"
-    return RequestOutcome.OVER, f"the job is {phase.value}: no coordinator is asked any more"
+    return RequestOutcome.OVER, f"the job is {phase.value}: no coordinator is called any more"
 
 
 def respond(step: StepBuilder, action: Respond) -> None:
-    """`RESPONSE`, in the turn of its request; its client hears of it once released."""
+    """Record `RESPONSE`, in the turn of its request; the client receives it once released."""
     record = step.add(
         Kind.RESPONSE,
         operator_id=action.operator_id,

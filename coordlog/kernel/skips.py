@@ -1,4 +1,4 @@
-"""Decisions about skips: what a client or a reader wants skipped is a fact of the job from then on (clause J2)."""
+"""Decisions about skips of splits and events: each is recorded as a fact (J2: skip poison)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import assert_never
 from coordlog.kernel.answers import answer
 from coordlog.kernel.attempts import fail_attempt
 from coordlog.kernel.builder import StepBuilder
-from coordlog.kernel.inputs import AttemptLost, RequestArrived, SplitSkippedArrived
-from coordlog.kernel.refusals import is_handled, refuse_and_fence
+from coordlog.kernel.inputs import AttemptLost, RequestArrived
 from coordlog.projections.job.skips import event_key, find_split
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.splits.fold import Assigned, Finished, Skipped, WithEnumerator
@@ -22,59 +21,37 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 
-__all__ = ["REQUESTS", "skip_requested", "split_skipped_arrived", "why_not_skippable"]
+__all__ = ["REQUESTS", "skip_requested", "why_not_skippable"]
 
-REQUESTS = frozenset(payload_type_of(one).key for one in (SkipSplit, SkipEvent))
-"""The payload types of the requests that the driver itself answers."""
-
-
-def split_skipped_arrived(step: StepBuilder, given: SplitSkippedArrived) -> None:
-    """A reader has let go of a split: a fact, with the rows of it that stay."""
-    if not is_handled(step.state, given.subtask, given.attempt_number):
-        refuse_and_fence(step, "split skip", given.subtask, given.attempt_number)
-        return
-    step.add(
-        Kind.FACT,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        last_barrier=given.last_barrier,
-        reason=_reason_of(step.state, given),
-        value=SplitSkipped(split_id=given.split_id, rows=given.rows),
-    )
+REQUESTS = frozenset(payload_type_of(payload_type).key for payload_type in (SkipSplit, SkipEvent))
+"""Payload types of the requests that the driver itself answers."""
 
 
-def _reason_of(state: JobState, given: SplitSkippedArrived) -> str:
-    """The reader's; where it only does as a skip says that stands in the log, that one's."""
-    known = state.skipped_splits.get((given.operator_id, given.split_id))
-    return given.reason if known is None else known.reason
-
-
-def skip_requested(step: StepBuilder, given: RequestArrived) -> None:
-    """`REQUEST`, the fact, what becomes of who has the split, and `RESPONSE`, in one turn."""
-    asked = step.config.projection.types.decode(given.payload_type, given.payload)
-    request = step.add(Kind.REQUEST, payload_type=given.payload_type, payload=given.payload)
-    if isinstance(asked, SkipSplit):
-        why_not = why_not_skippable(step.state, asked.split_id)
-        was_before = why_not is None and _skip_split(step, asked)
+def skip_requested(step: StepBuilder, request: RequestArrived) -> None:
+    """Record `REQUEST`, the fact, the failure of the attempt that reads the split, and `RESPONSE` in one turn."""
+    skip = step.config.projection.types.decode(request.payload_type, request.payload)
+    record = step.add(Kind.REQUEST, payload_type=request.payload_type, payload=request.payload)
+    if isinstance(skip, SkipSplit):
+        why_not = why_not_skippable(step.state, skip.split_id)
+        was_before = why_not is None and _skip_split(step, skip)
     else:
-        assert isinstance(asked, SkipEvent), "REQUESTS has two types"
-        why_not, was_before = None, _skip_event(step, asked)
+        assert isinstance(skip, SkipEvent), "REQUESTS has two types"
+        why_not, was_before = None, _skip_event(step, skip)
     recorded = SkipRecorded(was_skipped_before=was_before)
-    answer(step, given, request.sequence, recorded, why_not)
+    answer(step, request, record.sequence, recorded, why_not)
 
 
 def why_not_skippable(state: JobState, split_id: str) -> str | None:
-    """Why a split cannot be skipped; None where it can, or has been."""
+    """Reason why a split cannot be skipped; None if it can be, or is skipped already."""
     if state.is_over or state.phase is Phase.ENDING:
         return f"the job is {state.phase.value}: nothing of it is read any more"
-    found = find_split(state, split_id)
-    if found is None:
+    entry = find_split(state, split_id)
+    if entry is None:
         return (
             f"there is no split {split_id!r}, or it has not been listed yet: "
             f"`coordlog splits {state.job_id}` has them"
         )
-    operator_id, splits, known = found
+    operator_id, splits, known = entry
     place = known.place
     match place:
         case Finished():
@@ -90,18 +67,18 @@ def why_not_skippable(state: JobState, split_id: str) -> str | None:
             assert_never(place)
 
 
-def _skip_split(step: StepBuilder, asked: SkipSplit) -> bool:
-    """Whether it was skipped before. An attempt that has it begins again, without it, from its checkpoint."""
-    found = find_split(step.state, asked.split_id)
-    assert found is not None, "the caller has looked"
-    operator_id, _, known = found
+def _skip_split(step: StepBuilder, skip: SkipSplit) -> bool:
+    """Skip a split; returns whether it was skipped before. An attempt that reads it restarts from its checkpoint."""
+    entry = find_split(step.state, skip.split_id)
+    assert entry is not None, "the caller has checked it"
+    operator_id, _, known = entry
     if isinstance(known.place, Skipped):
         return True
     step.add(
         Kind.FACT,
         operator_id=operator_id,
-        reason=asked.why,
-        value=SplitSkipped(split_id=asked.split_id),
+        reason=skip.why,
+        value=SplitSkipped(split_id=skip.split_id),
     )
     if isinstance(known.place, Assigned) and step.state.phase is Phase.RUNNING:
         attempt = step.state.subtasks[known.place.subtask].attempt
@@ -109,29 +86,29 @@ def _skip_split(step: StepBuilder, asked: SkipSplit) -> bool:
             lost = AttemptLost(
                 subtask=attempt.subtask,
                 attempt_number=attempt.attempt_number,
-                reason=f"split {asked.split_id!r}, which it has, is skipped: {asked.why}",
+                reason=f"split {skip.split_id!r}, which it has, is skipped: {skip.why}",
             )
             fail_attempt(step, lost, is_counted=False)
     return False
 
 
-def _skip_event(step: StepBuilder, asked: SkipEvent) -> bool:
-    """Whether it was skipped before. One that is on its way is not taken back: only the next is skipped."""
-    one: EventSkipped = asked.skipped
+def _skip_event(step: StepBuilder, skip: SkipEvent) -> bool:
+    """Skip an event; returns whether it was skipped before. A delivery in flight is not undone, only later ones."""
+    event: EventSkipped = skip.skipped
     key = event_key(
-        operator_id=asked.operator_id,
-        subtask=asked.subtask,
-        is_down=one.is_down,
-        event_type=one.event_type,
-        digest=one.digest,
+        operator_id=skip.operator_id,
+        subtask=skip.subtask,
+        is_down=event.is_down,
+        event_type=event.event_type,
+        digest=event.digest,
     )
     if key in step.state.skipped_events:
         return True
     step.add(
         Kind.FACT,
-        operator_id=asked.operator_id,
-        subtask=asked.subtask,
-        reason=asked.why,
-        value=one,
+        operator_id=skip.operator_id,
+        subtask=skip.subtask,
+        reason=skip.why,
+        value=event,
     )
     return False

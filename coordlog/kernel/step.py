@@ -1,7 +1,7 @@
-"""`step(config, state, input) -> Step`: what one input leads to. Pure: the runtime does what it says.
+"""`step(config, state, input) -> Step`: records, calls and effects of one input. Pure: the runtime carries them out.
 
-A turn is one `step` of an input from outside, the calls that it asks for, each of whose actions is a `step` of its own
-(`act`), and what `due` says is next belongs to the turns after it.
+A turn is one `step` of an input, then its calls; each action of a call is a further step (`act`). Inputs that `due`
+returns are turns of their own, before any other input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from coordlog.kernel import (
     global_failover,
     job_end,
     requests,
-    skips,
 )
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.kernel.inputs import (
@@ -28,20 +27,17 @@ from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
     AttemptLost,
     AttemptRegistered,
-    CheckpointAckArrived,
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
     CommitSettled,
     CompleteCheckpoint,
-    CompletionArrived,
     Conclude,
     DriverStops,
-    EventAckArrived,
-    EventArrived,
     FailCheckpoint,
     FailGlobally,
     FinishJob,
+    FromAttempt,
     GiveCommit,
     Input,
     RecordFact,
@@ -53,8 +49,6 @@ from coordlog.kernel.inputs import (
     Resume,
     Rollback,
     SendEvent,
-    SplitFinishedArrived,
-    SplitSkippedArrived,
     StaleAttempt,
     Start,
     StopAsked,
@@ -69,18 +63,18 @@ from coordlog.schemas.record import Kind
 __all__ = ["act", "due", "is_final_owed", "is_ready_for_attempts", "step"]
 
 
-def step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
-    """What an input leads to. `now_us` is the clock's reading, microseconds since 1970, UTC; it enters the records.
+def step(config: KernelConfig, state: JobState, input_: Input, now_us: int) -> Step:
+    """The result of an input. `now_us` is the clock's reading, in microseconds since 1970, UTC; it enters the records.
 
-    The times of records never go back: a reading before the last record's time gives records of that time.
+    Times of records never decrease: if the reading is before the last record's time, that time is used.
     """
     builder = _builder(config, state, now_us)
-    _dispatch(builder, given)
+    _dispatch(builder, input_)
     return builder.built()
 
 
 def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> Step:
-    """What a coordinator's code does within a turn leads to."""
+    """The result of an action of a coordinator's code within a turn."""
     builder = _builder(config, state, now_us)
     match action:
         case SendEvent():
@@ -105,46 +99,36 @@ def _builder(config: KernelConfig, state: JobState, now_us: int) -> StepBuilder:
     return StepBuilder(config=config, state=state, now_us=placed_us, clock_us=now_us)
 
 
-def _dispatch(builder: StepBuilder, given: Input) -> None:
-    match given:
-        case EventArrived():
-            from_attempts.event_arrived(builder, given)
-        case EventAckArrived():
-            from_attempts.event_ack_arrived(builder, given)
-        case CheckpointAckArrived():
-            from_attempts.checkpoint_ack_arrived(builder, given)
-        case SplitFinishedArrived():
-            from_attempts.split_finished_arrived(builder, given)
-        case SplitSkippedArrived():
-            skips.split_skipped_arrived(builder, given)
-        case CompletionArrived():
-            from_attempts.completion_arrived(builder, given)
+def _dispatch(builder: StepBuilder, input_: Input) -> None:
+    match input_:
+        case FromAttempt():
+            from_attempts.message_arrived(builder, input_)
         case RequestArrived():
-            requests.request_arrived(builder, given)
+            requests.request_arrived(builder, input_)
         case AttemptRegistered():
-            attempts.attempt_registered(builder, given)
+            attempts.attempt_registered(builder, input_)
         case AttemptLost():
-            attempts.attempt_lost(builder, given)
+            attempts.attempt_lost(builder, input_)
         case StaleAttempt():
-            attempts.stale_attempt(builder, given.subtask)
+            attempts.stale_attempt(builder, input_.subtask)
         case CheckpointDue():
-            checkpoints.checkpoint_due(builder, given)
+            checkpoints.checkpoint_due(builder, input_)
         case CheckpointTimedOut():
-            failover.checkpoint_timed_out(builder, given)
+            failover.checkpoint_timed_out(builder, input_)
         case CheckpointReleased():
-            checkpoints.checkpoint_released(builder, given)
+            checkpoints.checkpoint_released(builder, input_)
         case CommitSettled():
-            commits.commit_settled(builder, given)
+            commits.commit_settled(builder, input_)
         case WorkDone():
-            failover.work_done(builder, given)
+            failover.work_done(builder, input_)
         case FailGlobally():
-            global_failover.fail_globally(builder, given)
+            global_failover.fail_globally(builder, input_)
         case Start():
             failover.start(builder)
         case Resume():
             failover.resume(builder)
         case Rollback():
-            failover.rollback(builder, given)
+            failover.rollback(builder, input_)
         case Reopen():
             failover.reopen(builder)
         case Redeliver():
@@ -156,28 +140,28 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
         case Conclude():
             commits.conclude(builder)
         case FinishJob():
-            job_end.finish_job(builder, given)
+            job_end.finish_job(builder, input_)
         case StopAsked():
-            job_end.record_stop(builder, given)
+            job_end.record_stop(builder, input_)
         case DriverStops():
-            job_end.record_end_of_driver(builder, given)
+            job_end.record_end_of_driver(builder, input_)
         case RegisterType():
-            builder.register(given.payload_type)
+            builder.register(input_.payload_type)
         case TakeSnapshot():
-            assert given.payload_type in builder.state.types, "its turn has one record"
-            builder.add(Kind.SNAPSHOT, payload_type=given.payload_type, payload=given.payload)
+            assert input_.payload_type in builder.state.types, "its turn has one record"
+            builder.add(Kind.SNAPSHOT, payload_type=input_.payload_type, payload=input_.payload)
         case _:
-            assert_never(given)
+            assert_never(input_)
 
 
 def due(state: JobState, open_work: Mapping[str, int] = finishing.NO_WORK) -> Input | None:
-    """What is to be done before anything else that arrives; None where nothing is.
+    """The input that must come before any other that arrives, or None.
 
-    The caller runs it as a turn of its own and asks again. Every answer changes the state, so that this ends.
+    The caller must run it as a separate turn and call this again. Each such turn changes the state, so the loop ends.
 
     Args:
-        state: The job's.
-        open_work: Number of calls and timers in progress, by operator: the log has no record of one until it ends.
+        state: State of the job.
+        open_work: Number of calls and timers in progress, by operator: they are not recorded before they end.
     """
     if finishing.is_at_its_end(state):
         return finishing.end_of(state, open_work)
@@ -195,14 +179,14 @@ def due(state: JobState, open_work: Mapping[str, int] = finishing.NO_WORK) -> In
         return None
     if checkpoints.last_is_final(state):
         return None  # a notification or a pending checkpoint comes before the end
-    # Never beside another: one that no coordinator cuts would be followed by the next without end.
+    # Never with another pending: if no coordinator cuts it, checkpoints would be triggered without end.
     if state.aborts_in_a_row == 0 and checkpoints.can_trigger(state, is_overlap_allowed=False):
         return CheckpointDue()
     return None
 
 
 def is_final_owed(state: JobState) -> bool:
-    """Whether a stream's last checkpoint was aborted, so that `due` leaves it to a timer to try again."""
+    """Whether a stream's last checkpoint was aborted: a timer, not `due`, tries it again."""
     return (
         state.finished_count == state.parallelism
         and state.aborts_in_a_row > 0
@@ -212,7 +196,7 @@ def is_final_owed(state: JobState) -> bool:
 
 
 def is_ready_for_attempts(state: JobState) -> bool:
-    """Whether the Spark stage may start: all that precedes the first attempt is done, intents settled."""
+    """Whether the Spark stage may start: restore, redeliveries and settling of open intents are done."""
     return (
         state.phase is Phase.RUNNING
         and not state.is_restoring

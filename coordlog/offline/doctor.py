@@ -1,4 +1,4 @@
-"""What is wrong, or soon will be, with a broker, a job's log and a machine; without asking any of them."""
+"""Findings on a machine, a broker and jobs' logs, derived from facts that were read before."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _DAYS_LOW = 14.0
 _CLOCK_S = 30.0
 _HOUR_US = 3_600_000_000
 _SILENT_US = 24 * _HOUR_US
-"""A log to which nothing came for so long fills no disk."""
+"""Age of a log's last record above which the log counts as silent: it fills no disk."""
 _RETENTION_LEFT = 0.5
-"""Of the retention: less than that before it eats what a restore needs is a warning."""
+"""Share of the retention time below which the rest, for a record that a restart needs, is a warning."""
 _PRUNE_SHARE = 0.5
 _PRUNE_BYTES = 64 * 1024 * 1024
 _HOURS_SHOWN = 48.0
-"""Above, days are shown."""
+"""Longest span shown in hours; longer ones are shown in days."""
 _SPARK = ((4, 1), (4, 4))
 
 
 class Grade(enum.Enum):
-    """How a finding is."""
+    """Severity of a finding."""
 
     FINE = "ok"
     NOTE = "note"
-    """Good to know; nothing need be done."""
+    """For information; no action is needed."""
     WARNING = "warning"
-    """Works, and will not for ever."""
+    """Works now, and fails later if nothing changes."""
     WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     grade: Grade
     what: str
@@ -59,44 +59,45 @@ class Needed:
     offset: int
     timestamp_us: int
     is_snapshot: bool
-    """The newest snapshot; else the log's first record."""
+    """Whether it is the newest snapshot; if not, it is the log's first record."""
     is_there: bool = True
-    """False where the log begins behind it, and not with a snapshot."""
+    """False if the log begins after this record, and not with a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """What a job's log says, as far as it was read."""
+    """Facts of a job's log, as far as it was read."""
 
     job_id: str
     records: int
     began_us: int
-    """The time of its first record; 0 where it is empty."""
+    """Time of the log's first record, microseconds since 1970, UTC; 0 if the log is empty."""
     last_us: int
+    """Time of the log's last record."""
     start: int = 0
-    """The offset that its log begins at."""
+    """First offset of the log."""
     plan: PrunePlan | None = None
-    """None where the log was not read."""
+    """Result of folding all of the log, or None if the log was not read."""
     needed: Needed | None = None
-    """By what its last records name; None where there is no record, or a plan."""
+    """Record named by the log's last records; None if the log is empty, or if there is a plan."""
     problem: str = ""
-    """Why it could not be."""
+    """Why the log could not be read; empty if it was."""
     waiting: str = ""
-    """The splits that its end has left waiting, in words; empty for none, and if the log was not read."""
+    """Splits still waiting when the job finished, in words; empty if none, or if the log was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """This machine, and this environment."""
+    """Facts of this machine and this environment."""
 
     now_us: int
     clock_ahead_s: float | None
-    """The broker's before ours; None where it was not measured."""
+    """Seconds by which the broker's clock is ahead of this machine's, or None if not measured."""
     clock_problem: str = ""
     java: str = ""
     java_problem: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of packages, empty where one is missing."""
+    """Version of each package, by its name; empty for a missing package."""
     home: str = ""
     home_total_bytes: int = 0
     home_free_bytes: int = 0
@@ -104,33 +105,34 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBroker:
-    """Why nothing could be asked of a broker."""
+    """A broker that could not be queried."""
 
     where: str
-    """Which one, for people."""
+    """Name of the broker, for people."""
     problem: str
     next_step: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Advice:
-    """What to run, so that it can be run as it is told."""
+    """Commands for the next steps, complete enough to be copied and run."""
 
     broker: BrokerFacts
     where: str
+    """Options with the place of the logs, after a blank; see `examine_all`."""
 
     def own(self, command: str) -> str:
-        """A command of coordlog's."""
+        """A command of coordlog."""
         return f"coordlog {command}{self.where}"
 
     def setting(self, topic: TopicFacts, settings: Mapping[str, str]) -> str:
-        """A command of Kafka's that gives a topic these settings."""
+        """A command of Kafka that sets these settings of a topic."""
         command = command_to_set(self.broker.bootstrap_servers, topic.name, settings)
         if self.broker.protocol == "PLAINTEXT":
             return command
         return (
             f"{command} --command-config client.properties"
-            f" ; that file has security.protocol={self.broker.protocol} and what goes with it"
+            f" ; that file has security.protocol={self.broker.protocol} and the options of that protocol"
         )
 
 
@@ -141,41 +143,42 @@ def examine_all(
     *,
     where: str = "",
 ) -> tuple[Finding, ...]:
-    """Every finding, in the order of what depends on what: the machine, the broker, each job.
+    """Every finding, dependencies first: the machine, the broker, each job.
 
-    The broker's topics are those of the jobs, in their order. `where` stands behind each command of coordlog's that
-    is advised: options that say where the logs are, with a blank before them.
+    The broker's topics are those of the jobs, in their order. `where` is appended to each advised command of
+    coordlog: options with the place of the logs, after a blank.
     """
-    found = [*_machine(machine)]
+    findings = [*_machine(machine)]
     if isinstance(broker, NoBroker):
-        wrong = Finding(
+        unreachable = Finding(
             grade=Grade.WRONG,
             what=broker.where,
             value=broker.problem,
             next_step=broker.next_step,
         )
-        return (*found, wrong)
+        return (*findings, unreachable)
     advice = _Advice(broker=broker, where=where)
-    found += _broker(advice, jobs, machine)
+    findings += _broker(advice, jobs, machine)
     for job, topic in zip(jobs, broker.topics, strict=True):
-        found += [*_topic(job, topic, advice)]
-        found += [*_job(job, topic, advice, machine.now_us)]
-    return tuple(found)
+        findings += [*_topic(job, topic, advice)]
+        findings += [*_job(job, topic, advice, machine.now_us)]
+    return tuple(findings)
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
-def _machine(one: MachineFacts) -> Iterator[Finding]:
-    if one.java_problem:
-        yield Finding(grade=Grade.WRONG, what="Java", value=one.java_problem)
+def _machine(machine: MachineFacts) -> Iterator[Finding]:
+    if machine.java_problem:
+        yield Finding(grade=Grade.WRONG, what="Java", value=machine.java_problem)
     else:
-        yield Finding(grade=Grade.FINE, what="Java", value=one.java)
-    for name, version in sorted(one.versions.items()):
+        yield Finding(grade=Grade.FINE, what="Java", value=machine.java)
+    for name, version in sorted(machine.versions.items()):
         yield _package(name, version)
-    share = one.home_free_bytes / one.home_total_bytes if one.home_total_bytes else 1.0
+    total = machine.home_total_bytes
+    share = machine.home_free_bytes / total if total else 1.0
     yield _disk(
-        f"disk of {one.home}",
+        f"disk of {machine.home}",
         share,
-        one.home_free_bytes,
+        machine.home_free_bytes,
         "free some, or set COORDLOG_HOME elsewhere",
     )
 
@@ -201,13 +204,13 @@ def _package(name: str, version: str) -> Finding:
     return Finding(grade=Grade.FINE, what=name, value=version)
 
 
-def _clock(one: MachineFacts) -> Finding:
-    ahead = one.clock_ahead_s
+def _clock(machine: MachineFacts) -> Finding:
+    ahead = machine.clock_ahead_s
     if ahead is None:
         return Finding(
             grade=Grade.NOTE,
             what="clock",
-            value=f"not compared: {one.clock_problem or 'not asked'}",
+            value=f"not compared: {machine.clock_problem or 'not queried'}",
         )
     value = f"the broker's is {abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} this machine's"
     if abs(ahead) <= _CLOCK_S:
@@ -217,7 +220,7 @@ def _clock(one: MachineFacts) -> Finding:
         what="clock",
         value=value,
         should_be=f"within {_CLOCK_S:.0f} s",
-        next_step="let both follow the same time (NTP): a job's times and backoffs go by them",
+        next_step="synchronise both clocks (NTP): a job's times and backoffs depend on them",
     )
 
 
@@ -231,7 +234,7 @@ def _broker(
         yield Finding(
             grade=Grade.WARNING if is_old else Grade.FINE if version else Grade.NOTE,
             what=f"broker {number}",
-            value=f"Kafka {version} or newer" if version else "does not tell its version",
+            value=f"Kafka {version} or newer" if version else "does not report its version",
             should_be=f"{OLDEST_BROKER} or newer" if is_old else "",
             next_step="upgrade it" if is_old else "",
         )
@@ -240,9 +243,9 @@ def _broker(
         _per_hour(topic.size_bytes, job, machine.now_us)
         for job, topic in zip(jobs, broker.topics, strict=True)
     ]
-    rate = sum(one for one in rates if one is not None)
+    total_rate = sum(rate for rate in rates if rate is not None)
     for disk in broker.disks:
-        yield from _broker_disk(disk, rate, advice)
+        yield from _broker_disk(disk, total_rate, advice)
         if disk.error_code:
             yield Finding(
                 grade=Grade.WRONG,
@@ -256,7 +259,7 @@ def _broker_disk(disk: Disk, bytes_per_hour: float, advice: _Advice) -> Iterator
     what = f"disk of broker {disk.broker}, {disk.folder}"
     total, usable = disk.total_bytes, disk.usable_bytes
     if total <= 0:
-        yield Finding(grade=Grade.NOTE, what=what, value="the broker is too old to tell its size")
+        yield Finding(grade=Grade.NOTE, what=what, value="the broker is too old to report its size")
         return
     yield _disk(
         what, usable / total, usable, "add room, or remove history: coordlog prune, coordlog delete"
@@ -267,7 +270,7 @@ def _broker_disk(disk: Disk, bytes_per_hour: float, advice: _Advice) -> Iterator
         yield Finding(
             grade=Grade.WARNING if is_soon else Grade.NOTE,
             what=f"{what}, full in",
-            value=f"{days:,.0f} days, at {in_bytes(bytes_per_hour * 24)} a day for those jobs looked at that write",
+            value=f"{days:,.0f} days, at {in_bytes(bytes_per_hour * 24)} a day from the examined jobs that write",
             should_be=f"{_DAYS_LOW:.0f} days or more" if is_soon else "",
             next_step=f"{advice.own('prune JOB')}, or a larger disk" if is_soon else "",
         )
@@ -294,12 +297,12 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
             what=f"{name}, partitions",
             value=str(topic.partition_count),
             should_be="1: a history has one order",
-            next_step="make the topic anew, from an export if anything in it is needed",
+            next_step="create the topic again, from an export if any of its records are needed",
         )
-    # Its retention is looked at against what is in the log, and fsync is the driver's to ask for.
-    wanted = Durability(fsync=False, retention_ms=0)
-    broken = unfit_settings(topic.settings, wanted, topic.replication)
-    for rule in broken:
+    # Retention is compared with the log's content, in `_retention`; fsync is an option of the driver.
+    durability = Durability(fsync=False, retention_ms=0)
+    broken_rules = unfit_settings(topic.settings, durability, topic.replication)
+    for rule in broken_rules:
         yield Finding(
             grade=Grade.WRONG,
             what=f"{name}, {rule.setting}",
@@ -313,10 +316,10 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
             grade=Grade.NOTE,
             what=f"{name}, flush.messages",
             value=f"{flush}: with its one replica, a crash of the broker's machine can lose records "
-            "that were acknowledged; so it is where its driver was given KafkaLog(..., fsync=False)",
-            next_step="where that is not meant: " + advice.setting(topic, {"flush.messages": "1"}),
+            "that were acknowledged; KafkaLog(..., fsync=False) makes such topics",
+            next_step="if that is not meant: " + advice.setting(topic, {"flush.messages": "1"}),
         )
-    elif not broken:
+    elif not broken_rules:
         yield Finding(
             grade=Grade.FINE,
             what=f"{name}, settings",
@@ -329,15 +332,15 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
             what=f"{name}, replicas in sync",
             value=f"{topic.in_sync} of {topic.replication}; an append needs {needed}",
             should_be=str(topic.replication),
-            next_step="see why a broker lags or is down",
+            next_step="find out why a broker lags or is down",
         )
-    for one in topic.open_transactions:
+    for transaction in topic.open_transactions:
         yield Finding(
             grade=Grade.WRONG,
             what=f"{name}, open transaction",
-            value=f"{one}; no driver of coordlog makes any",
+            value=f"{transaction}; no driver of coordlog opens any",
             should_be="none",
-            next_step=f"find who else writes to {topic.name}; kafka-transactions.sh abort ends it",
+            next_step=f"find the other writer to {topic.name}; kafka-transactions.sh abort ends it",
         )
     if job.problem:
         yield Finding(grade=Grade.WRONG, what=f"log of job {job.job_id}", value=job.problem)
@@ -357,7 +360,7 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
             what=f"{name}, time of its last record",
             value=f"{ahead_s:,.0f} s ahead of this machine's clock",
             should_be="in the past",
-            next_step="let the driver's machine and this one follow the same time",
+            next_step="synchronise the clocks of the driver's machine and this one (NTP)",
         )
     if job.waiting:
         yield Finding(
@@ -391,26 +394,26 @@ def _prune(job: JobFacts, plan: PrunePlan, advice: _Advice) -> Finding:
 
 
 def _kept(job: JobFacts, topic: TopicFacts) -> str:
-    """What settings without fault do to records."""
+    """The effect of correct settings on records, in words."""
     retention_ms = _retention_ms(topic)
     if retention_ms < 0:
         return "lose nothing"
-    return f"remove what is older than {_span(retention_ms * 1000)}, and nothing else: see job {job.job_id}, retention"
+    return f"remove only records older than {_span(retention_ms * 1000)}: see job {job.job_id}, retention"
 
 
 def _retention_ms(topic: TopicFacts) -> int:
-    """-1 for ever."""
+    """Retention time in milliseconds, or -1 for ever."""
     return int(topic.settings.get("retention.ms", "-1"))
 
 
 def _needed(job: JobFacts) -> Needed | None:
-    """What a restart needs; None where there is no record, or what there is could not be read."""
+    """The oldest record that a restart needs, or None if the log is empty or could not be read."""
     plan = job.plan
     if plan is None:
         return job.needed
     if plan.newest is not None:
-        at, us = plan.newest.offset, plan.newest.timestamp_us
-        return Needed(offset=at, timestamp_us=us, is_snapshot=True)
+        offset, timestamp_us = plan.newest.offset, plan.newest.timestamp_us
+        return Needed(offset=offset, timestamp_us=timestamp_us, is_snapshot=True)
     if plan.record_count:
         return Needed(offset=plan.start, timestamp_us=plan.began_us, is_snapshot=False)
     return None
@@ -420,7 +423,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
     name = f"job {job.job_id}, retention"
     needed, retention_ms = _needed(job), _retention_ms(topic)
     kept = "for ever" if retention_ms < 0 else _span(retention_ms * 1000)
-    mended = (
+    repair = (
         f"{advice.setting(topic, {'retention.ms': '-1'})}"
         f" ; then remove history with {advice.own('prune')}"
     )
@@ -430,9 +433,9 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
             yield Finding(
                 grade=Grade.WARNING,
                 what=name,
-                value=f"{kept}; what a restart needs could not be read",
+                value=f"{kept}; the record that a restart needs could not be read",
                 should_be=should_be,
-                next_step=mended,
+                next_step=repair,
             )
         return
     what = "its newest snapshot" if needed.is_snapshot else "its first record"
@@ -441,7 +444,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
             grade=Grade.WRONG,
             what=name,
             value=f"{kept}; a restart needs {what}, at offset {needed.offset:,}, and the log begins at offset "
-            f"{job.start:,}: it is gone",
+            f"{job.start:,}: it was removed",
             should_be=should_be,
             next_step=f"put an older export on a new topic with {advice.own('adopt')}",
         )
@@ -456,20 +459,22 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
         return
     left_us = needed.timestamp_us + retention_ms * 1000 - now_us
     is_fine = left_us > _RETENTION_LEFT * retention_ms * 1000
-    gone = "it may be gone at any moment" if left_us <= 0 else f"it is kept {_span(left_us)} more"
+    rest = (
+        "it may be removed at any moment" if left_us <= 0 else f"it is kept {_span(left_us)} more"
+    )
     yield Finding(
         grade=Grade.FINE if is_fine else Grade.WRONG if left_us <= 0 else Grade.WARNING,
         what=name,
-        value=f"{kept}; a restart needs {what}, which is {_span(now_us - needed.timestamp_us)} old: {gone}{oldest}",
+        value=f"{kept}; a restart needs {what}, which is {_span(now_us - needed.timestamp_us)} old: {rest}{oldest}",
         should_be="" if is_fine else should_be,
-        next_step="" if is_fine else mended,
+        next_step="" if is_fine else repair,
     )
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 def _pace(topic: TopicFacts, job: JobFacts, now_us: int) -> str:
-    """Bytes and records an hour, as far as they are known; behind a semicolon."""
-    hours = _hours_told(job, now_us)
+    """Bytes and records an hour, after a semicolon; empty if not known."""
+    hours = _measured_hours(job, now_us)
     if hours is None:
         return ""
     rate = _per_hour(topic.size_bytes, job, now_us)
@@ -477,26 +482,25 @@ def _pace(topic: TopicFacts, job: JobFacts, now_us: int) -> str:
     return f"; {size}{job.records / hours:,.0f} records an hour"
 
 
-def _hours_told(job: JobFacts, now_us: int) -> float | None:
-    """Since the first record that is there; None where the log is silent, or has too few to tell a pace."""
-    lasted = now_us - job.began_us
-    is_told = job.records > 1 and lasted > _HOUR_US / 60
+def _measured_hours(job: JobFacts, now_us: int) -> float | None:
+    """Hours since the log's first record, or None if it is silent, or too short for a pace."""
+    elapsed_us = now_us - job.began_us
+    is_enough = job.records > 1 and elapsed_us > _HOUR_US / 60
     is_silent = now_us - job.last_us > _SILENT_US
-    return lasted / _HOUR_US if is_told and not is_silent else None
+    return elapsed_us / _HOUR_US if is_enough and not is_silent else None
 
 
 def _per_hour(size_bytes: int, job: JobFacts, now_us: int) -> float | None:
-    """Bytes of a job's log an hour; None where no pace is told, or they are not known.
+    """Bytes of a job's log an hour, or None if there is no pace, or if the log's beginning was removed.
 
-    A log whose beginning is gone does not tell them: brokers free whole segments, so of what is on disk a part may be
-    of before its first record.
+    Brokers free whole segments: a part of the bytes on disk may then be older than the log's first record.
     """
-    hours = _hours_told(job, now_us)
+    hours = _measured_hours(job, now_us)
     return size_bytes / hours if hours is not None and job.start == 0 else None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(one) if one.isdigit() else 0 for one in version.split("."))
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""A fact for a job that no driver drives: appended in an epoch of the command's own, as a driver would begin one."""
+"""Facts appended to the log of a job without a driver, in an epoch that the command itself begins."""
 
 from __future__ import annotations
 
@@ -11,107 +11,91 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib import metadata
 
-from coordlog.errors import CommandError, PayloadLostError, RecordError, RestoreError
+from coordlog.errors import CommandError, RestoreError
+from coordlog.history import FoundSnapshot, History, SnapshotSearch
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.projections.job.branches import GOING_BACK
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import MARK, JobState, Phase, sorted_items
-from coordlog.projections.snapshot.codec import DecodedSnapshot, SnapshotUnusableError, state_of
-from coordlog.projections.tables.audit import counting_at
+from coordlog.projections.snapshot.codec import DecodedSnapshot, state_before
 from coordlog.restore.rebuild import Rebuild, check_identity
-from coordlog.restore.snapshots import FoundSnapshot, SnapshotSearch
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["append_fact", "begin_epoch", "begun", "check_known_types", "read_job", "read_records"]
+__all__ = ["append_fact", "begin_epoch", "check_known_types", "read_job", "read_records"]
 
 _TYPES = PayloadTypes(BUILTIN_PAYLOADS)
 
 Check = Callable[[JobState], None]
-"""Raises where the command cannot be carried out on a job in this state."""
+"""Raises if the command cannot be carried out on a job in this state."""
 
 
 def read_job(log: Log, job_id: str, check: Check) -> Rebuild:
-    """What the log says of a job, without its operators: their projections are left out.
+    """State of a job at its log's end, without the projections of its operators.
 
     Raises:
-        CommandError: It says nothing. What `check` raises.
+        CommandError: The log has no record that counts. Errors of `check` are raised as they are.
         RecordError: A record that counts cannot be read.
         RestoreError: The log is a copy.
     """
-    made = read_records(log)
-    if made.state.epoch == -1:
+    rebuild = read_records(log)
+    if rebuild.state.epoch == -1:
         raise CommandError(job_id, "its log has no record that counts", "run the job first")
-    check_identity(job_id, made.state, log.identity)
-    check(made.state)
-    return made
+    check_identity(job_id, rebuild.state, log.identity)
+    check(rebuild.state)
+    return rebuild
 
 
 def read_records(log: Log) -> Rebuild:
-    """The same, whatever it says, from the log's first record on; of a pruned log that is a `SNAPSHOT`.
+    """As `read_job`, without checks: folds from the log's first record on, which is a `SNAPSHOT` in a pruned log.
 
     Raises:
-        RecordError: A record that counts cannot be read; or the log's first records are gone, and it does not begin
-            with a `SNAPSHOT`, or with one that is damaged.
-        LogError: The log.
+        RecordError: A record that counts cannot be read; or the log's first records were removed, and it begins
+            with a damaged `SNAPSHOT` or with none.
+        LogError: The log cannot be read.
     """
-    made = begun(log)
-    made.catch_up(log, log.high_watermark())
-    return made
-
-
-def begun(log: Log) -> Rebuild:
-    """The same before any record is folded: of a pruned log the state in its first.
-
-    Raises:
-        RecordError, LogError: As `read_records`, of the log's first record.
-    """
-    made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
-    start, end = log.start_offset(), log.high_watermark()
-    if 0 < start < end:
-        first = next(iter(log.read(start, end)))
-        counting = counting_at(first)
-        record = first.record()
-        try:
-            decoded = DecodedSnapshot(state=state_of(record), checkpoint_offset=None)
-        except (SnapshotUnusableError, PayloadLostError) as error:
-            raise RecordError(first.offset, record.kind.value, str(error)) from error
-        found = FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded)
-        made.begin_at(SnapshotSearch(found=found))
-    return made
+    rebuild, history = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset()), History(log)
+    beginning = history.beginning()
+    if beginning.snapshot is not None:
+        decoded = DecodedSnapshot(state=state_before(beginning), checkpoint_offset=None)
+        snapshot = FoundSnapshot(beginning=beginning, decoded=decoded)
+        rebuild.begin_at(SnapshotSearch(found=snapshot))
+    for stored in history.stored():
+        rebuild.feed(stored)
+    return rebuild
 
 
 def check_known_types(job_id: str, state: JobState, used: Collection[str]) -> None:
-    """Refuse a history that holds for the job itself what only another version of coordlog can read (clause E9).
+    """Refuse payloads of the job itself that only another coordlog can read (E9: inexact restores are refused).
 
     Args:
         job_id: The job.
-        state: At the history's end, with every type that it has registered.
-        used: Types of the payloads that are of no operator.
+        state: State at the history's end, with every registered type.
+        used: Types of the payloads that belong to no operator.
 
     Raises:
-        RestoreError: It names the first type, with both schemas.
+        RestoreError: A type is unknown or differs; the error names the first one, with both schemas.
     """
-    for key, there in sorted_items(state.types):
+    for key, recorded in sorted_items(state.types):
         is_known = key in _TYPES
-        here = f"{_TYPES.by_key(key).fingerprint:016x}" if is_known else "none"
-        if here != there and (is_known or key in used):
+        known = f"{_TYPES.by_key(key).fingerprint:016x}" if is_known else "none"
+        if known != recorded and (is_known or key in used):
             raise RestoreError(
                 job_id,
                 f"the schema of {key}",
-                there,
-                here,
+                recorded,
+                known,
                 "use the version of coordlog that wrote it, or a newer one",
             )
 
 
 def append_fact(
     log: Log,
-    made: Rebuild,
+    rebuild: Rebuild,
     fact: Payload,
     *,
     command: str,
@@ -122,41 +106,41 @@ def append_fact(
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> int:
-    """Take over from a driver that is gone, and append the fact; its sequence.
+    """Take over from the last driver and append the fact. Returns the fact's sequence.
 
-    The caller has seen that no driver lives and that the fact makes sense. The next driver takes
+    The caller has checked that no driver of the job runs, and that the state accepts the fact. The next driver takes
     over from this epoch as from any other.
 
     Args:
-        log: The job's.
-        made: By `read_job`.
-        fact: One that the job state takes in.
-        command: Whose epoch it is, for the record.
-        check: Asked again, of what the log says once this epoch has begun.
-        operator_id: Whom the fact concerns; None: the job.
-        subtask: Which of its subtasks, where it concerns one.
-        why: For the record.
-        patience: Default: the limits, and the machine's clock.
-        now_us: The time, microseconds since 1970, UTC.
+        log: The job's log.
+        rebuild: Result of `read_job`.
+        fact: Fact that the job state takes in.
+        command: Name of the command, recorded in the epoch.
+        check: Check that is repeated on the state after this epoch has begun.
+        operator_id: Operator that the fact concerns, or None for the job.
+        subtask: Subtask that the fact concerns, or None.
+        why: Reason, recorded with the fact.
+        patience: Time limits; by default those of `limits`, and the machine's clock.
+        now_us: Clock, microseconds since 1970, UTC.
 
     Raises:
         FencedError: Another driver was first.
-        LogError: The log. What `check` raises.
+        LogError: The log cannot be read or appended to. Errors of `check` are raised as they are.
     """
     records: list[Record] = []
 
-    def of(state: JobState) -> list[Record]:
+    def records_of(state: JobState) -> list[Record]:
         check(state)
         records.extend(_turn(state, fact, operator_id, subtask, why, now_us()))
         return records
 
-    begin_epoch(log, made, of, command=command, patience=patience, now_us=now_us)
+    begin_epoch(log, rebuild, records_of, command=command, patience=patience, now_us=now_us)
     return records[-1].sequence or 0
 
 
 def begin_epoch(
     log: Log,
-    made: Rebuild,
+    rebuild: Rebuild,
     records_of: Callable[[JobState], list[Record]],
     *,
     command: str,
@@ -165,56 +149,56 @@ def begin_epoch(
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> None:
-    """Begin an epoch in which nobody listens, and append what `records_of` makes of the state in it.
+    """Begin an epoch without an endpoint, and append the records that `records_of` returns.
 
     Args:
-        log: The job's.
-        made: What the log says; caught up with it when this returns, its own records apart.
-        records_of: One turn, or nothing.
-        command: Whose epoch it is, for the record.
-        job_id: The job's; None: as before.
-        attributes: More of `EPOCH_STARTED`, in place of what the epoch before had.
-        patience: Default: the limits, and the machine's clock.
-        now_us: The time, microseconds since 1970, UTC.
+        log: The job's log.
+        rebuild: Fold of the log so far; when this returns, it includes this epoch's beginning but not its records.
+        records_of: Returns the records of one turn, or none, from the state in the new epoch.
+        command: Name of the command, recorded in the epoch.
+        job_id: Job id of the new epoch, or None: as before.
+        attributes: Further attributes of `EPOCH_STARTED`; they replace those of the epoch before.
+        patience: Time limits; by default those of `limits`, and the machine's clock.
+        now_us: Clock, microseconds since 1970, UTC.
 
     Raises:
         FencedError: Another driver was first.
-        LogError: The log. What `records_of` raises.
+        LogError: The log cannot be read or appended to. Errors of `records_of` are raised as they are.
     """
     driver_id = secrets.token_hex(8)
-    name = job_id or made.state.job_id
-    said = {"command": command, **(attributes or {})}
+    epoch_job_id = job_id or rebuild.state.job_id
+    own_attributes = {"command": command, **(attributes or {})}
     appender = take_over(
         log,
-        job_id=name,
-        place=made.place,
+        job_id=epoch_job_id,
+        place=rebuild.place,
         make_epoch_started=lambda epoch: _epoch_started(
-            made, epoch, driver_id, name, said, now_us()
+            rebuild, epoch, driver_id, epoch_job_id, own_attributes, now_us()
         ),
-        reading=made.feed,
+        reading=rebuild.feed,
         patience=patience,
     )
     try:
-        made.catch_up(log, appender.end_offset)
-        assert made.state.driver_id == driver_id, "the epoch in force is this one"
-        records = records_of(made.state)
-        newest = made.newest_snapshot.offset
+        rebuild.catch_up(log, appender.end_offset)
+        assert rebuild.state.driver_id == driver_id, "the epoch in force is this one"
+        records = records_of(rebuild.state)
+        newest = rebuild.newest_snapshot.offset
         if records:
-            appender.append([to_unstored(one, snapshot_offset=newest) for one in records])
+            appender.append([to_unstored(record, snapshot_offset=newest) for record in records])
     finally:
         appender.close()
 
 
 def _epoch_started(
-    made: Rebuild,
+    rebuild: Rebuild,
     epoch: int,
     driver_id: str,
     job_id: str,
-    said: Mapping[str, str],
+    own_attributes: Mapping[str, str],
     now_us: int,
 ) -> UnstoredRecord:
-    """What the job is, is as in the epoch before; nobody listens in this one."""
-    state = made.state
+    """First record of the epoch: describes the job as the epoch before did, and names no endpoint."""
+    state = rebuild.state
     return to_unstored(
         Record(
             epoch=epoch,
@@ -224,29 +208,29 @@ def _epoch_started(
             timestamp_us=max(now_us, state.timestamp_us),
             job_id=job_id,
             attributes={
-                **_of_the_job(state),
+                **_job_attributes(state),
                 "endpoint": "",
                 "host": socket.gethostname(),
                 "pid": str(os.getpid()),
                 "coordlog_version": metadata.version("coordlog"),
                 "python_version": platform.python_version(),
                 "take_over": "false",
-                **said,
+                **own_attributes,
             },
         ),
-        snapshot_offset=made.newest_snapshot.offset,
+        snapshot_offset=rebuild.newest_snapshot.offset,
     )
 
 
-def _of_the_job(state: JobState) -> dict[str, str]:
-    """What the last epoch has said of the job, without what only that one had to do, or has done.
+def _job_attributes(state: JobState) -> dict[str, str]:
+    """Attributes of the last `EPOCH_STARTED` that describe the job, without those of that epoch alone.
 
-    That is a move to another log, and a going back to an older checkpoint, unless it is still owed.
+    Left out are a move to another log, and a rollback to an older checkpoint unless it is still owed.
     """
     is_owed = state.phase is Phase.STARTING
     return {
-        name: said
-        for name, said in sorted_items(state.launch)
+        name: value
+        for name, value in sorted_items(state.launch)
         if not name.startswith(("adopted_", MARK)) and (name != GOING_BACK or is_owed)
     }
 
@@ -259,7 +243,7 @@ def _turn(
     why: str,
     now_us: int,
 ) -> list[Record]:
-    """The fact, its type before it where that is new."""
+    """The turn of the fact: before it, if its type is new, that type's registration."""
     config = KernelConfig(
         projection=JobProjection(_TYPES, {}),
         operators=state.operators,
@@ -271,4 +255,4 @@ def _turn(
     )
     step.add(Kind.FACT, operator_id=operator_id, subtask=subtask, reason=why, value=fact)
     last = len(step.records) - 1
-    return [replace(one, turn_remaining=last - n) for n, one in enumerate(step.records)]
+    return [replace(record, turn_remaining=last - n) for n, record in enumerate(step.records)]

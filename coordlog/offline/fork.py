@@ -1,8 +1,8 @@
-"""A job that begins from a checkpoint of another one: its log begins with that one's history up to there.
+"""A job that begins from a checkpoint of another job: its log begins with that job's history up to the checkpoint.
 
-Any prefix of a log is a legal history (clause K5). So the records up to the checkpoint's completion are copied as they
-are, with their offsets and sequences, and an epoch under the new job's name and topic ends the copying. From then on it
-is a job like any other, whose last checkpoint is that one. What the other job has to commit stays the other job's.
+Any prefix of a log is a legal history (clause K5). So the records up to the checkpoint's completion are copied
+unchanged, with their sequences, and an epoch under the new job's name and topic ends the copy. From then on the fork
+is a job like any other, with that checkpoint as its last. Pending commits of the other job stay with that job.
 """
 
 from __future__ import annotations
@@ -10,169 +10,205 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
-from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
-from coordlog.limits import APPEND_TIMEOUT_S, WRITER_CLOSE_TIMEOUT_S
+from coordlog.errors import CommandError, PayloadLostError
+from coordlog.history import History
 from coordlog.log.appender import Patience
-from coordlog.log.copy import groups, taken_by, to_append
-from coordlog.log.interface import Log
+from coordlog.log.interface import Log, PrunableLog
 from coordlog.log.payload_store import PayloadStore
+from coordlog.offline.adopt import copy_history
 from coordlog.offline.epoch import begin_epoch, read_job, read_records
 from coordlog.payloads.gc import addressed_in
 from coordlog.projections.job.branches import is_on_the_way
+from coordlog.projections.job.launch import FORMER_LOGS
 from coordlog.projections.job.state import JobState
-from coordlog.projections.tables.audit import audit_records
-from coordlog.restore.destination_claim import FORMER_LOGS
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["Beginning", "begin_from", "find_beginning"]
+__all__ = ["ForkPoint", "find_fork_point", "fork_to"]
+
+_COMMAND: Final = "fork"
+"""Command of the epoch that ends the copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """Where a job is to begin: made by `find_beginning`."""
+class ForkPoint:
+    """Place at which a job begins; made by `find_fork_point`."""
 
     other_id: str
+    """Id of the other job, from whose log the new job begins."""
     checkpoint_id: int
     end_offset: int
-    """Of the other log, exclusive: the turn in which the checkpoint completed is the last."""
+    """End of the copy in the other log, exclusive: after the turn in which the checkpoint completed."""
     unsettled: tuple[int, ...]
-    """Checkpoints up to this one of which the other job may still have something to commit, ascending.
+    """Checkpoints up to this one with commits that the other job may still owe, ascending.
 
-    The new job never does: nobody has these rows where the other one is not started again.
+    The new job never makes these commits: their rows are missing unless the other job is started again.
     """
 
 
-def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
-    """Where a checkpoint of a job stands in its log. Nothing is changed.
+def find_fork_point(other: Log, other_id: str, checkpoint: str) -> ForkPoint:
+    """Place of a checkpoint in the log of its job. Changes nothing.
 
     Args:
-        other: Its log.
-        other_id: The job.
-        checkpoint: Its number, or the name that keeps it: any that has completed.
+        other: Log of the other job.
+        other_id: Id of the other job.
+        checkpoint: Number of a completed checkpoint, or the name of a savepoint.
 
     Raises:
         CommandError: There is no such checkpoint, or the log has lost its beginning.
         RecordError: A record of the job cannot be read.
         RestoreError: The log is a copy.
     """
-    if other.start_offset() > 0:
+    history = History(other)
+    if history.start > 0:
         raise CommandError(
             other_id,
-            f"its log begins at offset {other.start_offset()}, not at 0",
-            "another job can begin only from a history that is whole, not from one that was pruned; "
-            f"job {other_id} itself can go back to what `coordlog checkpoint {other_id}` lists",
+            f"its log begins at offset {history.start}, not at 0",
+            "another job can begin only from a whole history, not from a pruned one; "
+            f"job {other_id} itself can go back to the checkpoints that `coordlog checkpoint {other_id}` lists",
         )
-    state = read_job(other, other_id, _anything).state
-    number = _number_of(state, checkpoint)
-    end, unsettled = _looked_for(other, other_id, number)
+    state = read_job(other, other_id, _no_check).state
+    number = _checkpoint_number(state, checkpoint)
+    end, unsettled = _search(history, other_id, number)
     unsettled |= {*state.granted, *state.set_aside}
     if state.owed_complete is not None and not state.is_another_jobs:
-        unsettled.add(state.owed_complete)  # what its coordinators commit of it stands nowhere yet
-    return Beginning(
+        unsettled.add(state.owed_complete)  # its coordinators' commits are not recorded yet
+    return ForkPoint(
         other_id=other_id,
         checkpoint_id=number,
         end_offset=end,
         unsettled=tuple(
-            one
-            for one in sorted(unsettled)
-            if one == number or is_on_the_way(state, one, number)  # not of branches that it left
+            candidate
+            for candidate in sorted(unsettled)
+            # Checkpoints of abandoned branches do not count.
+            if candidate == number or is_on_the_way(state, candidate, number)
         ),
     )
 
 
-def begin_from(
+def fork_to(
     other: Log,
-    log: Log,
-    beginning: Beginning,
+    log: PrunableLog,
+    fork_point: ForkPoint,
     *,
     job_id: str,
     patience: Patience | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     payload_store: PayloadStore | None = None,
-) -> None:
-    """Give a new job the history of another one, up to a checkpoint, with the large payloads that it addresses.
+) -> bool:
+    """Copy the history of another job, up to a checkpoint, to the log of a new job, with its addressed payloads.
 
-    Cut off, it leaves a log that no job can be started on: delete it, and begin again.
+    An interrupted call leaves a log that no job can be started on. Calling again continues after the copied records,
+    and appends nothing if the job has begun from this checkpoint and no driver has opened it since.
 
     Args:
-        other: The other job's log.
-        log: The new job's, made and empty.
-        beginning: In the other log.
-        job_id: The new job.
-        patience: Of the take-over; default: the limits, and the machine's clock.
-        on_progress: Called now and then with the records copied, and how many there are to copy.
-        payload_store: The other job's; the new one's is beside it. None: it has none.
+        other: Log of the other job.
+        log: Log of the new job: empty, or with a part of this copy.
+        fork_point: Place in the other log.
+        job_id: Id of the new job.
+        patience: Time limits; by default those of `limits`, and the machine's clock.
+        on_progress: Called now and then with the number of copied records and the number to copy.
+        payload_store: Payload store of the other job, beside which the new job's is made, or None if it has none.
+
+    Returns:
+        Whether the job begins by this call; False if an earlier one has begun it.
 
     Raises:
-        CommandError: The new job's log is not empty, or something else is appended to it meanwhile.
+        CommandError: The new job has begun otherwise, or its log has other records than this copy's.
         FencedError: A driver of the new job was first; nothing of the copy counts.
-        LogError: A log, or the payload store.
+        LogError: A log or the payload store cannot be read or written.
     """
-    there = log.high_watermark()
-    if there > 0:
-        raise CommandError(
-            job_id,
-            f"its log has {there} records, and is to begin with those of {beginning.other_id}",
-            f"give another job id, or `coordlog delete {job_id}` first",
-        )
+    if _is_begun(log, job_id, fork_point):
+        return False
     if payload_store is not None:
-        _copy_payloads(other, beginning.end_offset, payload_store, job_id)
-    _copy(other, log, beginning.end_offset, job_id, on_progress)
+        _copy_payloads(other, fork_point.end_offset, payload_store, job_id)
+    copy_history(
+        other,
+        log,
+        job_id,
+        to_offset=fork_point.end_offset,
+        patience=patience,
+        on_progress=on_progress,
+    )
     begin_epoch(
         log,
         read_records(log),
         lambda _state: [],
-        command="begin",
+        command=_COMMAND,
         job_id=job_id,
         attributes={
-            "begun_from": f"{beginning.other_id}@{beginning.checkpoint_id}",
+            "begun_from": _origin(fork_point),
             "cluster_id": log.identity.cluster_id,
             "topic_id": log.identity.topic_id,
-            FORMER_LOGS: "[]",  # where the other job was before it was adopted, this one never was
+            FORMER_LOGS: "[]",  # former logs are those of the other job
         },
         patience=patience,
     )
+    return True
 
 
-def _anything(_state: JobState) -> None:
-    """Whatever has become of the other job."""
+def _is_begun(log: Log, job_id: str, fork_point: ForkPoint) -> bool:
+    """Whether an earlier call has begun the job from this checkpoint, and no driver has opened it since.
 
-
-def _number_of(state: JobState, checkpoint: str) -> int:
-    if checkpoint.isdecimal():  # even where one of before is kept under such a name
-        return int(checkpoint)
-    kept = state.kept.get(checkpoint)
-    if kept is not None:
-        return kept
-    names = ", ".join(sorted(state.kept)) or "none"
+    Raises:
+        CommandError: The job has begun otherwise.
+    """
+    state = read_records(log).state
+    if state.epoch < 0 or state.job_id != job_id:
+        return False
+    if state.launch.get("command") == _COMMAND and state.begun_from == _origin(fork_point):
+        return True
     raise CommandError(
-        state.job_id,
-        f"no checkpoint is kept as {checkpoint!r}",
-        f"those that are: {names}; a checkpoint's number will do too",
+        job_id,
+        f"it has a log already, in epoch {state.epoch}",
+        f"give another id, or `coordlog delete {job_id}` first",
     )
 
 
-def _looked_for(other: Log, other_id: str, number: int) -> tuple[int, set[int]]:
-    """The offset after the turn in which the checkpoint completed; and checkpoints that open intents commit."""
+def _origin(fork_point: ForkPoint) -> str:
+    return f"{fork_point.other_id}@{fork_point.checkpoint_id}"
+
+
+def _no_check(_state: JobState) -> None:
+    """Accept the other job in any state."""
+
+
+def _checkpoint_number(state: JobState, checkpoint: str) -> int:
+    if checkpoint.isdecimal():  # even if an older savepoint has such a name
+        return int(checkpoint)
+    number = state.savepoints.get(checkpoint)
+    if number is not None:
+        return number
+    names = ", ".join(sorted(state.savepoints)) or "none"
+    raise CommandError(
+        state.job_id,
+        f"there is no savepoint {checkpoint!r}",
+        f"the job has: {names}; a checkpoint's number is accepted too",
+    )
+
+
+def _search(history: History, other_id: str, number: int) -> tuple[int, set[int]]:
+    """The offset after the turn in which the checkpoint completed; and the checkpoints of open intents."""
     end: int | None = None
     is_found = False
-    done: list[int] = []
+    completed: list[int] = []
     intents = _Intents()
-    for one in audit_records(other.read(0, other.high_watermark())):
-        if not one.counts or one.record is None:
+    for entry in history.records():
+        record = entry.record
+        if not entry.counts or record is None:
             continue
-        intents.apply(one.record, done)
-        if one.record.kind is Kind.CHECKPOINT_COMPLETED and one.record.checkpoint_id is not None:
-            done.append(one.record.checkpoint_id)
-            is_found = is_found or one.record.checkpoint_id == number
-        if is_found and end is None and one.record.turn_remaining == 0:
-            end = one.offset + 1
+        intents.apply(record, completed)
+        if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
+            completed.append(record.checkpoint_id)
+            is_found = is_found or record.checkpoint_id == number
+        if is_found and end is None and record.turn_remaining == 0:
+            end = entry.offset + 1
     if end is None:
         raise CommandError(
             other_id,
             f"checkpoint {number} has not completed",
-            f"those that have: {', '.join(map(str, done)) or 'none'}",
+            f"completed checkpoints: {', '.join(map(str, completed)) or 'none'}",
         )
     return end, intents.unsettled()
 
@@ -183,84 +219,52 @@ class _Intents:
     def __init__(self) -> None:
         self._job_id = ""
         self._open: dict[int, frozenset[int]] = {}
-        """By sequence."""
+        """Checkpoints of each open intent, by the intent's sequence."""
         self._newest: dict[str, tuple[int, frozenset[int]]] = {}
-        """By operator: the checkpoint of its newest intent, and all that this one commits."""
-        self._looked_at: dict[str, tuple[int, tuple[int, ...]]] = {}
-        """By operator: so many of the checkpoints are committed by its intents, but for these."""
+        """By operator: the checkpoint of its newest intent, and all checkpoints that this intent commits."""
+        self._assigned: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """By operator: the number of completed checkpoints considered so far, and those without an intent."""
 
-    def apply(self, record: Record, done: Sequence[int]) -> None:
-        """One more record that counts, and the checkpoints that have completed before it."""
+    def apply(self, record: Record, completed: Sequence[int]) -> None:
+        """Take in the next record that counts, and the checkpoints that have completed before it."""
         if record.kind is Kind.EPOCH_STARTED and record.job_id != self._job_id:
             self._job_id = record.job_id
-            self._open.clear()  # those are of the job that this one has begun from
+            self._open.clear()  # intents of the job that this one was forked from
         elif record.kind is Kind.COMMIT_INTENT:
             assert record.sequence is not None, "a record that counts has one"
-            self._open[record.sequence] = self._committed_by(record, done)
+            self._open[record.sequence] = self._committed_by(record, completed)
         elif record.kind is Kind.COMMIT_OUTCOME and record.attributes["settled"] == "true":
             assert record.cause is not None, "an outcome has an intent"
             self._open.pop(record.cause, None)
 
-    def _committed_by(self, intent: Record, done: Sequence[int]) -> frozenset[int]:
-        """What its checkpoint allows, and those before it of which nothing was committed yet (clause H1)."""
+    def _committed_by(self, intent: Record, completed: Sequence[int]) -> frozenset[int]:
+        """Checkpoints of an intent: its own, and uncommitted ones before it (H1: older ones are subsumed)."""
         operator_id, number = intent.operator_id or "", intent.checkpoint_id
-        newest, its = self._newest.get(operator_id, (None, frozenset[int]()))
+        newest, committed = self._newest.get(operator_id, (None, frozenset[int]()))
         if number is None or number == newest:
-            return its  # another one of the same completion
-        count, left = self._looked_at.get(operator_id, (0, ()))
-        free = (*left, *done[count:])
-        its = frozenset(one for one in free if one <= number)
-        self._looked_at[operator_id] = (len(done), tuple(one for one in free if one > number))
-        self._newest[operator_id] = (number, its)
-        return its
+            return committed  # a further intent of the same completion
+        count, waiting = self._assigned.get(operator_id, (0, ()))
+        free = (*waiting, *completed[count:])
+        committed = frozenset(candidate for candidate in free if candidate <= number)
+        later = tuple(candidate for candidate in free if candidate > number)
+        self._assigned[operator_id] = (len(completed), later)
+        self._newest[operator_id] = (number, committed)
+        return committed
 
     def unsettled(self) -> set[int]:
-        """The checkpoints of which an open one may have something."""
-        return {one for its in self._open.values() for one in its}
+        """Checkpoints with commits of an open intent."""
+        return {number for numbers in self._open.values() for number in numbers}
 
 
-def _copy(
-    other: Log, log: Log, end: int, job_id: str, on_progress: Callable[[int, int], None] | None
-) -> None:
-    """Each record as it is, at its own offset.
-
-    Raises:
-        CommandError: Something else stands in the midst of it.
-        FencedError: A driver of the new job has begun before its first record; nothing of the copy counts.
-    """
-    writer = log.writer()
-    copied = 0
-    try:
-        for group in groups(map(to_append, other.read(0, end))):
-            offsets = writer.append(group, timeout_s=APPEND_TIMEOUT_S)
-            for offset in offsets:
-                if offset < copied:
-                    raise OffsetGapError(log.identity.name, copied, offset)
-                if offset > copied:
-                    taken = taken_by(log, job_id, group[0]) if copied == 0 else None
-                    raise taken or _disturbed(log, job_id, copied)
-                copied += 1
-            if on_progress is not None:
-                on_progress(copied, end)
-    finally:
-        writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
-
-
-def _disturbed(log: Log, job_id: str, offset: int) -> CommandError:
-    return CommandError(
-        job_id,
-        f"something else was appended to {log.identity.name} at offset {offset}, while it was copied",
-        f"see that nobody else starts the job, `coordlog delete {job_id}`, and begin again",
-    )
-
-
-def _copy_payloads(other: Log, end: int, theirs: PayloadStore, job_id: str) -> None:
-    """Before the records that address them; what is not there is not there in the new job either."""
-    ours = PayloadStore(theirs.url, job_id)
-    there = {one.path for one in theirs.listed()}
+def _copy_payloads(other: Log, end: int, source: PayloadStore, job_id: str) -> None:
+    """Copy payloads before the records that address them; those lost to the other job are lost to the new one."""
+    target = PayloadStore(source.url, job_id)
+    paths = {payload.path for payload in source.listed()}
     for stored in other.read(0, end):
         for address in addressed_in(stored):
-            if address.path in there:
-                there.discard(address.path)
-                with suppress(PayloadLostError):  # a restore that needs it refuses by its name
-                    ours.put(address, theirs.get(address))
+            if address.path in paths:
+                paths.discard(address.path)
+                with suppress(
+                    PayloadLostError
+                ):  # a restore that needs the payload reports its name
+                    target.put(address, source.get(address))

@@ -1,12 +1,11 @@
-"""A snapshot of a job that no driver drives, taken by a command, where all of its coordinators are coordlog's own.
+"""Snapshots that a command takes of a job without a driver, if all of its coordinators are coordlog's own.
 
-Such a job's state can be folded without its code: what its coordinators remember are projections of coordlog's, and
-these look into no payload that is not. The history names each operator's projection.
+The state of such a job can be folded without its code: its coordinators' states are projections of coordlog, which
+read only coordlog's own payloads. The history names the projection of each operator.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,9 +13,10 @@ from typing import Any, Final
 from coordlog.coordinators.commits import COMMITS
 from coordlog.coordinators.splits import SPLIT_PAYLOADS
 from coordlog.errors import CommandError
+from coordlog.history import FoundSnapshot, History, SnapshotSearch
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience
-from coordlog.log.interface import Log, StoredRecord
+from coordlog.log.interface import Log
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.epoch import begin_epoch
 from coordlog.payloads.gc import addressed_in
@@ -34,53 +34,50 @@ from coordlog.projections.snapshot.codec import (
     undeclared_in,
 )
 from coordlog.projections.snapshot.splits_codec import LISTED_SPLITS, SPLITS
-from coordlog.projections.tables.audit import counting_at
 from coordlog.restore.rebuild import Rebuild
 from coordlog.restore.snapshots import (
-    FoundSnapshot,
     SnapshotMisfitError,
-    SnapshotSearch,
     standing_snapshot,
 )
 from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import PayloadTypes, open_inline
 from coordlog.schemas.payload_address import STORE_ATTRIBUTE, owner_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.validity import count
+from coordlog.schemas.validity import Beginning
 
 __all__ = ["COMMAND", "projections_of_users", "take_own_snapshot", "why_no_own_snapshot"]
 
 COMMAND: Final = "prune"
-"""Whose epoch it is, for the record."""
+"""Command recorded in the epoch that takes the snapshot."""
 
 _OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
-    f"{one.name}@{one.version}": one for one in (SPLITS, LISTED_SPLITS, COMMITS)
+    f"{projection.name}@{projection.version}": projection
+    for projection in (SPLITS, LISTED_SPLITS, COMMITS)
 }
 _TYPES: Final = (*BUILTIN_PAYLOADS, *SPLIT_PAYLOADS)
 _EPOCH_BYTES: Final = 1_024
-"""What the epoch that takes a snapshot may add to it, compressed, beside the name of the store."""
+"""Bytes, compressed, that the epoch of the snapshot may add to it, apart from the store's name."""
 _ANY_DRIVER: Final = 16 * "0"
-"""As long as another's id."""
-_NOTHING: Final = "there is no way to prune it as it is; a log is readable whatever its length"
+"""Placeholder of the length of a driver's id."""
+_CANNOT_PRUNE: Final = "this job cannot be pruned now; a log stays readable whatever its length"
 
 
 def why_no_own_snapshot(state: JobState) -> str | None:
-    """Why nobody but the job's own driver can take one; None where a command can."""
+    """Reason why only the job's driver can take a snapshot, or None if a command can."""
     if state.epoch < 0:
         return "the job has not begun"
-    for one in json.loads(state.launch.get("operators", "[]")):
-        there = one.get("projection")
-        if one["coordinated"] and there not in _OWN:
-            return f"what the coordinator of operator {one['id']!r} remembers is its own code's"
+    for operator in state.launch_info.operators:
+        if operator.is_coordinated and operator.projection not in _OWN:
+            return f"only the job's code can read the state of the coordinator of operator {operator.operator_id!r}"
     return None
 
 
 def projections_of_users(state: JobState) -> tuple[str, ...]:
     """Projections of coordinators that are not coordlog's own, with their versions and operators."""
     return tuple(
-        f"{one['projection']} of operator {one['id']!r}"
-        for one in json.loads(state.launch.get("operators", "[]"))
-        if one["coordinated"] and one.get("projection") and one["projection"] not in _OWN
+        f"{operator.projection} of operator {operator.operator_id!r}"
+        for operator in state.launch_info.operators
+        if operator.is_coordinated and operator.projection and operator.projection not in _OWN
     )
 
 
@@ -94,40 +91,40 @@ def take_own_snapshot(
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> int:
-    """Fold all of the log, begin an epoch, and append a `SNAPSHOT` of what it comes to; its sequence.
+    """Fold all of the log, begin an epoch, and append a `SNAPSHOT` of the state. Returns its sequence.
 
-    The caller has seen that no driver lives. Where it does not fit a record, what coordinators remember goes to the
-    store, and the epoch names that.
+    The caller has checked that no driver runs. If the state is too large for a record, the states of coordinators go
+    to the store, and the epoch records its name.
 
     Args:
-        log: The job's.
-        state: At its end, without projections: by `read_job`. `why_no_own_snapshot` has nothing against it.
-        open_payload: Gives what a record holds, or addresses.
-        store: The job's payload store; None: it has none.
-        check: Asked again, of what the log says once this epoch has begun: raises where that is another job.
-        patience: Default: the limits, and the machine's clock.
-        now_us: The time, microseconds since 1970, UTC.
+        log: The job's log.
+        state: State at the log's end, without projections (`read_job`), for which `why_no_own_snapshot` returns None.
+        open_payload: Opens inline and addressed payloads.
+        store: The job's payload store, or None if it has none.
+        check: Check that is repeated on the state after this epoch has begun: raises if the job differs.
+        patience: Time limits; by default those of `limits`, and the machine's clock.
+        now_us: Clock, microseconds since 1970, UTC.
 
     Raises:
-        CommandError: The state is too large for a record, its log cannot be begun with, or its history names another
-            store than the one that a part of it would go to; nothing was appended.
+        CommandError: The state is too large for a record, no reader can start from the log's first snapshot, or the
+            history names another store than `store`, which a part of the state needs; nothing was appended.
         RecordError: A record that counts cannot be read or applied.
         FencedError: Another driver was first.
-        LogError: The log, or the store.
+        LogError: The log or the store cannot be read or written.
     """
     projection = JobProjection(
         PayloadTypes(_TYPES, open_payload), _projections(state), is_partial=True
     )
-    made = Rebuild(projection, projection.types, frozenset())
-    uses = _Uses(state)
-    _fold(log, made, uses, open_payload)
-    is_apart = _goes_apart(made, SnapshotCodec(projection, types=uses.declared(made.state)), store)
-    kept_in = store if is_apart else None
-    if kept_in is not None:
-        _check_named(log, made.state, kept_in)
+    rebuild = Rebuild(projection, projection.types, frozenset())
+    used_types = _UsedTypes(state)
+    _fold(History(log), rebuild, used_types, open_payload)
+    codec = SnapshotCodec(projection, types=used_types.declared(rebuild.state))
+    used_store = store if _needs_store(rebuild, codec, store) else None
+    if used_store is not None:
+        _check_store(log, rebuild.state, used_store)
     records: list[Record] = []
 
-    def of(after: JobState) -> list[Record]:
+    def records_of(after: JobState) -> list[Record]:
         check(after)
         config = KernelConfig(
             projection=projection,
@@ -137,150 +134,157 @@ def take_own_snapshot(
         )
         now = max(now_us(), after.timestamp_us)
         step = StepBuilder(config=config, state=after, now_us=now, clock_us=now)
-        records.extend(_records(step, uses, made.checkpoint_offset, kept_in))
+        records.extend(_records(step, used_types, rebuild.checkpoint_offset, used_store))
         return records
 
-    attributes = None if kept_in is None else {STORE_ATTRIBUTE: kept_in.url}
     begin_epoch(
-        log, made, of, command=COMMAND, attributes=attributes, patience=patience, now_us=now_us
+        log,
+        rebuild,
+        records_of,
+        command=COMMAND,
+        attributes=None if used_store is None else {STORE_ATTRIBUTE: used_store.url},
+        patience=patience,
+        now_us=now_us,
     )
     return records[-1].sequence or 0
 
 
 def _projections(state: JobState) -> dict[str, OperatorProjection[Any]]:
     return {
-        one["id"]: _OWN[one["projection"]]
-        for one in json.loads(state.launch["operators"])
-        if one["coordinated"]
+        operator.operator_id: _OWN[operator.projection or ""]
+        for operator in state.launch_info.operators
+        if operator.is_coordinated
     }
 
 
-class _Uses:
-    """Which types a job with today's operators must declare, by who has used them."""
+class _UsedTypes:
+    """Types that a job with the operators of `state` must declare: those used by the job or by these operators."""
 
     def __init__(self, state: JobState) -> None:
-        self._operators = {one["id"] for one in json.loads(state.launch["operators"])}
-        self._needed: set[str] = {one.key for one in PayloadTypes(_TYPES)}
+        self._operators = {operator.operator_id for operator in state.launch_info.operators}
+        self._needed: set[str] = {payload_type.key for payload_type in PayloadTypes(_TYPES)}
 
     def begin(self, state: JobState, undeclared: tuple[str, ...]) -> None:
-        """What a snapshot says that the log begins with."""
+        """Add the types of the snapshot that the log begins with."""
         self._needed.update(key for key, _ in sorted_items(state.types) if key not in undeclared)
 
     def note(self, record: Record) -> None:
-        """One record that may count."""
+        """Add the type of a record that may count."""
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
             return
         if record.operator_id is None or record.operator_id in self._operators:
             self._needed.add(record.payload_type)
 
     def declared(self, state: JobState) -> dict[str, str]:
-        """The fingerprints of those types, by key."""
-        return {key: there for key, there in sorted_items(state.types) if key in self._needed}
+        """Fingerprints of the used types, by key."""
+        types = sorted_items(state.types)
+        return {key: fingerprint for key, fingerprint in types if key in self._needed}
 
 
-def _fold(log: Log, made: Rebuild, uses: _Uses, open_payload: Callable[[bytes], bytes]) -> None:
-    start, end = log.start_offset(), log.high_watermark()
-    stored = log.read(start, end)
-    if start > 0:
-        first = next(stored)
-        _begin_at(first, made, uses, open_payload)
-        made.feed(first)
-    for one in stored:
-        if not count(made.counting, one.header)[1].is_void:
-            uses.note(one.record())
-        made.feed(one)
+def _fold(
+    history: History,
+    rebuild: Rebuild,
+    used_types: _UsedTypes,
+    open_payload: Callable[[bytes], bytes],
+) -> None:
+    beginning, records = history.judged()
+    if beginning.snapshot is not None:
+        _begin_at(beginning, beginning.snapshot, rebuild, used_types, open_payload)
+    for judged in records:
+        if not judged.verdict.is_void:
+            used_types.note(judged.entry.record(judged.header))
+        rebuild.feed(judged.entry)
 
 
 def _begin_at(
-    first: StoredRecord, made: Rebuild, uses: _Uses, open_payload: Callable[[bytes], bytes]
+    beginning: Beginning,
+    record: Record,
+    rebuild: Rebuild,
+    used_types: _UsedTypes,
+    open_payload: Callable[[bytes], bytes],
 ) -> None:
-    """Begin with the snapshot of a log that was pruned before."""
-    counting = counting_at(first)
-    record = first.record()
+    """Begin the fold with the snapshot of a log that was pruned before."""
     try:
-        held = state_of(record, open_payload)
-        codec = SnapshotCodec(made.projection, types=dict(sorted_items(held.types)))
+        state = state_of(record, open_payload)
+        codec = SnapshotCodec(rebuild.projection, types=dict(sorted_items(state.types)))
         decoded = codec.decode(snapshot_in(record, open_payload), open_payload)
-        uses.begin(held, undeclared_in(record, open_payload))
+        used_types.begin(state, undeclared_in(record, open_payload))
     except SnapshotUnusableError as error:
         raise CommandError(
             record.job_id,
-            f"nothing but its own driver can start from the snapshot with which its log begins: {error}",
+            f"only its own driver can start from the snapshot at the beginning of its log: {error}",
             "prune it while it runs: its driver takes a snapshot then",
         ) from error
-    made.begin_at(
-        SnapshotSearch(found=FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded))
-    )
+    rebuild.begin_at(SnapshotSearch(found=FoundSnapshot(beginning=beginning, decoded=decoded)))
 
 
-def _goes_apart(made: Rebuild, codec: SnapshotCodec, store: PayloadStore | None) -> bool:
-    """Whether a snapshot of it does not fit a record, so that a part of it goes to the store.
+def _needs_store(rebuild: Rebuild, codec: SnapshotCodec, store: PayloadStore | None) -> bool:
+    """Whether the snapshot is too large for a record, so that a part of it goes to the store.
 
     Raises:
-        CommandError: It fits neither way, also with what the epoch that takes it adds.
+        CommandError: It is too large with the store too, counting the bytes that its epoch adds.
     """
-    state = made.state
-    place = "" if store is None else store.url
+    state = rebuild.state
+    store_url = "" if store is None else store.url
     try:
         trial = standing_snapshot(
             codec,
             state,
-            checkpoint_offset=made.checkpoint_offset,
+            checkpoint_offset=rebuild.checkpoint_offset,
             owner="" if store is None else owner_of(state.epoch + 1, _ANY_DRIVER),
-            spare_bytes=_EPOCH_BYTES + len(place.encode()),
+            spare_bytes=_EPOCH_BYTES + len(store_url.encode()),
         )
     except SnapshotMisfitError as error:
-        raise _no_place(state, error.problem, error.next_step or _NOTHING) from error
+        raise _too_large(state, error.problem, error.next_step or _CANNOT_PRUNE) from error
     except SnapshotTooLargeError as error:
-        raise _no_place(state, str(error), _NOTHING) from error
+        raise _too_large(state, str(error), _CANNOT_PRUNE) from error
     return bool(trial.parts)
 
 
-def _check_named(log: Log, state: JobState, store: PayloadStore) -> None:
-    """Refuse a store that is not the history's: a restart looks into one, and the state may address both.
+def _check_store(log: Log, state: JobState, store: PayloadStore) -> None:
+    """Refuse a store other than the history's: a restart reads one store, and the state might address both.
 
-    One that nothing is addressed in is only a name: what could not be written there, or never was.
+    A store that the history names but no record addresses is no obstacle.
     """
-    named = state.launch.get(STORE_ATTRIBUTE, "")
-    if named in ("", store.url):
+    recorded_url = state.launch_info.payload_store
+    if recorded_url in ("", store.url):
         return
-    stored = log.read(log.start_offset(), log.high_watermark())
-    if any(True for one in stored for _ in addressed_in(one)):
+    if any(True for stored in History(log).stored() for _ in addressed_in(stored)):
         raise CommandError(
             state.job_id,
-            f"its history names the payload store {named}, and what its coordinators remember would go to "
-            f"{store.url}: a restart looks into one of them alone; nothing was appended",
-            f"give --payload-store {named}; where its payloads have been moved, run the job with "
-            f"--payload-store {store.url} once, so that its history names that",
+            f"its history names the payload store {recorded_url}, and the states of its coordinators would go to "
+            f"{store.url}: a restart reads only one of them; nothing was appended",
+            f"give --payload-store {recorded_url}; if its payloads have been moved, run the job with "
+            f"--payload-store {store.url} once, so that its history names that store",
         )
 
 
 def _records(
     step: StepBuilder,
-    uses: _Uses,
+    used_types: _UsedTypes,
     checkpoint_offset: int | None,
     store: PayloadStore | None,
 ) -> list[Record]:
-    """The snapshot, a turn of its own, its type before it where that is new; what goes to the store is there then."""
+    """The turn of the snapshot, after its type's registration if the type is new. Writes its parts to `store`."""
     if SNAPSHOT_TYPE.key not in step.state.types:
         step.register(SNAPSHOT_TYPE.key)
     state = step.state
-    codec = SnapshotCodec(step.config.projection, types=uses.declared(state))
+    codec = SnapshotCodec(step.config.projection, types=used_types.declared(state))
     owner = "" if store is None else owner_of(state.epoch, state.driver_id)
     try:
-        made = standing_snapshot(codec, state, checkpoint_offset=checkpoint_offset, owner=owner)
-    except (SnapshotMisfitError, SnapshotTooLargeError) as error:  # it did fit before this epoch
-        raise _no_place(state, str(error), "try again") from error
-    kept = AttemptPayloads(PayloadOptions(store=store), state.epoch, state.driver_id)
-    for part in made.parts:
-        kept.store(part)
-    step.add(Kind.SNAPSHOT, payload_type=SNAPSHOT_TYPE.key, payload=made.payload)
+        snapshot = standing_snapshot(codec, state, checkpoint_offset=checkpoint_offset, owner=owner)
+    except (SnapshotMisfitError, SnapshotTooLargeError) as error:  # small enough before this epoch
+        raise _too_large(state, str(error), "try again") from error
+    payloads = AttemptPayloads(PayloadOptions(store=store), state.epoch, state.driver_id)
+    for part in snapshot.parts:
+        payloads.store(part)
+    step.add(Kind.SNAPSHOT, payload_type=SNAPSHOT_TYPE.key, payload=snapshot.payload)
     return list(step.records)
 
 
-def _no_place(state: JobState, problem: str, next_step: str) -> CommandError:
+def _too_large(state: JobState, problem: str, next_step: str) -> CommandError:
     return CommandError(
         state.job_id,
-        f"no snapshot of it can stand in the log, and nothing was removed: {problem}",
+        f"the log cannot hold a snapshot of the job, and nothing was removed: {problem}",
         next_step,
     )

@@ -1,4 +1,4 @@
-"""Refuses a restore that needs a payload which the job's store does not have."""
+"""Check of a restore's payloads: a restore is refused if one is missing in the job's store."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from coordlog.projections.inspection.payload_refs import (
     needed_payloads,
 )
 from coordlog.projections.job.state import JobState
-from coordlog.schemas.payload_address import STORE_ATTRIBUTE
 
 __all__ = ["check_payloads"]
 
 
 def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
-    """See that what a new epoch needs is there (clause E9).
+    """Check that the store has all payloads that a new epoch needs (clause E9: refused before any append).
 
-    What the driver opens is read and checked; of what attempts open, the lengths are.
-
-    Some are read at a time.
+    Payloads that the driver opens are read and checked; of those that attempts open, the lengths are checked.
+    `PAYLOAD_READS_AT_ONCE` are read at a time.
 
     Raises:
-        RestoreError: One, or its address, is missing or damaged; before anything was appended.
+        RestoreError: A payload, or its address, is missing or damaged; before anything was appended.
         PayloadStoreError: The store cannot be read.
     """
     needs = list[NeededPayload]()
@@ -35,16 +33,16 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
         if isinstance(needed, StrangeAddress):
             raise _strange(job_id, needed, state)
         if options.store is None:
-            said = state.launch.get(STORE_ATTRIBUTE, "")
-            step = f"name it with --payload-store (payload_store); the history says {said!r}"
-            raise _refusal(job_id, needed, "not to be had (this job has no payload store)", step)
+            url = state.launch_info.payload_store
+            step = f"name it with --payload-store (payload_store); the history names {url!r}"
+            raise _refusal(job_id, needed, "not readable (this job has no payload store)", step)
         needs.append(needed)
     store = options.store
     if store is None or not needs:
         return
     readers = ThreadPoolExecutor(PAYLOAD_READS_AT_ONCE, "coordlog-payload")
     try:
-        # In order, so that the first that is missing is the one that is told.
+        # In order, so that the error names the first missing payload.
         for _ in readers.map(lambda needed: _check(job_id, needed, state, store), needs):
             pass
     finally:
@@ -58,25 +56,25 @@ def _check(job_id: str, needed: NeededPayload, state: JobState, store: PayloadSt
         else:
             store.find(needed.address)
     except PayloadLostError as error:
-        said = state.launch.get(STORE_ATTRIBUTE, store.url)
-        other = "" if said == store.url else f"; the history names the store {said}"
+        url = state.launch_info.payload_store or store.url
+        other = "" if url == store.url else f"; the history names the store {url}"
         raise _refusal(
             job_id,
             needed,
-            f"not to be had ({error.where}: {error.problem})",
+            f"not readable ({error.where}: {error.problem})",
             f"{error.next_step}{other}",
         ) from error
 
 
-def _strange(job_id: str, found: StrangeAddress, state: JobState) -> RestoreError:
-    wrote = state.launch.get("coordlog_version", "")
-    named = f" ({wrote})" if wrote else ""
+def _strange(job_id: str, needed: StrangeAddress, state: JobState) -> RestoreError:
+    version = state.launch_info.coordlog_version
+    version_note = f" ({version})" if version else ""
     step = (
-        f"run the job with the version of coordlog that wrote it{named}, or go on from a checkpoint "
+        f"run the job with the version of coordlog that wrote it{version_note}, or continue from a checkpoint "
         "that does not need it (--from-checkpoint)"
     )
     here = "no address of a stored payload that this version reads"
-    return RestoreError(job_id, found.what, found.shown, here, step)
+    return RestoreError(job_id, needed.what, needed.shown, here, step)
 
 
 def _refusal(job_id: str, needed: NeededPayload, here: str, step: str) -> RestoreError:

@@ -1,9 +1,9 @@
-"""Which files of a job's payload store no record left in its log addresses, and which of those may go.
+"""Garbage collection of a job's payload store: finds the files that no record in the log addresses, and removes them.
 
-The store is listed first, the log read after it, to the high watermark of then. A file of an epoch that is over by then
-and that no record there addresses stays unaddressed: later records of its driver are void, and a newer driver stores
-files under names of its own. So a file goes only if its epoch is known to this log and is over. Files of the driver in
-force may be on their way to the log; files of an epoch that this log does not know may belong to another log.
+The store is listed first; then the log is read, up to its high watermark at that time. If an epoch is over by then, its
+unaddressed files stay unaddressed: later records of its driver are void, and a newer driver stores files under names of
+its own. So a file is removed only if its epoch is in this log and is over. Other files stay: records that address files
+of the driver in force may be in flight, and files of an epoch that is not in this log may belong to another log.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.history import History
 from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.interface import Log, LogIdentity, StoredRecord
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotUnusableError,
     snapshot_in,
+    state_before,
     state_bytes_in,
     state_of,
 )
-from coordlog.projections.tables.audit import counting_at
 from coordlog.schemas.payload_address import (
     STORE_ATTRIBUTE,
     PayloadAddress,
@@ -35,7 +37,7 @@ from coordlog.schemas.payload_address import (
     owner_of,
 )
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.validity import Counting, Verdict, judge
+from coordlog.schemas.validity import Verdict
 
 __all__ = [
     "FileUse",
@@ -50,32 +52,32 @@ __all__ = [
 ]
 
 _NO_EPOCH = 1 << 62
-"""Above every other: what is not known to be older is not."""
+"""Number above every epoch, for files whose epoch is unknown: they do not count as older."""
 
 _ADOPTED = "adopted_topic_id"
-"""Of the epoch that records an adoption: those before it were written to another log."""
+"""Attribute of the epoch that records an adoption: epochs before it were written to another log."""
 
 _SNAPSHOT = SNAPSHOT_TYPE.key.encode()
 _ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
 
 
 class FileUse(enum.Enum):
-    """What a file of the store is worth."""
+    """Use of a file in the store."""
 
     ADDRESSED = "addressed"
     LEFT_OVER = "left over"
-    """Of an epoch that is over, and addressed by nothing: it may go."""
+    """No record addresses it, and its epoch is over: it may be removed."""
     IN_FORCE = "of the driver in force"
-    """Addressed by nothing so far."""
+    """No record addresses it so far; a record of the driver in force may still do so."""
     UNKNOWN = "of an epoch that the log does not know"
-    """Of another log's, perhaps; so is what an epoch from before an adoption kept."""
+    """May belong to another log: files of epochs before an adoption do."""
     FOREIGN = "no payload"
-    """Somebody else's file."""
+    """The file was not written by a payload store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file with its worth."""
+    """A file with its use."""
 
     kept: KeptPayload
     use: FileUse
@@ -83,21 +85,23 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadUse:
-    """A job's store, held against its log."""
+    """A job's store, compared with its log."""
 
     files: tuple[StoredFile, ...]
     missing: tuple[str, ...]
-    """Paths that records which count seem to address, and that are not in the store."""
+    """Paths that are missing in the store, although records that count seem to address them."""
     high_watermark: int
-    """Up to where the log was read."""
+    """Offset up to which the log was read, exclusive."""
+    record_count: int
+    """Number of records read, void ones included."""
     copy_of: str = ""
-    """The log that the epoch in force was written to, where that is another one: this is a copy; else empty."""
+    """Original log, to which the epoch in force was written, if the log read here is a copy; else empty."""
     shared: frozenset[str] = frozenset()
-    """The folders of epochs from before an adoption: the log that the job comes from may need what they kept."""
+    """Folders of epochs before an adoption: the log from which the job was adopted may need their files."""
 
     def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
-        """The files of that worth."""
-        return tuple(one.kept for one in self.files if one.use is use)
+        """The files of that use."""
+        return tuple(file.kept for file in self.files if file.use is use)
 
 
 def payload_use(
@@ -105,72 +109,64 @@ def payload_use(
     store: PayloadStore,
     *,
     begins_with: int | None = None,
-    on_progress: Callable[[int], None] | None = None,
 ) -> PayloadUse:
-    """What each file of the store is worth, by the whole log.
+    """The use of each file in the store, according to the whole log.
 
     Args:
-        log: The job's.
-        store: The job's.
-        begins_with: The offset of a snapshot, with which the log is about to begin: what only records below address
-            counts as addressed by nothing. Their epochs are known all the same, and that what they address is this
-            log's, of the epoch in which it begins now too.
-        on_progress: Called with each offset.
+        log: The job's log.
+        store: The job's store.
+        begins_with: Offset of the snapshot with which the log will begin after a prune, or None without a prune. Files
+            that only the pruned records address count as not addressed, and may be removed, even if they are of the
+            epoch in which the log begins now. Epochs of pruned records still count as epochs of this log.
 
     Raises:
-        RecordError: The log begins with a `SNAPSHOT` that cannot be read: what it addresses is unknown.
-        PayloadLostError: That snapshot stands in the store, and is not there.
-        PayloadStoreError, LogError: They cannot be read.
+        RecordError: The log begins with a `SNAPSHOT` that cannot be read: its addresses are unknown.
+        PayloadLostError: The content of that snapshot belongs in the store, and is missing.
+        PayloadStoreError, LogError: Store or log cannot be read.
     """
-    listed = store.listed()  # before the log's end is asked for
-    start, end = log.start_offset(), log.high_watermark()
-    reading = _Reading(store, log.identity)
-    reading.read(log.read(start, end), begins_with, on_progress)
-    there = {one.path for one in listed}
-    if not there.issuperset(reading.addressed):
-        # A living driver has stored and appended since the listing; its payloads are there before its records.
-        there.update(one.path for one in store.listed())
-    files = tuple(StoredFile(kept=one, use=reading.use_of(one)) for one in listed)
+    listed = store.listed()  # before the high watermark of the log is read
+    history = History(log)
+    scan = _LogScan(store, log.identity)
+    scan.read(history, begins_with)
+    paths = {kept.path for kept in listed}
+    if not paths.issuperset(scan.addressed):
+        # A live driver stores each payload before its record: a second listing has files stored since the first.
+        paths.update(kept.path for kept in store.listed())
+    files = tuple(StoredFile(kept=kept, use=scan.use_of(kept)) for kept in listed)
     return PayloadUse(
         files=files,
-        missing=tuple(sorted(reading.addressed - there)),
-        high_watermark=end,
-        copy_of=reading.copy_of,
-        shared=frozenset(reading.shared),
+        missing=tuple(sorted(scan.addressed - paths)),
+        high_watermark=history.end,
+        record_count=scan.record_count,
+        copy_of=scan.copy_of,
+        shared=frozenset(scan.shared),
     )
 
 
-def store_named_in(records: Iterator[StoredRecord]) -> str:
-    """The store that the newest of these `EPOCH_STARTED` that count names; empty where none does.
+def store_named_in(history: History) -> str:
+    """Payload store that the log names: in the newest `EPOCH_STARTED` that counts and has one, or empty without any.
 
-    Args:
-        records: All of a log, from its first record on. One whose beginning is gone, and does not begin with a
-            `SNAPSHOT`, names none: what counts in it nobody can tell.
+    Empty too if the log's first records were removed and it does not begin with a `SNAPSHOT`: validity is unknown then.
     """
-    return _named_in_epochs(records).get(STORE_ATTRIBUTE, "")
+    return _named_in_epochs(history).get(STORE_ATTRIBUTE, "")
 
 
-def log_named_in(records: Iterator[StoredRecord]) -> tuple[str, str]:
-    """Cluster id and topic id that the newest of these `EPOCH_STARTED` that count names; empty texts if none does.
-
-    Args:
-        records: As `store_named_in` takes them.
-    """
-    named = _named_in_epochs(records)
+def log_named_in(history: History) -> tuple[str, str]:
+    """Cluster id and topic id, each from the newest `EPOCH_STARTED` that counts and has one, or empty."""
+    named = _named_in_epochs(history)
     return named.get("cluster_id", ""), named.get("topic_id", "")
 
 
-def _named_in_epochs(records: Iterator[StoredRecord]) -> dict[str, str]:
-    """Attributes of all `EPOCH_STARTED` that count, those of newer ones in place of those of older ones."""
-    first = next(records, None)
-    if first is None:
-        return {}
+def _named_in_epochs(history: History) -> dict[str, str]:
+    """Attributes of all `EPOCH_STARTED` that count; newer values replace older ones."""
     try:
-        counting = counting_at(first)
+        beginning, records = history.judged()
     except RecordError:
         return {}
-    named = _named_in(first) if first.offset > 0 else {}
-    for judged in judge(itertools.chain([first], records), counting):
+    named: dict[str, str] = {}
+    with suppress(RecordError):
+        named |= state_before(beginning).launch
+    for judged in records:
         if judged.verdict is Verdict.EPOCH:
             with suppress(RecordError):
                 named |= judged.entry.record().attributes
@@ -178,7 +174,7 @@ def _named_in_epochs(records: Iterator[StoredRecord]) -> dict[str, str]:
 
 
 def addressed_in(stored: StoredRecord) -> Iterator[PayloadAddress]:
-    """All that may be addresses in a record; in what a `SNAPSHOT` holds too, which is compressed."""
+    """All possible addresses in a record, including those in the compressed state of a `SNAPSHOT`."""
     value = stored.value or b""
     yield from addresses_among(value)
     if _SNAPSHOT not in value:  # quicker than to decode each record
@@ -189,117 +185,100 @@ def addressed_in(stored: StoredRecord) -> Iterator[PayloadAddress]:
             yield from addresses_among(state_bytes_in(snapshot_in(record)))
 
 
-def _named_in(first: StoredRecord) -> dict[str, str]:
-    """Attributes of its epoch that the snapshot holds with which a pruned log begins."""
-    try:
-        return dict(state_of(first.record()).launch)
-    except (RecordError, SnapshotUnusableError, PayloadLostError):
-        return {}
-
-
-class _Reading:
-    """What a log says of stored payloads."""
+class _LogScan:
+    """Collects the epochs of a log and the addresses of stored payloads in it."""
 
     def __init__(self, store: PayloadStore, identity: LogIdentity) -> None:
         self._store, self._identity = store, identity
         self.epochs: dict[str, int] = {}
-        """The epochs of this log, by the folders of what they keep."""
+        """Epochs of this log, by the folders of their files."""
         self.addressed: set[str] = set()
-        """Whatever looks like an address in a record that counts, or may yet: of any version."""
+        """Paths of possible addresses, of any version, in records that count or may yet count."""
         self.shared: set[str] = set()
         self.copy_of = ""
+        self.record_count = 0
         self._begun_in = ""
-        """The folder of the epoch in which a pruned log begins: records that are gone may address what it kept."""
-        self._let_go: set[str] = set()
-        """What records address that are about to go, its first snapshot among them."""
+        """Folder of the epoch in which a pruned log begins: pruned records may address its files."""
+        self._dropped: set[str] = set()
+        """Paths that records about to be pruned address; a snapshot at the log's beginning is such a record too."""
         self._in_force = -1
         self._last: StoredRecord | None = None
 
-    def read(
-        self,
-        records: Iterator[StoredRecord],
-        begins_with: int | None,
-        on_progress: Callable[[int], None] | None,
-    ) -> None:
-        """All of the log, from its first record on."""
-        first = next(records, None)
-        if first is None:
-            return
-        counting = self._begin(first)
-        for judged in judge(itertools.chain([first], records), counting):
+    def read(self, history: History, begins_with: int | None) -> None:
+        """Read all of the log, from its first record on."""
+        beginning, records = history.judged()
+        if beginning.snapshot is not None:
+            self._begin(beginning.offset, beginning.snapshot)
+        for judged in records:
             stored = judged.entry
-            if on_progress is not None:
-                on_progress(stored.offset)
+            self.record_count += 1
             if judged.verdict.is_void:
                 continue
             self._last = stored
             if stored.offset == begins_with:
-                self._let_go, self.addressed = self.addressed, set(self._in_snapshot(stored))
-            self.addressed.update(one.path for one in addressed_in(stored))
+                self._dropped, self.addressed = (
+                    self.addressed,
+                    set(self._in_snapshot(stored.offset, stored.record())),
+                )
+            self.addressed.update(address.path for address in addressed_in(stored))
             if judged.verdict is Verdict.EPOCH:
                 record = stored.record()
-                self._know(record, record.attributes)
+                self._add_epoch(record, record.attributes)
 
-    def _begin(self, first: StoredRecord) -> Counting:
-        """Where counting begins. Of a log that was pruned only its snapshot says what older records addressed."""
-        counting = counting_at(first)
-        if first.offset == 0:
-            return counting
-        self.addressed.update(self._in_snapshot(first))
-        record = first.record()
-        self._know(record, state_of(record, self._open).launch)
+    def _begin(self, offset: int, snapshot: Record) -> None:
+        """Begin with the snapshot of a pruned log: it has the addresses of the pruned records."""
+        self.addressed.update(self._in_snapshot(offset, snapshot))
+        self._add_epoch(snapshot, state_of(snapshot, self._open).launch)
         self._begun_in = next(iter(self.epochs), "")
-        return counting
 
-    def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
-        record = stored.record()
+    def _in_snapshot(self, offset: int, record: Record) -> Iterator[str]:
         try:
             state = state_bytes_in(snapshot_in(record, self._open))
             _ = state_of(record, self._open)
         except SnapshotUnusableError as error:
             raise RecordError(
-                stored.offset,
+                offset,
                 record.kind.value,
-                f"the log begins with it, and what it addresses cannot be told: {error}",
+                f"the log begins with it, and its addresses cannot be read: {error}",
             ) from error
-        return (one.path for one in addresses_among(state))
+        return (address.path for address in addresses_among(state))
 
     def _open(self, data: bytes) -> bytes:
         return opened(data, self._store.get)
 
-    def _know(self, record: Record, launch: Mapping[str, str]) -> None:
-        """An epoch. `launch`: what it says of itself."""
+    def _add_epoch(self, record: Record, launch: Mapping[str, str]) -> None:
+        """Add an epoch, with the attributes of its `EPOCH_STARTED`."""
         self._in_force = record.epoch
-        # What another job has kept, from whose checkpoint this one has begun, stands in that one's folder.
+        # In a fork, the epochs of the other job have their files in the other job's folder.
         is_of_this_job = record.job_id == self._store.job_id
-        self.copy_of = _elsewhere(launch, self._identity) if is_of_this_job else ""
+        self.copy_of = _other_log(launch, self._identity) if is_of_this_job else ""
         if _ADOPTED in launch:
             self.shared.update(self.epochs)
-        with suppress(ValueError):  # then it has kept nothing
+        with suppress(ValueError):  # a driver with such an id has stored no files
             self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
 
     @cached_property
     def _is_over(self) -> bool:
-        """Whether the job has ended: its driver appends nothing behind that record that addresses a payload."""
+        """Whether the last record ends the job: its driver appends no address of a payload after that."""
         last = self._last
         if last is None:
             return False
         record = last.record()
         return record.kind in _ENDS and record.turn_remaining == 0
 
-    def use_of(self, one: KeptPayload) -> FileUse:
-        """What a file is worth."""
-        if not is_payload(one) and not is_draft(one):
+    def use_of(self, kept: KeptPayload) -> FileUse:
+        """The use of a file, once the log has been read."""
+        if not is_payload(kept) and not is_draft(kept):
             return FileUse.FOREIGN
-        if one.path in self.addressed:
+        if kept.path in self.addressed:
             return FileUse.ADDRESSED
-        epoch = self.epochs.get(one.owner)
-        # Where the job has been adopted, its last driver there may have gone on after the copy was made.
-        if epoch is None or one.owner in self.shared:
+        epoch = self.epochs.get(kept.owner)
+        # If the job was adopted, its driver may have continued in the original log after the copy was made.
+        if epoch is None or kept.owner in self.shared:
             return FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
-            # An archive may hold what addressed it: what a prune has removed this log cannot tell.
-            is_archived = one.owner == self._begun_in and one.path not in self._let_go
+            # This log does not have its pruned records; an archive may hold some that address the file.
+            is_archived = kept.owner == self._begun_in and kept.path not in self._dropped
             return FileUse.UNKNOWN if is_archived else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
@@ -312,61 +291,61 @@ def clean_former(
     end_offset: int,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Remove what epochs before `epoch`, which is in force, kept and could not append any more; how many files.
+    """Remove unaddressed files of epochs before the epoch in force, `epoch`. Returns the number of removed files.
 
-    Bounded: of epochs that began among the log's last records, and so many files; the rest is `payload_use`'s. What a
-    epoch has kept is addressed first by a record of its own, so that nothing before its `EPOCH_STARTED` matters; here
-    void records keep what they address too.
+    Limited to epochs that began in the last `CLEANED_RECORDS_MAX` records, and to `CLEANED_FILES_MAX` files;
+    `payload_use` finds the other files. Records before an epoch's `EPOCH_STARTED` need not be read: the first record
+    that addresses a file is of the file's own epoch. An address in a void record keeps its file too.
 
     Args:
-        log: The job's.
-        store: The job's.
-        epoch: This driver's.
-        end_offset: Up to where the log is read: behind its `EPOCH_STARTED`.
-        is_over: Whether the driver has ended: asked before each record and each file, and nothing more is done then.
+        log: The job's log.
+        store: The job's store.
+        epoch: This driver's epoch.
+        end_offset: Offset up to which the log is read, exclusive: just after this driver's `EPOCH_STARTED`.
+        is_over: Returns whether the driver has ended: then the cleaning ends. Called before each record and each file.
 
     Raises:
-        PayloadStoreError, LogError: They cannot be read.
+        PayloadStoreError, LogError: Store or log cannot be read.
     """
-    listed = [one for one in store.listed() if is_payload(one) or is_draft(one)]
-    if not any(_epoch_of(one) < epoch for one in listed):
+    listed = [kept for kept in store.listed() if is_payload(kept) or is_draft(kept)]
+    if not any(_epoch_of(kept) < epoch for kept in listed):
         return 0
-    over, addressed = set[str](), set[str]()
+    ended_owners, addressed = set[str](), set[str]()
     start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
     for stored in log.read(start, end_offset):
         if is_over():
             return 0
-        addressed.update(one.path for one in addressed_in(stored))
+        addressed.update(address.path for address in addressed_in(stored))
         header = stored.header
         if header is not None and header.is_epoch_started and header.epoch < epoch:
             with suppress(RecordError, ValueError):
                 record = stored.record()
                 if _ADOPTED in record.attributes:
-                    over.clear()  # where the job comes from they may have gone on
-                over.add(owner_of(record.epoch, record.driver_id))
-    left = [one for one in listed if one.owner in over and one.path not in addressed]
-    return store.remove(itertools.takewhile(lambda _: not is_over(), left[:CLEANED_FILES_MAX]))
+                    ended_owners.clear()  # their drivers may have continued in the log from which the job was adopted
+                ended_owners.add(owner_of(record.epoch, record.driver_id))
+    unused = [kept for kept in listed if kept.owner in ended_owners and kept.path not in addressed]
+    return store.remove(itertools.takewhile(lambda _: not is_over(), unused[:CLEANED_FILES_MAX]))
 
 
-def _elsewhere(launch: Mapping[str, str], here: LogIdentity) -> str:
-    """The log that an epoch was written to, where that is another one; else empty. `launch`: what it says of itself."""
-    cluster_id = launch.get("cluster_id", here.cluster_id)
-    topic_id = launch.get("topic_id", here.topic_id)
-    is_here = (cluster_id, topic_id) == (here.cluster_id, here.topic_id)
+def _other_log(launch: Mapping[str, str], identity: LogIdentity) -> str:
+    """Log to which an epoch was written, by its attributes `launch`; empty if that is the log of `identity`."""
+    info = LaunchInfo(launch)
+    cluster_id, topic_id = info.log
+    is_here = info.is_of(identity.cluster_id, identity.topic_id)
     return "" if is_here else f"topic {topic_id} of cluster {cluster_id}"
 
 
-def _epoch_of(one: KeptPayload) -> int:
-    number = one.owner.partition("-")[0]
+def _epoch_of(kept: KeptPayload) -> int:
+    number = kept.owner.partition("-")[0]
     return int(number) if number.isdecimal() else _NO_EPOCH
 
 
 def clean(store: PayloadStore, use: PayloadUse) -> Sequence[KeptPayload]:
-    """Remove what is left over; those that were removed.
+    """Remove the files that are left over. Returns the removed files.
 
     Raises:
-        PayloadStoreError: One cannot be removed.
+        PayloadStoreError: A file cannot be removed.
     """
-    over = use.of(FileUse.LEFT_OVER)
-    store.remove(over)
-    return over
+    left_over = use.of(FileUse.LEFT_OVER)
+    store.remove(left_over)
+    return left_over

@@ -1,7 +1,7 @@
-"""The payloads of one epoch that are too large for its log: kept in the job's payload store, addressed in its records.
+"""Payloads of one epoch that are too large for its log: stored in the payload store, with addresses in records.
 
-A driver holds what its turns make until the log thread has stored it, which is before the records that address it are
-appended; an attempt stores what it makes before it says so. Whoever needs the content opens the address.
+A driver holds the payloads of its turns until the log thread has stored them; the records with their addresses are
+appended after that. An attempt stores a payload before it sends its address. Readers of the content open the address.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 _OWN: Final = "coordlog."
-"""Before the names of coordlog's own types, which readers of the history look into: they stay in the log."""
+"""Prefix of coordlog's own types. Readers of the history decode them, so they stay in the log."""
 
 _NAME_A_STORE: Final = (
     "name a folder for large payloads with payload_store (--payload-store), or put the content "
@@ -65,16 +65,16 @@ _NAME_A_STORE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadOptions:
-    """Where a job keeps its large payloads; travels to its tasks."""
+    """Options of a job's large payloads; sent to its tasks."""
 
     store: PayloadStore | None = None
-    """None: there is no such place, and what is too large is refused."""
+    """Store of large payloads; None: payloads that are too large are refused."""
     limit_bytes: int = PAYLOAD_BYTES_MAX
     """A payload above this goes to the store."""
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Of `EPOCH_STARTED`: where later readers look for large payloads unless they are told."""
+        """Attributes of `EPOCH_STARTED`: the default store of large payloads for later readers."""
         if self.store is None:
             return {}
         return {STORE_ATTRIBUTE: self.store.url, LIMIT_ATTRIBUTE: str(self.limit_bytes)}
@@ -87,10 +87,10 @@ class PayloadOptions:
     def held_inline(
         self, what: str, payload_type: str | None, data: bytes, inline_max: int
     ) -> bytes | None:
-        """What stands in a record that holds the payload itself; None where it goes to the store.
+        """Bytes of the payload as stored in a record itself, or None if it goes to the store.
 
         Raises:
-            TooLargeError: It is above `inline_max`, or what one file of the store may have.
+            TooLargeError: The payload is above `inline_max`, or above the limit of a file in the store.
         """
         size_bytes = len(data)
         if self.is_kept(payload_type, size_bytes):
@@ -105,12 +105,12 @@ class PayloadOptions:
 
 
 NO_STORE: Final = PayloadOptions()
-"""Of a job without a payload store."""
+"""Options of a job without a payload store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPayload:
-    """A payload that is to be stored before the records that address it are appended."""
+    """A payload to be stored before the records with its address are appended."""
 
     address: PayloadAddress
     data: bytes
@@ -118,7 +118,7 @@ class HeldPayload:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """With a store that does not answer."""
+    """Retries with growing pauses while the store does not respond."""
 
     clock: Callable[[], float]
     sleep: Callable[[float], None]
@@ -126,7 +126,7 @@ class _Patience:
     def tried(
         self, work: Callable[[], R], until_s: float, is_over: Callable[[], bool] = lambda: False
     ) -> R:
-        """What `work` gives, as soon as the store answers; no further try begins after `until_s`."""
+        """Result of `work` once the store responds; no further try begins after `until_s`."""
         backoff_s = APPEND_BACKOFF_S
         while True:
             try:
@@ -140,17 +140,17 @@ class _Patience:
 
 
 class AttemptPayloads:
-    """What an attempt keeps and opens, on its own thread. What it keeps is durable at once.
+    """Large payloads of an attempt, on its own thread. A stored payload is durable at once.
 
-    A store that does not answer is asked again for `PAYLOAD_OPEN_S`, while the attempt is not over.
+    If the store does not respond, calls are retried for `PAYLOAD_OPEN_S`, as long as the attempt is not over.
 
     Args:
-        options: The job's.
-        epoch: Of the epoch that the attempt belongs to.
-        driver_id: Its driver.
-        is_over: Whether nobody waits for this attempt any more.
+        options: Options of the job.
+        epoch: Epoch of the attempt.
+        driver_id: Driver of the attempt.
+        is_over: Whether the attempt is over.
         clock: Seconds that never go back.
-        sleep: Waits so many seconds before a further try.
+        sleep: Waits for a number of seconds before a further try.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class AttemptPayloads:
         *,
         inline_max: int = PAYLOAD_BYTES_MAX,
     ) -> bytes:
-        """What stands in a message and its record for a payload; without a type: a state.
+        """Bytes of a payload in a message and its record: the payload or its address. Type None: a state.
 
         Raises:
-            TooLargeError: There is no place for it.
-            PayloadStoreError: It cannot be stored.
+            TooLargeError: The payload is above the limits of records and store.
+            PayloadStoreError: The payload cannot be stored.
         """
         held = self._options.held_inline(what, payload_type, data, inline_max)
         return self.store(data) if held is None else held
@@ -190,22 +190,22 @@ class AttemptPayloads:
         return self._options.store is not None
 
     def store(self, data: bytes) -> bytes:
-        """Store a payload, whatever its size; its address.
+        """Store a payload of any size. Returns its address.
 
         Raises:
-            PayloadStoreError: It cannot be stored.
+            PayloadStoreError: The payload cannot be stored.
         """
         store = self._options.store
-        assert store is not None, "`can_store` says so"
+        assert store is not None, "the caller has checked `can_store`"
         address = PayloadAddress.of(data, self._owner)
         self._tried(partial(store.put, address, data))
         return address.encode()
 
     def open(self, data: bytes) -> bytes:
-        """The payload that stands there.
+        """The payload of a record, read from the store if the record has its address.
 
         Raises:
-            PayloadLostError: It is addressed, and missing or damaged.
+            PayloadLostError: The payload is missing or damaged in the store.
             PayloadStoreError: The store cannot be read.
         """
         store = self._options.store
@@ -213,12 +213,12 @@ class AttemptPayloads:
             return open_inline(data)
         return opened(data, lambda address: self._tried(partial(store.get, address)))
 
-    def open_all(self, given: Sequence[bytes]) -> Sequence[bytes]:
-        """The payloads that stand there, in order; some at a time are read. Raises as `open`."""
-        if len(given) < 2:  # noqa: PLR2004, one needs no thread
-            return [self.open(data) for data in given]
+    def open_all(self, parts: Sequence[bytes]) -> Sequence[bytes]:
+        """Payloads of these records, in order, several read at a time. Raises as `open`."""
+        if len(parts) < 2:  # noqa: PLR2004, a single payload needs no thread
+            return [self.open(data) for data in parts]
         with ThreadPoolExecutor(PAYLOAD_READS_AT_ONCE, "coordlog-payload") as readers:
-            return list(readers.map(self.open, given))
+            return list(readers.map(self.open, parts))
 
     def _tried(self, work: Callable[[], R]) -> R:
         until_s = self._patience.clock() + PAYLOAD_OPEN_S
@@ -226,15 +226,15 @@ class AttemptPayloads:
 
 
 class DriverPayloads:
-    """What a driver keeps and opens. Any thread; `begin` once its epoch is in force, before anything is sealed.
+    """Large payloads of a driver. Any thread; `begin` once its epoch is in force, before anything is sealed.
 
-    What is sealed is held until `release`. In between the owner takes it with `take`, and has it stored with `keep`
-    before it appends what addresses it.
+    Sealed payloads are held until `release`. In between the owner gets them from `take`, and stores them with `keep`
+    before it appends the records with their addresses.
 
     Args:
-        options: The job's.
+        options: Options of the job.
         clock: Seconds that never go back.
-        sleep: Waits so many seconds before a further try.
+        sleep: Waits for a number of seconds before a further try.
     """
 
     def __init__(
@@ -247,33 +247,33 @@ class DriverPayloads:
         self._options, self._owner = options, ""
         self._patience = _Patience(clock, sleep)
         self._lock = threading.Lock()
-        self._made: list[HeldPayload] = []
+        self._sealed: list[HeldPayload] = []
         self._held: dict[str, tuple[int, bytes]] = {}
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._recent_bytes = 0
         self._waiting_bytes = 0
         self._turns_thread = -1
-        """The thread of the turns: the mailbox."""
+        """Id of the mailbox's thread, which runs the turns."""
         self._turn_waited_s = 0.0
-        """Time that the store has taken of the turn so far."""
+        """Seconds that reads have taken in the present turn."""
 
     @property
     def options(self) -> PayloadOptions:
-        """The job's."""
+        """Options of the job."""
         return self._options
 
     def begin(self, epoch: int, driver_id: str) -> None:
-        """This epoch has begun."""
+        """Begin an epoch: it names the folder of the payloads."""
         self._owner = "" if self._options.store is None else owner_of(epoch, driver_id)
 
     @property
     def owner(self) -> str:
-        """The folder of what it keeps; empty where there is no store."""
+        """Folder of the driver's payloads; empty if there is no store."""
         return self._owner
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the store that nothing more should be made."""
+        """Whether too many bytes wait for the store, so that no further payloads should be sealed."""
         return self._waiting_bytes > PAYLOADS_WAITING_BYTES_MAX
 
     def seal(
@@ -284,33 +284,33 @@ class DriverPayloads:
         *,
         inline_max: int = PAYLOAD_BYTES_MAX,
     ) -> bytes:
-        """What stands in a record for a payload; without a type: a state.
+        """Bytes of a payload in a record: the payload or its address. Type None: a state.
 
         Raises:
-            TooLargeError: There is no place for it.
+            TooLargeError: The payload is above the limits of records and store.
         """
         held = self._options.held_inline(what, payload_type, data, inline_max)
         return self.hold(data) if held is None else held
 
     def hold(self, data: bytes) -> bytes:
-        """The address of a payload that goes to the store, whatever its size; there is one."""
-        assert self._options.store is not None, "the caller has looked"
+        """Hold a payload of any size for the store, which must exist. Returns its address."""
+        assert self._options.store is not None, "the caller has checked the store"
         address = PayloadAddress.of(data, self._owner)
         with self._lock:
             count, _ = self._held.get(address.path, (0, b""))
             self._held[address.path] = (count + 1, data)
-            self._made.append(HeldPayload(address=address, data=data))
+            self._sealed.append(HeldPayload(address=address, data=data))
             self._waiting_bytes += len(data)
         return address.encode()
 
     def take(self) -> Sequence[HeldPayload]:
-        """All that was sealed since the last call: the next records may address it. At the end of each turn."""
+        """Payloads that were sealed since the last call, at the end of each turn."""
         self._turns_thread, self._turn_waited_s = threading.get_ident(), 0.0
-        if not self._made:
+        if not self._sealed:
             return ()
         with self._lock:
-            made, self._made = self._made, []
-        return made
+            sealed, self._sealed = self._sealed, []
+        return sealed
 
     def keep(
         self,
@@ -319,22 +319,23 @@ class DriverPayloads:
         timeout_s: float = LOG_TIMEOUT_S,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Store what was taken; on return it is durable. On the log thread.
+        """Store the taken payloads; on return they are durable. On the log thread.
 
         Raises:
-            PayloadStoreError: Not within `timeout_s`, or there is no use in trying again.
+            PayloadStoreError: They could not be stored within `timeout_s`, or a retry is useless.
         """
         store = self._options.store
         until_s = self._patience.clock() + timeout_s
-        for one in held:
+        for payload in held:
             assert store is not None, "else nothing is sealed"
-            self._patience.tried(partial(store.put, one.address, one.data), until_s, is_over)
+            put = partial(store.put, payload.address, payload.data)
+            self._patience.tried(put, until_s, is_over)
 
     def release(self, held: Sequence[HeldPayload]) -> None:
-        """The records that address these count, and are released: they need not be held any more."""
+        """Release payloads whose records count and are released; they are cached for a while."""
         with self._lock:
-            for one in held:
-                path = one.address.path
+            for payload in held:
+                path = payload.address.path
                 count, data = self._held[path]
                 self._waiting_bytes -= len(data)
                 if count > 1:
@@ -344,14 +345,14 @@ class DriverPayloads:
                     self._remember(path, data)
 
     def open(self, data: bytes) -> bytes:
-        """The payload that stands there; read from the store where it is not at hand.
+        """The payload at an address; read from the store if it is not cached.
 
-        A store that does not answer is asked again. The caller, mostly the mailbox, waits for `PAYLOAD_OPEN_S` and the
-        time of the payload's bytes, however long a call hangs, and in one turn for `PAYLOAD_TURN_S` at most.
+        If the store does not respond, the read is retried. The caller, mostly the mailbox, waits at most for
+        `PAYLOAD_OPEN_S` plus the time of the payload's bytes, and in one turn at most for `PAYLOAD_TURN_S`.
 
         Raises:
-            PayloadLostError: It is addressed, and missing or damaged.
-            PayloadStoreUnreachableError: The store did not answer in that time.
+            PayloadLostError: The payload is missing or damaged in the store.
+            PayloadStoreUnreachableError: The store did not respond in that time.
             PayloadStoreError: The store cannot be read.
         """
         store = self._options.store
@@ -362,12 +363,12 @@ class DriverPayloads:
     def _fetch(self, store: PayloadStore, address: PayloadAddress) -> bytes:
         with self._lock:
             held = self._held.get(address.path)
-            at_hand = self._recent.get(address.path) if held is None else held[1]
-        if at_hand is None:
-            at_hand = self._read(store, address)
+            data = self._recent.get(address.path) if held is None else held[1]
+        if data is None:
+            data = self._read(store, address)
             with self._lock:
-                self._remember(address.path, at_hand)
-        return at_hand
+                self._remember(address.path, data)
+        return data
 
     def _read(self, store: PayloadStore, address: PayloadAddress) -> bytes:
         limit_s = PAYLOAD_OPEN_S + address.length / PAYLOAD_OPEN_BYTES_PER_S
@@ -392,7 +393,7 @@ class DriverPayloads:
                 self._turn_waited_s += time.monotonic() - began_s
 
     def _remember(self, path: str, data: bytes) -> None:
-        """Keep the newest at hand: a turn opens what it is about more than once."""
+        """Cache the newest payloads: a turn opens its own payloads more than once."""
         old = self._recent.pop(path, b"")
         self._recent[path] = data
         self._recent_bytes += len(data) - len(old)

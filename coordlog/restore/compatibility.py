@@ -1,7 +1,8 @@
-"""Whether a job's operators fit those that wrote its history, and who would lose what (clauses E8, E9)."""
+"""Compatibility of a job's operators with those that wrote its history (clauses E8, E9: no state is lost)."""
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +15,32 @@ from coordlog.projections.job.state import JobState, sorted_items, sorted_values
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.splits.query_reads import ReadsState
 
-__all__ = ["check_operators", "describe_operators"]
+__all__ = ["RestoreMode", "check_operators", "describe_operators"]
 
 _SAME: Mapping[str, str] = {
     "version": "the version of operator",
     "coordinated": "the presence of a coordinator of operator",
     "keeps_state": "the keeping of state across splits by operator",
 }
-"""What one operator must not change, and how it is spoken of."""
+"""Attributes of an operator that must not change, with their words in messages."""
+
+
+class RestoreMode(enum.StrEnum):
+    """Way in which a new epoch continues."""
+
+    START = "start"
+    RESUME = "resume"
+    ROLLBACK = "rollback"
+    SETTLE = "settle"
+    """All splits are read; the open commits are settled."""
+    AGAIN = "again"
+    """A job that has finished is opened again."""
+    FINISHED = "finished"
+    """The job has finished; no work remains."""
 
 
 def describe_operators(chain: Chain) -> str:
-    """What the fingerprint of a job is made of, as JSON text: the operators, their versions, what they keep."""
+    """JSON text of the operators of a job, with their versions and attributes, for the fingerprint of the job."""
     return json.dumps(
         [
             {
@@ -45,49 +60,51 @@ def describe_operators(chain: Chain) -> str:
 
 
 def _destination_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
-    """Where it writes, where it tells that: another place is no other operator (clause E6)."""
+    """Destination of an operator, if declared. It may change (clause E6: a job may write elsewhere)."""
     provider = link.coordinator
-    there = None if provider is None else provider.destination
-    return {} if there is None else {"destination": there}
+    destination = None if provider is None else provider.destination
+    return {} if destination is None else {"destination": destination}
 
 
 def _projection_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
-    """Its projection, by name and version; another one may read its history otherwise, and is no other operator."""
-    there = None if link.coordinator is None else link.coordinator.projection
-    return {} if there is None else {"projection": f"{there.name}@{there.version}"}
+    """Projection of an operator by name and version. It may change."""
+    projection = None if link.coordinator is None else link.coordinator.projection
+    return {} if projection is None else {"projection": f"{projection.name}@{projection.version}"}
 
 
 def _location_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
-    """What a source reads, where it tells that."""
+    """Location of a source, if declared."""
     location = link.location if isinstance(link, SourceSpec) else None
     return {} if location is None else {"location": location}
 
 
 def check_operators(
-    job_id: str, state: JobState, chain: Chain, *, mode: str, allowed: Collection[str]
+    job_id: str, state: JobState, chain: Chain, *, mode: RestoreMode, allowed: Collection[str]
 ) -> None:
-    """Refuse operators that have changed, and those that are gone and have left a state behind.
+    """Refuse operators that have changed, and removed operators whose state would be lost.
 
     Args:
-        job_id: The job.
-        state: What its log says.
-        chain: What it consists of now. An operator that the log does not know begins with no state.
-        mode: How it would go on.
-        allowed: Operators whose state may go.
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job. An operator that the log does not have begins without state.
+        mode: Restore mode of the new epoch.
+        allowed: Operators whose state may be dropped.
 
     Raises:
         RestoreError: Names the operator.
     """
-    there = _described(state.launch["operators"])
-    here = _described(describe_operators(chain))
-    restores = {link.operator_id: [str(one) for one in link.restores] for link in chain.links}
-    has_begun = any(one.next_attempt_number for one in sorted_values(state.subtasks))
-    for operator_id in sorted({*there} & {*here}):
+    recorded = _described(state.launch["operators"])
+    own = _described(describe_operators(chain))
+    restores = {
+        link.operator_id: [str(version) for version in link.restores] for link in chain.links
+    }
+    has_begun = any(subtask.next_attempt_number for subtask in sorted_values(state.subtasks))
+    for operator_id in sorted({*recorded} & {*own}):
         if has_begun:
-            _check_options(job_id, operator_id, there[operator_id], here[operator_id])
-        for what, words in _SAME.items():
-            was, now = str(there[operator_id][what]), str(here[operator_id][what])
-            if was != now and not (what == "version" and was in restores[operator_id]):
+            _check_options(job_id, operator_id, recorded[operator_id], own[operator_id])
+        for attribute, words in _SAME.items():
+            was, now = str(recorded[operator_id][attribute]), str(own[operator_id][attribute])
+            if was != now and not (attribute == "version" and was in restores[operator_id]):
                 raise RestoreError(
                     job_id,
                     f"{words} {operator_id!r}",
@@ -95,8 +112,9 @@ def check_operators(
                     now,
                     "run the chain that wrote the history, or use another job id",
                 )
-    _check_location(job_id, state, chain.source, there, is_begun=has_begun)
-    order, order_here = [one for one in there if one in here], [one for one in here if one in there]
+    _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
+    order = [operator_id for operator_id in recorded if operator_id in own]
+    order_here = [operator_id for operator_id in own if operator_id in recorded]
     if order != order_here:
         raise RestoreError(
             job_id,
@@ -105,16 +123,16 @@ def check_operators(
             ", ".join(order_here),
             "put them in the order that wrote the history, or use another job id",
         )
-    for left in _left_behind(state, mode, there):
-        if left.operator_id not in here and (left.is_owed or left.operator_id not in allowed):
-            raise _refusal(job_id, left)
+    for part in _parts_to_restore(state, mode, recorded):
+        if part.operator_id not in own and (part.is_owed or part.operator_id not in allowed):
+            raise _refusal(job_id, part)
 
 
 def _check_options(
-    job_id: str, operator_id: str, there: Mapping[str, object], here: Mapping[str, object]
+    job_id: str, operator_id: str, recorded: Mapping[str, object], own: Mapping[str, object]
 ) -> None:
-    """Of the options that both tell, each must be as it was."""
-    was, now = _options(there), _options(here)
+    """Refuse a changed option, among those that both descriptions have."""
+    was, now = _options(recorded), _options(own)
     for name in sorted({*was} & {*now}):
         if was[name] != now[name]:
             raise RestoreError(
@@ -130,44 +148,46 @@ def _check_location(
     job_id: str,
     state: JobState,
     source: SourceSpec,
-    there: Mapping[str, Mapping[str, object]],
+    recorded: Mapping[str, Mapping[str, object]],
     *,
     is_begun: bool,
 ) -> None:
-    """Another source under an old job would not be read, where the listing stands; or all of it again.
+    """Refuse another location of a listed source: it would not be read, or read a second time as a whole.
 
-    One that was never listed, a path that was mistyped say, may be mended.
+    A location that was never listed, such as a mistyped path, may be changed.
     """
-    was, now = there.get(source.operator_id, {}).get("location"), source.location
+    was, now = recorded.get(source.operator_id, {}).get("location"), source.location
     if was in (None, now) or now is None or source.allows_other_location:
         return
-    listed = state.projections.get(source.operator_id)
-    if not (is_begun or (isinstance(listed, (SplitsState, ReadsState)) and listed.splits)):
+    splits_state = state.projections.get(source.operator_id)
+    if not (
+        is_begun or (isinstance(splits_state, (SplitsState, ReadsState)) and splits_state.splits)
+    ):
         return
     raise RestoreError(
         job_id,
         "the source",
         str(was),
         now,
-        "give it as it was, or use another job id: what is listed is read as it was listed, and a "
-        "file is known by its path, so that the same file by another path is read again; where the "
+        "give it as it was, or use another job id: listed files are read as they were listed, and a "
+        "file is known by its path, so that the same file by another path is read again; if the "
         "new one is meant, give --allow-other-source (`allow_other_path=True`)",
     )
 
 
 def _options(described: Mapping[str, object]) -> Mapping[str, str]:
     options = described.get("options", {})
-    assert isinstance(options, dict), "it was written as that"
+    assert isinstance(options, dict), "it was written as a dict"
     return cast("dict[str, str]", options)
 
 
 def _described(operators: str) -> dict[str, dict[str, object]]:
-    return {one["id"]: one for one in json.loads(operators)}
+    return {operator["id"]: operator for operator in json.loads(operators)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """Something of an operator that a restore would hand to it."""
+class _Part:
+    """A part of the state that a restore would hand to an operator."""
 
     operator_id: str
     what: str
@@ -175,76 +195,83 @@ class _Left:
     """An intent: it is carried out, never dropped (clause E6)."""
 
 
-def _refusal(job_id: str, left: _Left) -> RestoreError:
-    operator_id = left.operator_id
-    if left.is_owed:
+def _refusal(job_id: str, part: _Part) -> RestoreError:
+    operator_id = part.operator_id
+    if part.is_owed:
         return RestoreError(
             job_id,
-            f"{left.what} of operator {operator_id!r}",
+            f"{part.what} of operator {operator_id!r}",
             "without an outcome",
-            "nobody's to carry out",
+            "of no operator",
             "run the job with this operator until it has an outcome",
         )
     return RestoreError(
         job_id,
         f"the state of operator {operator_id!r}",
-        left.what,
-        "nobody's",
-        f"keep the operator, or let its state go with allow_non_restored_state=({operator_id!r},)",
+        part.what,
+        "of no operator",
+        f"keep the operator, or drop its state with allow_non_restored_state=({operator_id!r},)",
     )
 
 
-def _left_behind(
-    state: JobState, mode: str, there: Mapping[str, Mapping[str, object]]
-) -> Sequence[_Left]:
-    """What a restore in this mode would hand to operators, those that are still there included."""
-    left = [
-        _Left(intent.operator_id, f"the intent of checkpoint {intent.checkpoint_id}", is_owed=True)
+def _parts_to_restore(
+    state: JobState, mode: RestoreMode, recorded: Mapping[str, Mapping[str, object]]
+) -> Sequence[_Part]:
+    """Parts that a restore in this mode would hand to operators, including operators that still exist."""
+    parts = [
+        _Part(intent.operator_id, f"the intent of checkpoint {intent.checkpoint_id}", is_owed=True)
         for intent in sorted_values(state.intents)
     ]
-    if mode == "rollback":
-        left += _in_checkpoint(state)
-    elif mode == "again":
-        left += [*_coordinated(there), *_in_checkpoint(state)]
-    elif mode == "resume":
-        left += _coordinated(there)
+    if mode is RestoreMode.ROLLBACK:
+        parts += _in_checkpoint(state)
+    elif mode is RestoreMode.AGAIN:
+        parts += [*_coordinated(recorded), *_in_checkpoint(state)]
+    elif mode is RestoreMode.RESUME:
+        parts += _coordinated(recorded)
         for subtask in sorted_values(state.subtasks):
             if subtask.completion is None:
                 continue
             what = f"that of subtask {subtask.subtask}, which has finished,"
-            states = [one for one in subtask.completion.states if one.state is not None]
-            left += [_Left(one.operator_id, what) for one in states]
+            states = [part for part in subtask.completion.states if part.state is not None]
+            parts += [_Part(state_part.operator_id, what) for state_part in states]
             committables = subtask.completion.all_committables()
-            left += [_Left(one.operator_id, what) for one in committables]
+            parts += [_Part(committable.operator_id, what) for committable in committables]
         for kept in sorted_values(state.kept_splits):
             what = f"that of split {kept.split_id!r}, which has finished,"
-            left += [_Left(one.operator_id, what) for one in kept.committables]
-        left += _in_checkpoint(state)
-    return left
+            parts += [_Part(committable.operator_id, what) for committable in kept.committables]
+        parts += _in_checkpoint(state)
+    return parts
 
 
-def _coordinated(there: Mapping[str, Mapping[str, object]]) -> Sequence[_Left]:
+def _coordinated(recorded: Mapping[str, Mapping[str, object]]) -> Sequence[_Part]:
     return [
-        _Left(operator_id, "its coordinator's, as the log tells it")
-        for operator_id, one in there.items()
-        if one["coordinated"]
+        _Part(operator_id, "its coordinator's, as folded from the log")
+        for operator_id, operator in recorded.items()
+        if operator["coordinated"]
     ]
 
 
-def _in_checkpoint(state: JobState) -> Sequence[_Left]:
+def _in_checkpoint(state: JobState) -> Sequence[_Part]:
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is None:
         return ()
-    part = f"part of checkpoint {checkpoint.checkpoint_id}"
-    # A cut without bytes is one whose state is the fold there; `b""` is what one without a state says.
-    left = [_Left(one, part) for one, cut in sorted_items(checkpoint.cuts) if cut.state != b""]
-    parts = [*sorted_values(checkpoint.states)]
-    parts += [one.states for one in sorted_values(checkpoint.finished)]
-    left += [
-        _Left(one.operator_id, part) for states in parts for one in states if one.state is not None
+    what = f"part of checkpoint {checkpoint.checkpoint_id}"
+    # If a cut has no bytes, its state is the fold there; `b""` is the result of a coordinator without a state.
+    parts = [
+        _Part(operator_id, what)
+        for operator_id, cut in sorted_items(checkpoint.cuts)
+        if cut.state != b""
     ]
-    left += [_Left(one.operator_id, part) for one in checkpoint.in_flight]
+    by_subtask = [*sorted_values(checkpoint.states)]
+    by_subtask += [finished.states for finished in sorted_values(checkpoint.finished)]
+    parts += [
+        _Part(operator.operator_id, what)
+        for states in by_subtask
+        for operator in states
+        if operator.state is not None
+    ]
+    parts += [_Part(event.operator_id, what) for event in checkpoint.in_flight]
     allowed, _ = allowed_by(state, checkpoint.checkpoint_id)
     for grants in sorted_values(allowed):
-        left += [_Left(one.operator_id, part) for one in grants]
-    return left
+        parts += [_Part(grant.operator_id, what) for grant in grants]
+    return parts

@@ -1,14 +1,14 @@
-"""Rebuilds a job from its log: fold what counts, check what must fit, choose where to go on."""
+"""Restore of a job from its log: fold the records that count, check compatibility, choose the restore mode."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from coordlog.api.chain import Chain
-from coordlog.errors import OptionError, OutOfRangeError, RecordError, RestoreError
+from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.history import History, SnapshotSearch
 from coordlog.kernel.inputs import Conclude, Input, Reopen, Resume, Rollback, Start
 from coordlog.limits import RESTORED_STATES_BYTES_MAX
 from coordlog.log.append_protocol import Place
@@ -21,21 +21,15 @@ from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.remembered import has_forgotten
 from coordlog.projections.job.state import CompletedCheckpoint, JobState, Phase, sorted_items
 from coordlog.projections.snapshot.codec import SnapshotCodec
-from coordlog.restore.compatibility import check_operators, describe_operators
+from coordlog.restore.compatibility import RestoreMode, check_operators, describe_operators
 from coordlog.restore.rollback import branched, check_begun, check_branch, check_goes_on
-from coordlog.restore.snapshots import (
-    NO_SNAPSHOT,
-    NewestSnapshot,
-    SnapshotSearch,
-    find_snapshot,
-    first_snapshot,
-)
+from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata, read_metadata
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.schemas.validity import Counting, Turns
 
 __all__ = [
     "Rebuild",
@@ -50,16 +44,13 @@ __all__ = [
     "rebuild",
 ]
 
-RestoreMode = str
-"""`start`, `resume`, `rollback`, `settle`, `again` or `finished`."""
-
 _PROGRESS_EVERY = 50_000
-_LOOK_EVERY = 100
-"""At the clock, in records."""
+_CLOCK_EVERY = 100
+"""Records between two readings of the clock."""
 
 
 def projection_of(chain: Chain) -> JobProjection:
-    """The fold that a job lives on."""
+    """Projection of a chain: its payload types, and the projections of its coordinators."""
     return JobProjection(
         chain.payload_types,
         {
@@ -71,12 +62,13 @@ def projection_of(chain: Chain) -> JobProjection:
 
 
 class Rebuild:
-    """Folds stored records, in offset order, into a job's state: whole turns only; void ones are counted.
+    """Fold of stored records into a job's state, in offset order. Applies whole turns only, and counts void records.
 
     Args:
-        projection: Of the job.
-        types: Those that the job declares.
-        operators: Those that it has: of others a type may be undeclared. None: no type may.
+        projection: Projection of the job.
+        types: Payload types that the job declares.
+        operators: Operators of the job. Payload types of other, removed operators may be undeclared. None: every type
+            in the log must be declared.
     """
 
     def __init__(
@@ -86,80 +78,77 @@ class Rebuild:
         operators: Collection[str] | None = None,
     ) -> None:
         self.state: JobState = projection.initial()
-        self.counting: Counting = NOTHING_COUNTED
         self.end_offset = 0
         self.record_count = 0
-        self.void_count = 0
         self._checkpoint_offsets: dict[int, int] = {}
         self.started_at: int | None = None
-        """The offset of the snapshot that the fold started from; None for the log's start."""
+        """Offset of the snapshot from which the fold started, or None for the start of the log."""
         self.newest_snapshot = NO_SNAPSHOT
         self.projection, self._types, self._operators = projection, types, operators
         self._undeclared: dict[str, int] = {}
-        """Offsets of the registrations of types that the job does not declare."""
-        self._turn: list[tuple[StoredRecord, Header | None]] = []
+        """Offset of the `TYPE_REGISTERED` of each payload type that the job does not declare, by type."""
+        self._turns = Turns[StoredRecord]()
+        self._void_count = 0
         self._passed_over: frozenset[int] = frozenset()
 
     @property
     def checkpoint_offset(self) -> int | None:
-        """The offset of the `CHECKPOINT_COMPLETED` of the last checkpoint on this branch."""
+        """Result of `offset_of` for the last checkpoint on this branch."""
         return self.offset_of(self.state.last_checkpoint)
 
     def offset_of(self, checkpoint_id: int) -> int | None:
-        """The offset of a checkpoint's `CHECKPOINT_COMPLETED`; None where the fold did not come across it."""
+        """Offset of a checkpoint's `CHECKPOINT_COMPLETED`, or None if the fold has not applied it."""
         return self._checkpoint_offsets.get(checkpoint_id)
 
     @property
+    def void_count(self) -> int:
+        """Number of fed records that are void: they will never count."""
+        return self._void_count + sum(judged.verdict.is_void for judged in self._turns.waiting)
+
+    @property
+    def counting(self) -> Counting:
+        """Validity after the last record that was fed."""
+        return self._turns.counting
+
+    @property
     def place(self) -> Place:
-        """How far the log has been folded."""
+        """End of the fed records in the log."""
         return Place(end_offset=self.end_offset, counting=self.counting)
 
     def begin_at(self, search: SnapshotSearch) -> None:
-        """Start from the snapshot that was found, if there is one. Before anything else."""
+        """Start from the snapshot of the search, or from offset 0 if it has none. Must be called before `feed`."""
         self._passed_over = frozenset(search.passed_over)
-        found = search.found
-        if found is None:
+        snapshot = search.found
+        if snapshot is None:
             return
-        self.state = found.decoded.state
-        if found.decoded.checkpoint_offset is not None:
-            self._checkpoint_offsets[self.state.last_checkpoint] = found.decoded.checkpoint_offset
-        self.counting = found.counting
-        self.started_at = self.end_offset = found.offset
+        self.state = snapshot.decoded.state
+        if snapshot.decoded.checkpoint_offset is not None:
+            self._checkpoint_offsets[self.state.last_checkpoint] = (
+                snapshot.decoded.checkpoint_offset
+            )
+        self._turns.counting = snapshot.beginning.counting
+        self.started_at = self.end_offset = snapshot.beginning.offset
         for key, _ in sorted_items(self.state.types):
             if key not in self._types:
-                self._undeclared[key] = found.offset
+                self._undeclared[key] = self.end_offset
 
     def feed(self, stored: StoredRecord) -> None:
-        """One more record; one that was folded before is passed over.
+        """Fold the next record; a record that was fed before is ignored.
 
         Raises:
-            RecordError: It counts, and cannot be read or applied.
+            RecordError: The record counts, and cannot be read or applied.
         """
         if stored.offset < self.end_offset:
             return
-        header = stored.header
-        self.counting, verdict = count(self.counting, header)
         self.end_offset = stored.offset + 1
-        if verdict is Verdict.COMPLETES and not self._turn:  # as most are
-            self._apply(stored, header)
-            return
-        if verdict.is_void:
-            self.void_count += 1
-            return
-        if verdict is Verdict.EPOCH:
-            self.void_count += len(self._turn)
-            self._turn.clear()
-        if verdict is not Verdict.FITS and not self._turn:
-            self._apply(stored, header)
-            return
-        self._turn.append((stored, header))
-        if verdict is not Verdict.FITS:
-            for one, its_header in self._turn:
-                self._apply(one, its_header)
-            self._turn.clear()
+        for judged in self._turns.feed(stored):
+            if judged.counts:
+                self._apply(judged.entry, judged.header)
+            else:
+                self._void_count += 1
 
     def catch_up(self, log: Log, end_offset: int) -> None:
-        """Fold what is not folded yet below `end_offset`."""
+        """Fold the records below `end_offset` that are not folded yet."""
         if self.end_offset < end_offset:
             for stored in log.read(self.end_offset, end_offset):
                 self.feed(stored)
@@ -182,30 +171,30 @@ class Rebuild:
             sequence = header.sequence if header is not None else 0
             self.newest_snapshot = NewestSnapshot(offset=stored.offset, sequence=sequence)
 
-    def check_started_from(self, log: Log) -> None:
-        """Compare the newest checkpoint of the snapshot, from which the fold started, with its record in the log.
+    def check_started_from(self, history: History) -> None:
+        """Compare the newest checkpoint of the start snapshot with its `CHECKPOINT_COMPLETED` in the log.
 
-        A pruned log may have the snapshot and not that record: the snapshot has a checksum of its own.
+        If a prune has removed that record, only the checksum of the snapshot protects the checkpoint.
 
         Raises:
-            RecordError: They differ.
+            RecordError: The checkpoint in the snapshot differs from its record.
         """
         offset = self.offset_of(self.state.last_checkpoint)
-        if self.started_at is None or offset is None or offset < log.start_offset():
+        if self.started_at is None or offset is None or offset < history.start:
             return
-        for stored in log.read(offset, offset + 1):
+        for stored in history.stored(offset, offset + 1):
             record = stored.record()
             if record.kind is Kind.CHECKPOINT_COMPLETED and not self._is_opened_since(record):
                 self._check_checkpoint(stored.offset, record)
 
     def _is_opened_since(self, completed: Record) -> bool:
-        """Whether a further opening has moved the cuts of this checkpoint to itself: `with_opening`."""
+        """Whether the job was opened again after this checkpoint, which moves its cuts (`with_opening`)."""
         checkpoint = self.state.completed.get(required(completed.checkpoint_id))
         cuts = () if checkpoint is None else checkpoint.cuts.values()
         return any(cut.sequence > required(completed.sequence) for cut in cuts)
 
     def _check_checkpoint(self, offset: int, record: Record) -> None:
-        """Refuse a checkpoint that the fold here has otherwise than the driver that completed it (clause E9)."""
+        """Refuse a checkpoint that differs from its record (clause E9: inexact restores are refused)."""
         checkpoint = self.state.completed.get(required(record.checkpoint_id))
         if checkpoint is None:
             return
@@ -217,7 +206,7 @@ class Rebuild:
             raise RecordError(
                 offset,
                 record.kind.value,
-                f"{difference}: a restore would give the job a state that it has not had; start the "
+                f"{difference}: a restore would give the job a state that it never had; start the "
                 "version of coordlog that wrote it, and look for altered records with `coordlog verify`",
             )
 
@@ -226,20 +215,20 @@ class Rebuild:
         if key not in self._types:
             self._undeclared[key] = offset
             return
-        here = f"{self._types.by_key(key).fingerprint:016x}"
-        there = record.attributes.get("fingerprint", "(none)")
-        if here != there:
+        own = f"{self._types.by_key(key).fingerprint:016x}"
+        recorded = record.attributes.get("fingerprint", "(none)")
+        if own != recorded:
             raise RecordError(
                 offset,
                 Kind.TYPE_REGISTERED.value,
-                f"payload type {key} has schema {there} in the log and {here} "
+                f"payload type {key} has schema {recorded} in the log and {own} "
                 "here: give the changed type a new version",
             )
 
     def _check_undeclared(self, record: Record) -> None:
-        """Of an operator that the job no longer has, a type may be unknown here (clause E8)."""
-        known, operator_id = self._operators, record.operator_id
-        if known is not None and operator_id is not None and operator_id not in known:
+        """Refuse an undeclared type, unless its operator was removed (clause E8: the user has to allow it)."""
+        operators, operator_id = self._operators, record.operator_id
+        if operators is not None and operator_id is not None and operator_id not in operators:
             return
         key = record.payload_type or ""
         if is_metadata(key):
@@ -254,17 +243,17 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a rebuild came to, for people."""
+    """Summary of a rebuild, for display."""
 
     mode: RestoreMode
     checkpoint_id: int
-    """What the job goes on from, -1 for none."""
+    """Checkpoint from which the job continues, or -1 for none."""
     checkpoint_offset: int | None
-    """The offset of that checkpoint's `CHECKPOINT_COMPLETED`."""
+    """Offset of that checkpoint's `CHECKPOINT_COMPLETED`."""
     snapshot_offset: int | None = None
-    """The offset of the snapshot that the fold started from; None for the log's start."""
+    """Offset of the snapshot from which the fold started, or None for the start of the log."""
     record_count: int
-    """Those that were folded, from there on, and counted."""
+    """Number of folded records after the start of the fold, without void records."""
     void_count: int
     seconds: float
 
@@ -278,79 +267,50 @@ def rebuild(
     is_whole: bool = False,
     watch: Callable[[StoredRecord], None] | None = None,
 ) -> Rebuild:
-    """Fold the log to its high watermark, from the newest snapshot that this job can start from, or its start.
+    """Fold the log up to its high watermark, from the newest usable snapshot, or from offset 0 if there is none.
 
     Args:
-        log: The job's.
-        chain: The job's.
-        projection: Of the chain.
-        on_progress: Called now and then with the offset reached and the high watermark.
-        is_whole: From the start, whatever snapshots there are: for one who looks at the records on the way. Of a pruned
-            log whose first snapshot this job cannot start from, from the newest one that it can.
-        watch: Given each record before it is folded, void ones too.
+        log: Log of the job.
+        chain: Chain of the job.
+        projection: Projection of the chain.
+        on_progress: Called every second or so with the offset reached and the high watermark.
+        is_whole: Fold from the start of the log even if there are newer snapshots, for a caller that watches all
+            records. If a pruned log begins with an unusable snapshot, the fold starts from the newest usable one.
+        watch: Called with each record before it is folded, also with void records.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
-        RestoreError: The log does not begin at its beginning, and there is no snapshot to start from; or it was
-            pruned meanwhile.
-        LogUnavailableError: No progress within the bound.
+        RestoreError: The first records of the log were removed, and there is no snapshot to start from.
+        PrunedMeanwhileError: The log was pruned during the restore.
+        LogUnavailableError: The log has made no progress within its time limit.
     """
     operators = frozenset(link.operator_id for link in chain.links)
-    made = Rebuild(projection, chain.payload_types, operators)
-    start, end = log.start_offset(), log.high_watermark()
-    with _not_pruned_meanwhile(log, start):
-        search = SnapshotSearch()
-        codec = SnapshotCodec(projection, operators)
-        if not codec.without_codec:
-            opened = chain.payload_types.open_payload
-            if not is_whole:
-                search = find_snapshot(log, codec, start, end, opened)
-            elif 0 < start < end:  # a pruned log: this is its whole
-                search = first_snapshot(log, codec, start, opened)
-                if search.found is None:
-                    search = find_snapshot(log, codec, start, end, opened)
-            made.begin_at(search)
-            made.check_started_from(log)
-        if start > made.end_offset:
-            raise _no_beginning(log, start, search)
-        reached = time.monotonic()
-        for stored in log.read(made.end_offset, end):
-            if watch is not None:
-                watch(stored)
-            made.feed(stored)
-            if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
-                continue
-            if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0:
-                reached = time.monotonic()
-                on_progress(stored.offset + 1, end)
-    made.end_offset = end
-    return made
+    rebuilt = Rebuild(projection, chain.payload_types, operators)
+    history = History(log)
+    search = history.search(
+        SnapshotCodec(projection, operators), chain.payload_types.open_payload, is_whole=is_whole
+    )
+    rebuilt.begin_at(search)
+    rebuilt.check_started_from(history)
+    if history.start > rebuilt.end_offset:
+        raise _no_beginning(history, search)
+    reported_s = time.monotonic()
+    for stored in history.stored(rebuilt.end_offset):
+        if watch is not None:
+            watch(stored)
+        rebuilt.feed(stored)
+        if stored.offset % _CLOCK_EVERY != 0 or on_progress is None:
+            continue
+        if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reported_s > 1.0:
+            reported_s = time.monotonic()
+            on_progress(stored.offset + 1, history.end)
+    rebuilt.end_offset = history.end
+    return rebuilt
 
 
-@contextmanager
-def _not_pruned_meanwhile(log: Log, start: int) -> Generator[None]:
-    """Name a prune for what it is, where it takes away what is being read.
-
-    Raises:
-        RestoreError: The log begins above `start` now.
-    """
-    try:
-        yield
-    except OutOfRangeError as error:
-        if error.start_offset <= start:
-            raise
-        raise RestoreError(
-            log.identity.name,
-            "its first offset",
-            f"{error.start_offset:,}",
-            f"{start:,}, as it was when the restore began,",
-            "somebody has pruned it meanwhile: run the same command again",
-        ) from error
-
-
-def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:
-    """The log's first records are gone, and nothing that is there stands for them."""
-    name = log.identity.name
+def _no_beginning(history: History, search: SnapshotSearch) -> RestoreError:
+    """Error for a log whose first records were removed and that has no usable snapshot to replace them."""
+    start, name = history.start, history.log.identity.name
     advice = "put an older export on a new topic with `coordlog adopt`, or use another job id"
     why_not = search.passed_over.get(start)
     if why_not is None or start in search.others:
@@ -362,58 +322,60 @@ def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:
             f"retention has removed history: {advice}",
         )
     if start in search.lost:
-        said = store_named_in(log.read(start, log.high_watermark()))
-        advice = f"see that it can be had from the payload store: the history names {said!r}; or {advice}"
+        store = store_named_in(history)
+        advice = f"see that the payload store can be read: the history names {store!r}; or {advice}"
     elif "projection" in why_not:
         advice = f"start the version of the job that pruned it, or one with defaults for added fields; or {advice}"
     return RestoreError(
         name,
         f"the snapshot at offset {start}, with which the log begins,",
         f"not to be used ({why_not})",
-        "needed, as nothing else stands for what was before",
+        "needed, as no other record replaces those before it",
         advice,
     )
 
 
 def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
-    """Refuse a history that was written to another log: positions of the outside refer to that one (clause E9).
+    """Refuse a history that was recorded in another log (clause E9: inexact restores are refused).
+
+    Positions outside, such as in a sink, refer to that other log.
 
     Raises:
         RestoreError: Before anything was appended.
     """
-    for what, key, here in (
+    for part, key, own in (
         ("the cluster", "cluster_id", identity.cluster_id),
         ("the topic's id", "topic_id", identity.topic_id),
     ):
-        there = state.launch.get(key, here)
-        if there != here:
+        recorded = state.launch.get(key, own)
+        if recorded != own:
             raise RestoreError(
                 job_id,
-                what,
-                there,
-                here,
-                "use the broker that the job was begun on; where it is lost, `coordlog adopt "
+                part,
+                recorded,
+                own,
+                "use the broker that the job was begun on; if it is lost, `coordlog adopt "
                 f"{job_id} --from FILE` puts an exported history on another one",
             )
 
 
-def check_counts(job_id: str, made: Rebuild) -> None:
-    """Refuse a log in which records stand and none counts: it is another history's, or what is left of one.
+def check_counts(job_id: str, rebuilt: Rebuild) -> None:
+    """Refuse a log that has records, none of which counts: it is a part of another history.
 
-    A first driver that has died leaves no such log. It appends its `EPOCH_STARTED` alone, and the broker takes a
-    record whole or not at all; the first one of epoch 0 in a log always counts, and copies of it that void ones are
-    stand behind it. Offsets without a record, such as a transaction's markers, say nothing.
+    A first driver that died cannot have left such a log. Its first append is one `EPOCH_STARTED`, which the broker
+    stores whole or not at all, and the first record of epoch 0 always counts; only its later copies are void.
+    Offsets without a record, such as transaction markers, are ignored here.
 
     Raises:
         RestoreError: Before anything was appended.
     """
-    if made.state.epoch == -1 and made.void_count > 0:
+    if rebuilt.state.epoch == -1 and rebuilt.void_count > 0:
         raise RestoreError(
             job_id,
             "the first record that counts",
-            f"none of the {made.void_count} below offset {made.end_offset}",
+            f"none of the {rebuilt.void_count} below offset {rebuilt.end_offset}",
             "needed",
-            "where an adoption was cut off run `coordlog adopt` again; else they are of another log of "
+            "if an adoption was cut off run `coordlog adopt` again; else they are of another log of "
             f"this name: see `coordlog history {job_id}`, then `coordlog delete {job_id}`",
         )
 
@@ -430,43 +392,45 @@ def check_fits(
     allow_non_restored_state: Collection[str] = (),
     from_checkpoint: int | None = None,
 ) -> tuple[str, ...]:
-    """Refuse a job that its history does not fit, naming the difference (clauses E6 to E9).
+    """Refuse a job that is incompatible with its history; the error names the difference (E6 to E9: exact or refused).
 
     Args:
-        job_id: The job.
-        state: What its log says.
-        chain: The job's.
-        parallelism: How many subtasks it is to have.
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job.
+        parallelism: Number of subtasks to start.
         mode: `batch` or `streaming`.
-        restore: As the user says; None for the mode's default.
+        restore: Option of the user: `rollback`, `resume`, or None for the mode's default.
         is_again: Whether a job that has finished is opened again.
-        allow_non_restored_state: Operators that the job no longer has and whose state may go.
-        from_checkpoint: The older checkpoint that it is to go back to.
+        allow_non_restored_state: Operators that the job no longer has and whose state may be dropped.
+        from_checkpoint: Older checkpoint to roll back to, or None.
 
     Returns:
-        The operators that write where nothing of this job may stand yet: elsewhere than before, from an older
-        checkpoint on (clause E6), and all of a job that is new.
+        Operators whose destination must not hold output of this job yet: all operators of a new job, and operators
+        that write elsewhere after a rollback to an older checkpoint (clause E6: no intent is dropped).
 
     Raises:
         RestoreError: Before anything was appended.
-        OptionError: A resume was asked for, or an opening again, and cannot be had.
+        OptionError: A resume, or opening the finished job again, is impossible.
     """
     if state.epoch == -1 and from_checkpoint is None:
-        return tuple(one.operator_id for one in chain.coordinators if one.sink is not None)
-    here = {"job_id": job_id, "mode": mode}
+        return tuple(
+            provider.operator_id for provider in chain.coordinators if provider.sink is not None
+        )
+    own = {"job_id": job_id, "mode": mode}
     advice = {
-        "job_id": "a topic holds one job: use its own",
+        "job_id": "a topic holds one job: use its own; if `coordlog fork` was cut off, run it again",
         "mode": "run it in the same mode, or use another job id",
     }
-    there = {"job_id": state.job_id, **dict(state.launch.items())} if state.epoch >= 0 else here
-    for what in ("job_id", "mode"):
-        if there.get(what) != here[what]:
-            raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
-    elsewhere = check_begun(job_id, state, chain, restore=restore)
+    recorded = {"job_id": state.job_id, **dict(state.launch.items())} if state.epoch >= 0 else own
+    for fact in ("job_id", "mode"):
+        if recorded.get(fact) != own[fact]:
+            raise RestoreError(job_id, fact, str(recorded.get(fact)), own[fact], advice[fact])
+    new_destinations = check_begun(job_id, state, chain, restore=restore)
     if from_checkpoint is None:
         check_goes_on(job_id, state, chain)
     else:
-        elsewhere += check_branch(
+        new_destinations += check_branch(
             job_id,
             state,
             chain,
@@ -476,31 +440,31 @@ def check_fits(
             is_again=is_again,
         )
         state = branched(state, from_checkpoint)
-    way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
-    check_operators(job_id, state, chain, mode=way, allowed=allow_non_restored_state)
+    restore_mode, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
+    check_operators(job_id, state, chain, mode=restore_mode, allowed=allow_non_restored_state)
     if len(state.subtasks) != parallelism:
-        _check_parallelism(job_id, state, chain, parallelism, way)
-    return elsewhere
+        _check_parallelism(job_id, state, chain, parallelism, restore_mode)
+    return new_destinations
 
 
 def _check_parallelism(
     job_id: str, state: JobState, chain: Chain, parallelism: int, mode: RestoreMode
 ) -> None:
-    """Only a rollback and an opening again can change it.
+    """Refuse another parallelism, unless the job goes back to a checkpoint or is opened again: then states can move.
 
-    What subtasks kept that there are no more goes to those that are left.
+    With fewer subtasks, the remaining subtasks take the states of the removed ones.
     """
     was = len(state.subtasks)
-    there, here = str(was), str(parallelism)
-    if mode in ("resume", "settle"):
+    recorded, own = str(was), str(parallelism)
+    if mode in (RestoreMode.RESUME, RestoreMode.SETTLE):
         advice = (
             f"run it with parallelism {was} until it has ended"
-            if mode == "settle"
+            if mode is RestoreMode.SETTLE
             else f"run it with parallelism {was}, or go back with restore='rollback'"
         )
-        raise RestoreError(job_id, "parallelism", there, here, advice)
+        raise RestoreError(job_id, "parallelism", recorded, own, advice)
     checkpoint = state.completed.get(state.last_checkpoint)
-    if mode not in ("rollback", "again") or checkpoint is None:
+    if mode not in (RestoreMode.ROLLBACK, RestoreMode.AGAIN) or checkpoint is None:
         return
     _check_handed_over(job_id, checkpoint, parallelism)
     for link in chain.links:
@@ -520,17 +484,17 @@ def _check_parallelism(
 
 
 def _check_handed_over(job_id: str, checkpoint: CompletedCheckpoint, parallelism: int) -> None:
-    """Refuse states that are too large to reach a subtask together (clause E7: refused by name, before anything)."""
+    """Refuse a rescaling that gives one subtask states above the size limit (E7: refused before any append)."""
     for subtask in range(parallelism):
         numbers = restored_subtasks(checkpoint.parallelism, parallelism, subtask)
-        states = [one for number in numbers for one in _states_in(checkpoint, number)]
-        size_bytes = sum(len(one.state or b"") for one in states)
+        states = [part for number in numbers for part in _states_in(checkpoint, number)]
+        size_bytes = sum(len(part.state or b"") for part in states)
         if size_bytes <= RESTORED_STATES_BYTES_MAX:
             continue
         by_operator: dict[str, int] = {}
-        for one in states:
-            by_operator[one.operator_id] = by_operator.get(one.operator_id, 0) + len(
-                one.state or b""
+        for part in states:
+            by_operator[part.operator_id] = by_operator.get(part.operator_id, 0) + len(
+                part.state or b""
             )
         largest = max(sorted(by_operator), key=lambda operator_id: by_operator[operator_id])
         raise RestoreError(
@@ -545,7 +509,7 @@ def _check_handed_over(job_id: str, checkpoint: CompletedCheckpoint, parallelism
 
 
 def _as_taken_over(state: JobState) -> JobState:
-    """The state that `first_input` looks at, as far as it looks: as the fold of an `EPOCH_STARTED` makes it."""
+    """The state as a new `EPOCH_STARTED` would leave it. Only fields that `first_input` reads are changed."""
     if state.phase is Phase.FAILED and state.is_end_committed:
         return replace(state, phase=Phase.ENDING)
     if state.phase in (Phase.STARTING, Phase.ENDING, Phase.FINISHED):
@@ -557,14 +521,14 @@ def _count_states(
     checkpoint: CompletedCheckpoint, subtasks: Sequence[int], operator_id: str
 ) -> int:
     return sum(
-        one.operator_id == operator_id and one.state is not None
+        part.operator_id == operator_id and part.state is not None
         for number in subtasks
-        for one in _states_in(checkpoint, number)
+        for part in _states_in(checkpoint, number)
     )
 
 
 def _states_in(checkpoint: CompletedCheckpoint, subtask: int) -> Sequence[OperatorState]:
-    """What a subtask of the checkpoint's own parallelism handed over."""
+    """States of a subtask in a checkpoint. `subtask` is its number at the checkpoint's parallelism."""
     part = checkpoint.finished.get(subtask)
     return checkpoint.states.get(subtask, ()) if part is None else part.states
 
@@ -577,25 +541,25 @@ def first_input(
     is_again: bool = False,
     from_checkpoint: int | None = None,
 ) -> tuple[RestoreMode, Input | None]:
-    """How a new epoch goes on, from the state with its `EPOCH_STARTED` applied.
+    """Restore mode of a new epoch, and its first input; the input is None if the job stays finished.
 
     Args:
-        state: With this epoch's `EPOCH_STARTED`.
-        chain: The job's.
-        restore: `rollback` or `resume` where the user says so; None for the mode's default.
+        state: State with this epoch's `EPOCH_STARTED` applied.
+        chain: Chain of the job.
+        restore: Option of the user: `rollback`, `resume`, or None for the mode's default.
         is_again: Whether a job that has finished is opened again.
-        from_checkpoint: The older checkpoint to go back to, which `check_fits` has looked at.
+        from_checkpoint: Older checkpoint to roll back to, which `check_fits` has accepted, or None.
 
     Raises:
-        OptionError: A resume was asked for, or an opening again, and cannot be had.
+        OptionError: A resume, or opening the finished job again, is impossible.
     """
     if state.phase is Phase.FINISHED:
         return _after_the_end(chain, is_again=is_again)
     if state.phase is Phase.ENDING:
-        return "settle", Conclude()
+        return RestoreMode.SETTLE, Conclude()
     before = state.resumed_phase
     if before is None or before is Phase.STARTING:
-        return "start", Start()
+        return RestoreMode.START, Start()
     why_not = None
     if before in (Phase.FAILING, Phase.FAILED):
         why_not = f"the log ends with the job {before.value}"
@@ -603,34 +567,38 @@ def first_input(
         why_not = "an attempt has had more events than the driver remembers"
     else:
         why_not = _not_event_sourced(chain)
-    wanted = restore or ("resume" if state.is_batch else "rollback")
+    chosen_mode = restore or (RestoreMode.RESUME if state.is_batch else RestoreMode.ROLLBACK)
     if from_checkpoint is not None:
-        return "rollback", Rollback(checkpoint_id=from_checkpoint, is_failover=False)
-    if wanted == "resume" and why_not is None:
-        return "resume", Resume()
-    if restore == "resume":
+        return RestoreMode.ROLLBACK, Rollback(checkpoint_id=from_checkpoint, is_failover=False)
+    if chosen_mode == RestoreMode.RESUME and why_not is None:
+        return RestoreMode.RESUME, Resume()
+    if restore == RestoreMode.RESUME:
         raise OptionError("restore", restore, f"'rollback': {why_not}")
-    return "rollback", Rollback(checkpoint_id=state.last_checkpoint, is_failover=False)
+    return RestoreMode.ROLLBACK, Rollback(checkpoint_id=state.last_checkpoint, is_failover=False)
 
 
 def _after_the_end(chain: Chain, *, is_again: bool) -> tuple[RestoreMode, Input | None]:
     if not is_again:
-        return "finished", None
+        return RestoreMode.FINISHED, None
     why_not = _not_event_sourced(chain)
     if why_not is not None:
         raise OptionError(
             "again",
             "given",
-            f"left out: {why_not}, and what they knew at the end is not in the log",
+            f"left out: {why_not}, and their state at the end is not in the log",
         )
-    return "again", Reopen()
+    return RestoreMode.AGAIN, Reopen()
 
 
 def _not_event_sourced(chain: Chain) -> str | None:
-    kept = [p.operator_id for p in chain.coordinators if p.projection is None]
-    return f"the coordinators of {', '.join(kept)} are not event-sourced" if kept else None
+    operators = [
+        provider.operator_id for provider in chain.coordinators if provider.projection is None
+    ]
+    return (
+        f"the coordinators of {', '.join(operators)} are not event-sourced" if operators else None
+    )
 
 
 def restored_from(state: JobState, mode: RestoreMode) -> int:
-    """The checkpoint that a new epoch goes on from."""
-    return NO_CHECKPOINT if mode == "start" else state.last_checkpoint
+    """Checkpoint from which a new epoch continues, or -1 for none."""
+    return NO_CHECKPOINT if mode is RestoreMode.START else state.last_checkpoint

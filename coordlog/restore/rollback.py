@@ -1,4 +1,4 @@
-"""Whether a job may go back to an older checkpoint, as a new branch of its history (clauses E5, E6)."""
+"""Checks of a rollback to an older checkpoint, which begins a new branch (clauses E5, E6: no intent is dropped)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from immutables import Map
 from coordlog.api.chain import Chain
 from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
-from coordlog.projections.job.branches import GOING_BACK, ahead_of, destinations_in, is_on_the_way
+from coordlog.projections.job.branches import GOING_BACK, ahead_of, is_on_the_way
 from coordlog.projections.job.retention import why_not_retained
 from coordlog.projections.job.state import Granted, JobState, Phase, sorted_items, sorted_values
 
@@ -26,21 +26,21 @@ __all__ = [
 
 
 @runtime_checkable
-class _Looking(Protocol):
-    """A sink that can tell whether a job has been at its destination before."""
+class _OutputChecking(Protocol):
+    """A sink that can check its destination for earlier output of a job."""
 
     def refuse_earlier_output(self, job_id: str) -> None:
-        """Raise SinkError where it has."""
+        """Raise SinkError if the destination has output of the job."""
         ...
 
 
 def branched(state: JobState, from_checkpoint: int | None) -> JobState:
-    """The state as one looks at it who goes back to `from_checkpoint`; None: to where it stands."""
+    """State to roll back to: that of `from_checkpoint`, or the last completed checkpoint if None."""
     return state if from_checkpoint is None else replace(state, last_checkpoint=from_checkpoint)
 
 
 def going_back_to(from_checkpoint: int | None) -> dict[str, str]:
-    """What an `EPOCH_STARTED` says of it: until the reset is there, the next driver must go back too."""
+    """Attribute of an `EPOCH_STARTED`: until the reset is recorded, the next driver must roll back too."""
     return {} if from_checkpoint is None else {GOING_BACK: str(from_checkpoint)}
 
 
@@ -54,94 +54,95 @@ def check_branch(
     is_batch: bool = False,
     is_again: bool = False,
 ) -> tuple[str, ...]:
-    """Refuse a checkpoint that cannot be gone back to, naming why.
+    """Refuse a checkpoint that the job cannot roll back to, with the reason.
 
     Args:
-        job_id: The job.
-        state: What its log says.
-        chain: The job's.
-        from_checkpoint: The one that is asked for.
-        restore: As the user says.
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job.
+        from_checkpoint: Checkpoint to roll back to.
+        restore: Option of the user.
         is_batch: Whether the job runs without checkpoints.
         is_again: Whether it is to be opened again.
 
     Returns:
-        The operators that write elsewhere than before, in the order of the chain: nothing of this
-        job may stand there (`refuse_earlier_output`).
+        Operators that write elsewhere than before, in the order of the chain: their destinations must not hold
+        output of this job (`refuse_earlier_output`).
 
     Raises:
-        OptionError: It does not fit another option.
+        OptionError: The checkpoint is incompatible with another option.
         RestoreError: Before anything was appended.
     """
     _check_options(from_checkpoint, restore=restore, is_batch=is_batch, is_again=is_again)
-    asked = f"checkpoint {from_checkpoint}"
+    wanted = f"checkpoint {from_checkpoint}"
     if state.phase is Phase.FINISHED:
         raise RestoreError(
             job_id,
             "its state",
             "that it has finished",
-            f"to be that of {asked}",
+            f"to be that of {wanted}",
             "there is nothing to go back to: run it without, or begin another job",
         )
     why_not = why_not_retained(state, from_checkpoint)
     if why_not is not None:
-        kept = ", ".join(str(one) for one in sorted(state.completed)) or "none"
+        retained = ", ".join(str(number) for number in sorted(state.completed)) or "none"
         raise RestoreError(
             job_id,
-            asked,
+            wanted,
             why_not,
-            "to be gone back to",
-            f"those that can be are: {kept}; `coordlog checkpoint {job_id}` tells of each",
+            "to be rolled back to",
+            f"those that can be are: {retained}; `coordlog checkpoint {job_id}` lists each",
         )
-    sinks = [one for one in chain.coordinators if one.sink is not None]
     return tuple(
-        one.operator_id for one in sinks if _check_sink(job_id, state, one, from_checkpoint)
+        provider.operator_id
+        for provider in chain.coordinators
+        if provider.sink is not None and _check_sink(job_id, state, provider, from_checkpoint)
     )
 
 
 def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
-    """Refuse to go on, from the newest checkpoint of the branch, where rows would be committed a second time.
+    """Refuse to continue from the newest checkpoint of the branch if rows would be committed a second time.
 
     Args:
-        job_id: The job.
-        state: What its log says.
-        chain: The job's.
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job.
 
     Raises:
-        RestoreError: A sink writes where more has been committed than the branch has, as after a
-            `--from-checkpoint` elsewhere; or the last driver did not come to go back, as it was to.
+        RestoreError: A sink's destination holds more commits than the branch has, as after a `--from-checkpoint`
+            elsewhere; or the last driver ended before its rollback was recorded.
     """
     wanted = state.launch.get(GOING_BACK)
     if wanted is not None and state.phase is Phase.STARTING:
         raise RestoreError(
             job_id,
-            "the checkpoint that its last driver was to go back to, and did not come to,",
+            "the checkpoint that its last driver was to roll back to, and did not reach,",
             wanted,
             "none",
             f"give --from-checkpoint {wanted} again",
         )
-    for one in chain.coordinators:
-        if one.sink is not None:
-            _check_sink(job_id, state, one, state.last_checkpoint)
+    for provider in chain.coordinators:
+        if provider.sink is not None:
+            _check_sink(job_id, state, provider, state.last_checkpoint)
 
 
 def check_begun(
     job_id: str, state: JobState, chain: Chain, *, restore: str | None = None
 ) -> tuple[str, ...]:
-    """Refuse that a job which begins from another one's checkpoint writes where that one does.
+    """Refuse a destination of another job, if this job begins from that job's checkpoint.
 
     Args:
-        job_id: The job.
-        state: What its log says.
-        chain: The job's.
-        restore: As the user says.
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job.
+        restore: Option of the user.
 
     Returns:
-        The operators that write, in the order of the chain, as in `check_branch`, until a driver of its own
-        has gone back to the checkpoint; none for any other job.
+        Operators with a sink, in the order of the chain, as in `check_branch`, until a driver of this job has rolled
+        back to the checkpoint; none for any other job.
 
     Raises:
-        OptionError: A resume was asked for, of what is another job's.
+        OptionError: A resume of another job's history is impossible.
         RestoreError: Before anything was appended.
     """
     if not state.begun_from:
@@ -149,131 +150,133 @@ def check_begun(
     if restore == "resume" and state.is_another_jobs:
         why = f"'rollback': its history is that of {state.begun_from}"
         raise OptionError("restore", restore, why)
-    sinks = [one for one in chain.coordinators if one.sink is not None]
-    for one in sinks:
-        here, operator_id = one.destination, one.operator_id
+    providers = [provider for provider in chain.coordinators if provider.sink is not None]
+    for provider in providers:
+        destination, operator_id = provider.destination, provider.operator_id
         places = {place for place, _ in sorted_items(state.begun_places)}
-        theirs = [there for name, there in sorted(places) if name == operator_id]
-        if here is not None and here in {there for _, there in places}:
-            was = here
-        elif here is None or "" in theirs:
-            was = next((there for there in theirs if there), "one that is not told")
+        of_operator = [place for name, place in sorted(places) if name == operator_id]
+        if destination is not None and destination in {place for _, place in places}:
+            was = destination
+        elif destination is None or "" in of_operator:
+            was = next((place for place in of_operator if place), "an undeclared one")
         else:
             continue
         raise RestoreError(
             job_id,
             f"the destination of operator {operator_id!r}",
             f"{was}, that of {state.begun_from},",
-            here or "one that is not told",
+            destination or "an undeclared one",
             "a job that begins from another one's checkpoint writes elsewhere: give it a "
             "destination of its own",
         )
-    return tuple(one.operator_id for one in sinks) if state.is_another_jobs else ()
+    return tuple(provider.operator_id for provider in providers) if state.is_another_jobs else ()
 
 
 def _check_options(
     from_checkpoint: int, *, restore: str | None, is_batch: bool, is_again: bool
 ) -> None:
-    for is_given, why in (
+    for is_set, why in (
         (is_batch, "a batch job has no checkpoints"),
-        (restore == "resume", "a resume goes on from where the log ends"),
-        (is_again, "a job that is opened again goes on from its end"),
+        (restore == "resume", "a resume continues from the end of the log"),
+        (is_again, "a job that is opened again continues from its end"),
     ):
-        if is_given:
+        if is_set:
             raise OptionError("from_checkpoint", from_checkpoint, f"left out: {why}")
 
 
 def _check_sink(
     job_id: str, state: JobState, provider: CoordinatorProvider, from_checkpoint: int
 ) -> bool:
-    """Whether it writes where it never has. What it has committed at this place stays as it is (clause E6)."""
-    operator_id, here = provider.operator_id, provider.destination
-    for name, there, newest in ahead_of(state, from_checkpoint):
-        if name == operator_id and (here is None or there in ("", here)):
-            raise _is_ahead(job_id, state, operator_id, there, newest, from_checkpoint)
-    _check_set_aside(job_id, state, operator_id, here, from_checkpoint)
-    was = destinations_in(state.launch.get("operators", "[]")).get(operator_id)
-    if here is None or was in (None, here):
+    """Whether the destination is new. Earlier commits there stay unchanged (clause E6: no intent is dropped)."""
+    operator_id, destination = provider.operator_id, provider.destination
+    for name, place, newest in ahead_of(state, from_checkpoint):
+        if name == operator_id and (destination is None or place in ("", destination)):
+            raise _is_ahead(job_id, state, operator_id, place, newest, from_checkpoint)
+    _check_set_aside(job_id, state, operator_id, destination, from_checkpoint)
+    was = state.launch_info.destinations.get(operator_id)
+    if destination is None or was in (None, destination):
         return False
-    for what in _owed(state, operator_id, from_checkpoint):
+    for debt in _owed(state, operator_id, from_checkpoint):
         raise RestoreError(
             job_id,
-            f"{what} of operator {operator_id!r}",
+            f"{debt} of operator {operator_id!r}",
             f"to be committed to {was}",
-            f"to go to {here}",
-            f"run the job with {was} until that is done, then go elsewhere",
+            f"to go to {destination}",
+            f"run the job with {was} until that is done, then change the destination",
         )
-    return (operator_id, here) not in state.last_intents
+    return (operator_id, destination) not in state.last_intents
 
 
 def _check_set_aside(
-    job_id: str, state: JobState, operator_id: str, here: str | None, from_checkpoint: int
+    job_id: str, state: JobState, operator_id: str, destination: str | None, from_checkpoint: int
 ) -> None:
-    """Refuse to bring elsewhere what a kept checkpoint of another branch has not committed yet."""
+    """Refuse another destination for open commits of a savepoint of another branch."""
     checkpoint = state.completed.get(from_checkpoint)
-    made_for = None if checkpoint is None else checkpoint.destinations.get(operator_id)
-    if here is None or made_for in (None, here):
+    old_destination = None if checkpoint is None else checkpoint.destinations.get(operator_id)
+    if destination is None or old_destination in (None, destination):
         return
     for number in _numbers(state.set_aside, operator_id):
         if is_on_the_way(state, number, from_checkpoint):
             raise RestoreError(
                 job_id,
-                f"what checkpoint {number} allows to commit of operator {operator_id!r}",
-                f"to be committed to {made_for}",
-                f"to go to {here}",
-                f"it was made for that place: have it write to {made_for}, or go back to another checkpoint",
+                f"the open commit of checkpoint {number} of operator {operator_id!r}",
+                f"to be committed to {old_destination}",
+                f"to go to {destination}",
+                f"it was prepared for that place: let it write to {old_destination}, or choose another checkpoint",
             )
 
 
 def _is_ahead(
-    job_id: str, state: JobState, operator_id: str, there: str, newest: int, from_checkpoint: int
+    job_id: str, state: JobState, operator_id: str, place: str, newest: int, from_checkpoint: int
 ) -> RestoreError:
     what = f"the newest checkpoint that operator {operator_id!r} commits"
-    found = what + (f" to {there}" if there else "")
+    subject = what + (f" to {place}" if place else "")
     if newest > from_checkpoint:
         return RestoreError(
             job_id,
-            found,
+            subject,
             str(newest),
-            f"above {from_checkpoint}, which it is to go back to,",
-            f"its rows would be committed again: go back to {newest} or a later one, or "
+            f"above {from_checkpoint}, which it is to roll back to,",
+            f"its rows would be committed again: roll back to {newest} or a later one, or "
             "have it write elsewhere",
         )
-    fitting = [str(one) for one in sorted(state.completed) if is_on_the_way(state, newest, one)]
-    advice = f", or go back to one of that branch: {', '.join(fitting)}" if fitting else ""
+    compatible = [
+        str(number) for number in sorted(state.completed) if is_on_the_way(state, newest, number)
+    ]
+    advice = f", or roll back to one of that branch: {', '.join(compatible)}" if compatible else ""
     return RestoreError(
         job_id,
-        found,
+        subject,
         str(newest),
-        f"not one that checkpoint {from_checkpoint}, which it is to go on from, has come from,",
+        f"no ancestor of checkpoint {from_checkpoint}, from which it is to continue,",
         f"that is another branch, and its rows would be committed again: have it write elsewhere{advice}",
     )
 
 
 def _owed(state: JobState, operator_id: str, from_checkpoint: int) -> Iterator[str]:
-    """What stands ready at the place where the operator wrote before."""
+    """Open commits of an operator at its previous destination, in words."""
     for intent in sorted_values(state.intents):
         if intent.operator_id == operator_id:
             yield f"the intent of checkpoint {intent.checkpoint_id}"
     for number in _numbers(state.granted, operator_id):
         if is_on_the_way(state, number, from_checkpoint):
-            yield f"what checkpoint {number} allows to commit"
+            yield f"the open commit of checkpoint {number}"
 
 
 def _numbers(grants: Map[int, tuple[Granted, ...]], operator_id: str) -> Iterator[int]:
-    """Of which checkpoints there is something of this operator, ascending."""
-    for number, each in sorted_items(grants):
-        if any(one.operator_id == operator_id for one in each):
+    """Checkpoints with grants of this operator, ascending."""
+    for number, granted in sorted_items(grants):
+        if any(grant.operator_id == operator_id for grant in granted):
             yield number
 
 
 def refuse_earlier_output(chain: Chain, job_id: str, operators: tuple[str, ...]) -> None:
-    """Let the sinks of these operators look whether the job has written there before.
+    """Check the destinations of these operators for earlier output of the job.
 
     Raises:
-        SinkError: It has: its rows would stand there twice.
+        SinkError: There is earlier output: rows would be there twice.
     """
     for provider in chain.coordinators:
         sink = provider.sink
-        if provider.operator_id in operators and isinstance(sink, _Looking):
+        if provider.operator_id in operators and isinstance(sink, _OutputChecking):
             sink.refuse_earlier_output(job_id)

@@ -1,11 +1,11 @@
-"""The time from the delivery of an event to its ack (clause C4). Mailbox only.
+"""Time limit from the delivery of an event to its ack (clause C4: a late ack fails the attempt). Mailbox only.
 
-An event without an ack in time is not missing yet: the ack may wait in a queue of the driver, on its connection, or
-behind a long call of the attempt. So the driver sends a marker behind the event, and the attempt returns it in order.
-An ack that exists comes before the marker, wherever it waits. If the marker comes first, there is none.
+An ack that is late may still exist: in a queue of the driver, on its connection, or behind a long call of the attempt.
+So the driver sends a marker behind the event, and the attempt returns the marker in order. An ack that exists arrives
+before the marker. If the marker arrives first, there is no ack.
 
-The wait for the marker has the bounds of the attempt itself: each call of its chain (`call_timeout_s`), and its lease,
-which a main thread that stands still outside any call does not renew (`call_watch.MainThread`).
+The wait for the marker is limited by the attempt itself: by the time limit of each call of its chain
+(`call_timeout_s`), and by its lease, which a hanging main thread does not renew (`call_watch.MainThread`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class _RuntimePort(Protocol):
 
     @property
     def state(self) -> JobState:
-        """The job state as of now, un-released turns included."""
+        """The present job state, un-released turns included."""
         ...
 
-    def handle(self, given: Input) -> None:
+    def handle(self, input_: Input) -> None:
         """Begin a turn."""
         ...
 
     def stalled_s(self) -> float:
-        """Seconds, in all, for which the log has not acknowledged."""
+        """Total seconds for which the log has not acknowledged."""
         ...
 
 
@@ -46,7 +46,7 @@ class _Delivery:
     event: DownEvent
     connection_id: int
     number: int
-    """Its place among all deliveries and markers."""
+    """Position among all deliveries and markers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,21 +54,21 @@ class _Check:
     """The marker in flight on a connection."""
 
     number: int
-    """Its place among all deliveries and markers."""
+    """Position among all deliveries and markers."""
     late: list[_Delivery]
-    """Deliveries whose time has run out."""
+    """Deliveries whose time limit has passed."""
 
 
 class AckTimers:
-    """Fails an attempt that has returned a marker and not acked an event before it.
+    """Fails an attempt that returns a marker without an ack of an event before it.
 
     At most one marker is in flight on a connection, however many events wait there.
 
     Args:
-        runtime: Its state says which events are not acked.
-        connections: Take the markers.
-        timers: The runtime's.
-        timeout_s: Time from delivery to the marker; it stands still while the log does not acknowledge.
+        runtime: Runtime whose state has the events without an ack.
+        connections: Connections to which the markers are sent.
+        timers: Timers of the runtime.
+        timeout_s: Time from delivery to the marker; suspended while the log does not acknowledge.
     """
 
     def __init__(
@@ -79,33 +79,35 @@ class AckTimers:
         self._running: dict[int, int] = {}
         """Timers by event id."""
         self._checks: dict[int, _Check] = {}
-        """By connection."""
+        """Marker in flight, by connection."""
         self._count = 0
-        """Deliveries and markers so far."""
+        """Number of deliveries and markers so far."""
 
     def delivered(self, connection_id: int, event: DownEvent) -> None:
-        """Start the time of an event that was sent on this connection."""
+        """Start the time limit of an event that was sent on this connection."""
         self._count += 1
         delivery = _Delivery(event=event, connection_id=connection_id, number=self._count)
         self._start(delivery, self._timeout_s)
 
     def stop(self, event_id: int) -> None:
-        """The event is acked, or has failed."""
+        """Stop the time limit of an event that is acked, or has failed."""
         timer = self._running.pop(event_id, None)
         if timer is not None:
             self._timers.cancel(timer)
 
     def forget(self, connection_id: int) -> None:
-        """The connection is gone: no marker returns."""
+        """Forget a lost connection: no marker returns."""
         self._checks.pop(connection_id, None)
 
     def marker_returned(self, connection_id: int) -> None:
-        """Everything before the marker is handled, and its acks are in: fail the attempt if one is missing."""
+        """Fail the attempt if an ack before the marker is missing: all messages before it are handled."""
         check = self._checks.pop(connection_id, None)
         if check is None:
             return
         late = [delivery for delivery in check.late if self._is_unacked(delivery.event)]
-        missing = next((one.event for one in late if one.number < check.number), None)
+        missing = next(
+            (delivery.event for delivery in late if delivery.number < check.number), None
+        )
         if missing is not None:
             self._runtime.handle(self._lost(missing))
         elif late:

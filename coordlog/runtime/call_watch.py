@@ -1,7 +1,7 @@
-"""Watches the main thread of an attempt: a call that does not return in time fails the attempt, by name.
+"""Watch of an attempt's main thread: a call that does not return in time fails the attempt, by name.
 
-A main thread that stands still outside any call has no call to name, and the thread that watches may have died. So the
-attempt's heartbeats stop too, a while later, and its lease runs out at the driver.
+A main thread may also hang outside any call, and the watching thread may have died. So the attempt's heartbeats stop
+too, after a longer time, and its lease runs out at the driver.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from coordlog.task.attempt import AttemptRunner
 __all__ = ["MainThread", "watched_calls"]
 
 _FRAMES: Final = 12
-"""Of the stack of a call that does not return: the innermost."""
+"""Number of innermost frames that are shown of a call that does not return."""
 
 
 class MainThread:
-    """Judges, for the heartbeats, whether an attempt's main thread does anything. One other thread.
+    """Activity of an attempt's main thread, as the condition of its heartbeats. Used by one other thread.
 
-    The bound is above that of a call, which is reported by name first, and of a message that waits to be sent.
+    The time limit is above that of a call, which is reported by name first, and that of a message to be sent.
 
     Args:
-        progress: Rises with all that the main thread does: `AttemptRunner.progress`.
-        call_timeout_s: Bound of one call of the chain.
+        progress: Number that rises with each action of the main thread: `AttemptRunner.progress`.
+        call_timeout_s: Time limit of one call of the chain.
         clock: Monotonic, in seconds.
     """
 
@@ -48,7 +48,7 @@ class MainThread:
         self._seen, self._since_s = progress(), clock()
 
     def is_moving(self) -> bool:
-        """Whether it has done anything within the bound. To be called again and again."""
+        """Whether the main thread has made progress within the time limit. To be called regularly."""
         progress, now_s = self._progress(), self._clock()
         if progress != self._seen:
             self._seen, self._since_s = progress, now_s
@@ -57,18 +57,18 @@ class MainThread:
 
 @contextmanager
 def watched_calls(runner: AttemptRunner, limit_s: float) -> Generator[None, None, None]:
-    """Within the block the driver is told of a call of the chain that does not return in time.
+    """Within the block, report each call of the chain that does not return in time to the driver.
 
-    The thread that runs the block is the one that calls; nothing can be done to it from here.
+    The calls are made on the thread that runs the block. It cannot be interrupted from here.
     """
     ended, caller = threading.Event(), threading.get_ident()
 
     def watch() -> None:
-        seen, since_s = -1, 0.0
+        last_number, since_s = -1, 0.0
         while not ended.wait(min(1.0, limit_s / 4)):
             calling, now_s = runner.calling, time.monotonic()
-            if calling is None or calling[1] != seen:
-                seen, since_s = -1 if calling is None else calling[1], now_s
+            if calling is None or calling[1] != last_number:
+                last_number, since_s = -1 if calling is None else calling[1], now_s
             elif now_s - since_s > limit_s:
                 frame = sys._current_frames().get(caller)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)[-_FRAMES:])

@@ -1,15 +1,16 @@
-"""Holds the coordinators of a driver, and makes the kernel's calls into their code.
+"""Coordinators of a driver, and the kernel's calls into their code.
 
-Everything here runs on the mailbox, inside a turn. What the code does becomes an action of that turn at once.
+Everything here runs on the mailbox, inside a turn. Each action of the code becomes an action of that turn at once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol, assert_never
 
 from coordlog.api.coordinator import (
@@ -79,29 +80,29 @@ __all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
 
 
 class TurnPort(Protocol):
-    """What the host asks of the turn that it runs in."""
+    """The turn, as far as the host needs it."""
 
     @property
     def state(self) -> JobState:
-        """The job state as of now."""
+        """The present job state."""
         ...
 
     @property
     def now_us(self) -> int:
-        """The turn's time."""
+        """Time of the turn, microseconds since 1970, UTC."""
         ...
 
     @property
     def turn_sequence(self) -> int:
-        """The sequence at which the turn began."""
+        """Sequence of the first record of the turn."""
         ...
 
     def act(self, action: Action) -> None:
-        """Do this within the turn."""
+        """Carry out an action within the turn."""
         ...
 
     def next_call_number(self) -> int:
-        """0, 1, 2 … within the turn."""
+        """Next number of a call or timer in the turn; 0 first."""
         ...
 
     def start_work(
@@ -113,13 +114,13 @@ class TurnPort(Protocol):
     def start_timer(
         self, operator_id: str, generation: int, call_number: int, delay_s: float
     ) -> None:
-        """Fire after release and `delay_s`."""
+        """Start a timer that fires once, `delay_s` after release."""
         ...
 
     def fail_job(
         self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""
     ) -> None:
-        """Fail globally; any thread."""
+        """Fail the job globally; any thread."""
         ...
 
     def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
@@ -128,7 +129,7 @@ class TurnPort(Protocol):
 
 
 class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers of the mailbox, never seen outside
-    """A callback raised: which one, and what."""
+    """Error of a callback, with the callback's name."""
 
     def __init__(
         self,
@@ -143,9 +144,9 @@ class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers 
         self.operator_id, self.callback = operator_id, callback
         self.subtask, self.cause = subtask, cause
         self.event = event
-        """The one whose handling raised."""
+        """Event whose handling raised, if any."""
         self.final = final
-        """Why trying again cannot help; empty where it may."""
+        """Reason why a retry cannot help; empty if it may."""
 
 
 class _Future:
@@ -269,7 +270,7 @@ class _Result:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """One coordinator object with all that belongs to it. A new object gets a new slot (clause A1)."""
+    """A coordinator object with its handlers and gateways. A new object gets a new slot (clause A1: after a reset)."""
 
     host: CoordinatorHost
     provider: CoordinatorProvider
@@ -279,6 +280,8 @@ class _Slot:
     futures: dict[int, _Future] = field(default_factory=dict)
     results: dict[int, _Result] = field(default_factory=dict)
     handlers: dict[tuple[int, int], Callable[..., None]] = field(default_factory=dict)
+    gateways: dict[int, SubtaskGateway] = field(default_factory=dict)
+    """Gateways of the ready attempts, by subtask."""
 
     def check(self, what: str) -> None:
         if self.is_closed:
@@ -291,7 +294,7 @@ class _Slot:
         return declared, self.host.payloads.seal(f"a {declared.key}", declared.key, encoded)
 
     def encode_answer(self, value: Payload) -> tuple[PayloadType, bytes]:
-        """As `encode`, for a client, which has no payload store."""
+        """Encode as `encode`, for a client, which has no payload store."""
         declared = self.host.types.of(value)
         encoded = declared.encode(value)
         if len(encoded) > PAYLOAD_BYTES_MAX:
@@ -331,6 +334,11 @@ class _Context:
         self._slot.check("context.current_parallelism")
         return self._slot.host.turn.state.parallelism
 
+    @property
+    def gateways(self) -> Mapping[int, SubtaskGateway]:
+        self._slot.check("context.gateways")
+        return MappingProxyType(self._slot.gateways)
+
     def now_us(self) -> int:
         self._slot.check("context.now_us")
         return self._slot.host.turn.now_us
@@ -352,7 +360,7 @@ class _Context:
             raise ClosedError(f"the coordinator of operator {self.operator_id!r}")
         self._slot.host.turn.fail_job(
             self.operator_id,
-            _told(cause),
+            _reason_of(cause),
             generation=self._slot.generation,
             final="it would fail again" if is_final else "",
         )
@@ -377,20 +385,20 @@ class _Context:
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         self._slot.check("context.committables")
-        # A completion subsumes older ones, of which this coordinator may not have been told (H1).
-        granted = self._granted(checkpoint_id)
-        return sorted((one for _, one in granted), key=lambda one: one.subtask)
+        # A completion subsumes older ones, of which this coordinator may not have been notified (clause H1).
+        grants = self._granted(checkpoint_id)
+        return sorted((grant for _, grant in grants), key=lambda grant: grant.subtask)
 
     def _granted(self, checkpoint_id: int) -> Iterator[tuple[tuple[int, int], CommittableOf]]:
         state = self._slot.host.turn.state
-        for place, one in granted_to(state, self.operator_id, checkpoint_id):
+        for place, grant in granted_to(state, self.operator_id, checkpoint_id):
             yield (
                 place,
                 CommittableOf(
-                    subtask=one.subtask,
-                    attempt_number=one.attempt_number,
-                    split_id=one.split_id,
-                    content=one.content,
+                    subtask=grant.subtask,
+                    attempt_number=grant.attempt_number,
+                    split_id=grant.split_id,
+                    content=grant.content,
                 ),
             )
 
@@ -418,7 +426,7 @@ class _Context:
         )
 
     def _check_completed(self, checkpoint_id: int) -> None:
-        """Refuse an intent of a checkpoint that this branch has not completed: no restore could go back below it."""
+        """Refuse an intent of a checkpoint that this branch has not completed: no restore could go below it."""
         state = self._slot.host.turn.state
         last = state.last_checkpoint
         if not is_on_the_way(state, checkpoint_id, last):
@@ -429,20 +437,20 @@ class _Context:
             )
 
     def _covers(self, checkpoint_id: int, committables: Sequence[CommittableOf]) -> str:
-        """The places of these, of which equal ones are taken from the first on."""
+        """Places of committables, as text; of equal ones the first places."""
         wanted = Counter(committables)
-        left = len(committables)
+        count = len(committables)
         places = []
-        for place, one in self._granted(checkpoint_id) if left else ():
-            if wanted[one]:
-                wanted[one] -= 1
+        for place, grant in self._granted(checkpoint_id) if count else ():
+            if wanted[grant]:
+                wanted[grant] -= 1
                 places.append(place)
-                if len(places) == left:
+                if len(places) == count:
                     break
-        if len(places) < left:
-            missing = next(one for one in committables if wanted[one])
+        if len(places) < count:
+            missing = next(committable for committable in committables if wanted[committable])
             raise UsageError(
-                f"an intent of operator {self.operator_id!r} names {left - len(places)} committables "
+                f"an intent of operator {self.operator_id!r} names {count - len(places)} committables "
                 f"that checkpoint {checkpoint_id} does not allow or that an intent covers already, "
                 f"the first of subtask {missing.subtask}, attempt {missing.attempt_number}: "
                 f"{missing.content[:80]!r}; take them from `context.committables({checkpoint_id})`"
@@ -450,7 +458,7 @@ class _Context:
         covers = covering(places)
         if len(covers) > COVERS_CHARS_MAX:
             raise TooLargeError(
-                f"the list of the {left} committables that an intent of operator "
+                f"the list of the {count} committables that an intent of operator "
                 f"{self.operator_id!r} covers",
                 len(covers),
                 COVERS_CHARS_MAX,
@@ -465,12 +473,16 @@ class _Context:
             raise WrongThreadError("context.lost_events", "outside subtask_reset")
         types = self._slot.host.types
         return LostEvents(
-            to_coordinator=[types.decode(e.payload_type, e.payload) for e in call.lost_up],
-            to_subtask=[types.decode(e.payload_type, e.payload) for e in call.lost_down],
+            to_coordinator=[
+                types.decode(event.payload_type, event.payload) for event in call.lost_up
+            ],
+            to_subtask=[
+                types.decode(event.payload_type, event.payload) for event in call.lost_down
+            ],
         )
 
 
-def _told(cause: BaseException | str) -> str:
+def _reason_of(cause: BaseException | str) -> str:
     return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
 
 
@@ -491,7 +503,7 @@ class CoordinatorHost:
         self.held_events_max = held_events_max
         self.is_redelivery = False
         self.resetting: CallSubtaskReset | None = None
-        self._providers = {one.operator_id: one for one in providers}
+        self._providers = {provider.operator_id: provider for provider in providers}
         self._slots: dict[str, _Slot] = {}
         self._generations = 0
         self._inside: int | None = None
@@ -500,7 +512,7 @@ class CoordinatorHost:
 
     @property
     def calling(self) -> str | None:
-        """The callback that runs, for the watchdog's message; any thread."""
+        """The running callback in words, for the watchdog's message, or None; any thread."""
         calling = self._calling
         if calling is None:
             return None
@@ -515,12 +527,12 @@ class CoordinatorHost:
             raise WrongThreadError(what, current.name)
 
     def generation(self, operator_id: str) -> int:
-        """Which object serves the operator now; -1 where none does."""
+        """Generation of the operator's present coordinator object, or -1 if there is none."""
         slot = self._slots.get(operator_id)
         return -1 if slot is None or slot.is_closed else slot.generation
 
     def open_work(self) -> dict[str, int]:
-        """Number of calls and timers whose handler is still to be called, by operator; those without any left out."""
+        """Number of calls and timers with an open handler, by operator; operators without any are left out."""
         return {
             operator_id: len(slot.handlers)
             for operator_id, slot in self._slots.items()
@@ -530,7 +542,7 @@ class CoordinatorHost:
     def forget(self, turn_sequence: int) -> None:
         """Drop the calls and timers of a turn that failed: none of them is started."""
         for slot in self._slots.values():
-            for key in [one for one in slot.handlers if one[0] == turn_sequence]:
+            for key in [handler for handler in slot.handlers if handler[0] == turn_sequence]:
                 del slot.handlers[key]
 
     def make(self, call: Call) -> None:
@@ -546,7 +558,7 @@ class CoordinatorHost:
         try:
             self._make(call, operator_id)
         except (CallFailure, RecordError):
-            raise  # the latter: the fold failed, which is nobody's callback's fault
+            raise  # RecordError: the fold failed, which is not the fault of a callback
         except Exception as error:
             callback, subtask = _describe(call)
             event = call.event if isinstance(call, CallEvent) else None
@@ -607,8 +619,8 @@ class CoordinatorHost:
             case CallCheckpoint():
                 self._checkpoint(slot, coordinator, call.checkpoint_id)
             case CallComplete():
-                for told in [n for n in slot.results if n <= call.checkpoint_id]:
-                    del slot.results[told]
+                for number in [number for number in slot.results if number <= call.checkpoint_id]:
+                    del slot.results[number]
                 coordinator.notify_checkpoint_complete(call.checkpoint_id)
             case CallAborted():
                 if slot.results.pop(call.checkpoint_id, None) is not None:
@@ -620,7 +632,7 @@ class CoordinatorHost:
         self, slot: _Slot, coordinator: OperatorCoordinator, checkpoint_id: int
     ) -> None:
         if checkpoint_id not in self.turn.state.pending:
-            return  # a coordinator before this one has failed it in this very turn
+            return  # another coordinator has failed it in this same turn
         result = _Result(slot, checkpoint_id)
         slot.results = {checkpoint_id: result, **slot.results}
         if slot.provider.projection is None:
@@ -641,18 +653,18 @@ class CoordinatorHost:
             cause=call.sequence,
             outcome=RequestOutcome.ANSWERED,
         )
-        ask = OperatorCoordinator.handle_coordination_request
-        if type(coordinator).handle_coordination_request is ask:
+        default_handler = OperatorCoordinator.handle_coordination_request
+        if type(coordinator).handle_coordination_request is default_handler:
             reason = f"{type(coordinator).__name__} answers no requests"
             outcome = RequestOutcome.NOT_A_HANDLER
             self.turn.act(replace(answer, outcome=outcome, reason=reason))
             return
         request = self.types.decode(call.payload_type, call.payload)
-        before = (self.turn.state.next_sequence, len(slot.handlers))
+        progress_before = (self.turn.state.next_sequence, len(slot.handlers))
         try:
             response = coordinator.handle_coordination_request(request)
         except RequestRefusedError as refused:
-            if before != (self.turn.state.next_sequence, len(slot.handlers)):
+            if progress_before != (self.turn.state.next_sequence, len(slot.handlers)):
                 raise UsageError(
                     f"a request was refused after something was done for it: {refused.reason}; raise "
                     "RequestRefusedError before anything is recorded, sent or scheduled"
@@ -666,10 +678,12 @@ class CoordinatorHost:
     def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
         match call:
             case CallAttemptReady():
-                # The one place where a coordinator gets a gateway: none can send before ready (clause B6).
+                # Coordinators get gateways only here: none can send before the attempt is ready (clause B6).
                 gateway: SubtaskGateway = _Gateway(slot, call.subtask, call.attempt_number)
+                slot.gateways[call.subtask] = gateway
                 coordinator.execution_attempt_ready(call.subtask, call.attempt_number, gateway)
             case CallAttemptFailed():
+                slot.gateways.pop(call.subtask, None)
                 coordinator.execution_attempt_failed(call.subtask, call.attempt_number, call.reason)
             case CallSubtaskReset():
                 self.resetting = call
@@ -713,7 +727,7 @@ class CoordinatorHost:
             future.resolve(None, error)
 
     def encode_result(self, value: object) -> tuple[str | None, bytes | None, str | None]:
-        """The result of a `call_async` as type, bytes and error."""
+        """Result of a `call_async` as payload type, bytes and error."""
         if not isinstance(value, Payload):
             return None, None, f"the work returned {type(value).__name__}, not a payload"
         try:
@@ -726,7 +740,7 @@ class CoordinatorHost:
 
 
 def _describe(call: Call) -> tuple[str, int | None]:
-    """The callback's name, and the subtask that it was about."""
+    """Name of the callback of a call, and its subtask, if any."""
     match call:
         case CallCreate():
             return "create", None

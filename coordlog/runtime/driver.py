@@ -1,4 +1,4 @@
-"""One driver of one job: restore, take over, run, end."""
+"""A driver of one job: restore, take over, run, end."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
     CLOCK_AHEAD_S,
     CLOSE_TIMEOUT_S,
+    DRIVER_CLOSE_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     STOP_RECORD_S,
     STOP_TIMEOUT_S,
@@ -36,10 +37,11 @@ from coordlog.payloads.gc import clean_former
 from coordlog.payloads.offload import NO_STORE, DriverPayloads, PayloadOptions
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState, Phase, SkippedSplit, sorted_values
-from coordlog.restore.destination_claim import claim_destinations, former_logs, said_of_former_logs
+from coordlog.restore.destination_claim import claim_destinations, said_of_former_logs
 from coordlog.restore.rebuild import (
     Rebuild,
     Restored,
+    RestoreMode,
     check_counts,
     check_fits,
     check_identity,
@@ -54,6 +56,7 @@ from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.requests import Answer, Requests
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.runtime.staging_cleanup import sweep
+from coordlog.runtime.triggers import CheckpointHandle
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.validity import count
@@ -62,11 +65,11 @@ __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings
 
 _log = logging.getLogger(__name__)
 
-_STOP_LOOK_S = 0.02
+_STOP_POLL_S = 0.02
 
 
 class JobStatus(enum.Enum):
-    """How a driver ended."""
+    """Outcome of a driver that has ended without an error."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -75,7 +78,7 @@ class JobStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What `run` gives back."""
+    """Result of a driver that has ended without an error."""
 
     job_id: str
     status: JobStatus
@@ -84,14 +87,14 @@ class JobResult:
     last_checkpoint: int
     seconds: float
     skipped_splits: tuple[SkippedSplit, ...] = ()
-    """All that the job has ever skipped, by operator and split id (clause J2)."""
+    """All splits that the job has ever skipped, by operator and split id (clause J2: a skip is a fact)."""
     stop_checkpoint: int | None = None
-    """The checkpoint that a stop has taken; None where there was no stop, or it could take none in time."""
+    """Checkpoint that a stop has taken; None if there was no stop, or no checkpoint completed in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverOptions:
-    """A job's options, checked by whoever makes them."""
+    """Options of a job, checked by the caller."""
 
     job_id: str
     parallelism: int
@@ -99,61 +102,66 @@ class DriverOptions:
     restore: str | None = None
     """`rollback` or `resume`; None for the mode's default."""
     allow_non_restored_state: Sequence[str] = ()
-    """Operators that the job no longer has and whose state may go (clause E8)."""
+    """Operators that the job no longer has and whose state may be dropped (clause E8: only by name)."""
     from_checkpoint: int | None = None
-    """An older checkpoint to go back to, as a new branch (clauses E5, E6); None: the last one."""
+    """Older checkpoint to roll back to, as a new branch (clauses E5, E6); None: the last one."""
     is_take_over: bool = False
-    """Take a live driver's place."""
+    """Whether to take the place of a live driver."""
     is_again: bool = False
-    """Open the job again, where it has finished."""
+    """Whether to open the job again if it has finished."""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     callback_timeout_s: float = CALLBACK_TIMEOUT_S
-    """Time that a coordinator's callback may take; past it the driver ends (clause A5)."""
+    """Time limit of a coordinator's callback; after it the driver ends (clause A5: no blocking callbacks)."""
     restarts_max: int | None = None
     restart_window_s: float | None = None
     restart_backoff_s: float | None = None
     is_overlap_allowed: bool = False
     patience: Patience | None = None
     payloads: PayloadOptions = NO_STORE
-    """Where payloads go that are too large for the log."""
+    """Options of payloads that are too large for the log."""
     versions: dict[str, str] = field(default_factory=dict)
-    """More attributes of `EPOCH_STARTED`, such as Spark's version."""
+    """Further attributes of `EPOCH_STARTED`, such as the version of Spark."""
+
+    @property
+    def mode(self) -> str:
+        """Mode as in records: `batch` or `streaming`."""
+        return "batch" if self.is_batch else "streaming"
 
 
 class Surroundings(Protocol):
-    """What runs a job's attempts: made for one driver, used from `begin` to `end`."""
+    """Environment of a job's attempts, for one driver; used from `begin` to `end`."""
 
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
-        """Open the endpoint; its address. Before anything is appended."""
+        """Open the endpoint and return its address. Called before anything is appended."""
         ...
 
     def took_over(self) -> None:
-        """This driver's epoch is in force: whoever was before is over."""
+        """Called once this driver's epoch is in force: all drivers before are over."""
         ...
 
     def connections(self) -> Connections:
-        """After `begin`."""
+        """Connections of attempts; after `begin`."""
         ...
 
     def stage(self) -> Stage:
-        """After `begin`."""
+        """Stage of the tasks; after `begin`."""
         ...
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """Whether the driver of the epoch in force answers, and proves itself.
+        """Whether the driver of the epoch in force responds, and proves its identity.
 
         Raises:
-            DriverUnknownError: It may live.
+            DriverUnknownError: The driver may be alive.
         """
         ...
 
     def end(self) -> None:
-        """Cancel what runs and close everything, within a bound; nothing is left behind. Once, always, last."""
+        """Cancel the stage and close everything, within a time limit. Called once, always, last."""
         ...
 
 
 class JobDriver:
-    """Drives a job until it ends, is stopped, or fails. `start` and `wait` once each; `stop` from any thread."""
+    """Driver of a job until it ends, is stopped, or fails. `start` and `wait` once each; `stop` from any thread."""
 
     def __init__(
         self,
@@ -190,13 +198,13 @@ class JobDriver:
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Restore and begin. On return the driver runs, or has nothing to do.
+        """Restore and begin. On return the driver runs, or the job has finished already.
 
         Raises:
             RestoreError, RecordError: Refused; nothing was appended.
             DriverAliveError: A live driver holds the job.
-            DriverUnknownError: One may: that it is gone is not proved.
-            LogError: The log.
+            DriverUnknownError: A live driver may hold the job: its end is not proved.
+            LogError: The log cannot be read or written.
         """
         try:
             self._begin()
@@ -205,77 +213,84 @@ class JobDriver:
             raise
 
     def _begin(self) -> None:
-        options = self._options
         began_s = time.monotonic()
         projection = projection_of(self._chain)
-        made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
-        mode = "batch" if options.is_batch else "streaming"
-        check_counts(options.job_id, made)
-        check_identity(options.job_id, made.state, self._job_log.identity)
-        elsewhere = self._check_fits(made.state, mode)
-        operators = made.state.launch.get("operators")
-        refuse_earlier_output(self._chain, options.job_id, elsewhere)
-        if made.state.phase is Phase.FINISHED and not options.is_again:
-            self._tell_restored("finished", made, began_s)
-            self._state = made.state
+        rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
+        self._check_history(rebuilt)
+        if rebuilt.state.phase is Phase.FINISHED and not self._options.is_again:
+            self._end_at_once(RestoreMode.FINISHED, rebuilt, began_s)
             return
-        going_back = branched(made.state, options.from_checkpoint)
-        check_payloads(options.job_id, going_back, options.payloads)
-        self._refuse_live_driver(made.state)
-        former = former_logs(made.state.launch)
-        claim_destinations(self._chain, options.job_id, self._job_log.identity, former)
-        ahead_s = made.state.timestamp_us / 1e6 - time.time()
+        self._check_surroundings(rebuilt.state)
+        operators = rebuilt.state.launch.get("operators")
+        appender = self._take_over(rebuilt, self._config(projection, rebuilt.state))
+        self._check_still_fits(rebuilt.state, operators)
+        mode, first = first_input(
+            rebuilt.state,
+            self._chain,
+            restore=self._options.restore,
+            is_again=self._options.is_again,
+            from_checkpoint=self._options.from_checkpoint,
+        )
+        if first is None:
+            # Another driver has ended the job since this one read the log.
+            self._end_at_once(mode, rebuilt, began_s)
+            return
+        self._report_restored(mode, rebuilt, began_s)
+        self._runtime = self._make_runtime(rebuilt, self._config(projection, rebuilt.state))
+        self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
+        self._clean_former(appender.epoch, rebuilt.end_offset)
+
+    def _check_history(self, rebuilt: Rebuild) -> None:
+        """Refuse a log from which this job cannot be restored (clause E9: before anything is appended)."""
+        job_id = self._options.job_id
+        check_counts(job_id, rebuilt)
+        check_identity(job_id, rebuilt.state, self._job_log.identity)
+        new_outputs = self._check_fits(rebuilt.state)
+        refuse_earlier_output(self._chain, job_id, new_outputs)
+
+    def _check_surroundings(self, state: JobState) -> None:
+        """Refuse lost payloads, a live driver and a destination of another log; nothing is appended yet."""
+        options = self._options
+        check_payloads(options.job_id, branched(state, options.from_checkpoint), options.payloads)
+        self._refuse_live_driver(state)
+        former_logs = state.launch_info.former_logs
+        claim_destinations(self._chain, options.job_id, self._job_log.identity, former_logs)
+        ahead_s = state.timestamp_us / 1e6 - time.time()
         if ahead_s > CLOCK_AHEAD_S:
             _log.warning(
-                "job=%s: its last record is %.0f s ahead of this machine's clock; its times stand "
-                "still for as long: see that the machines' clocks agree",
+                "job=%s: its last record is %.0f s ahead of this machine's clock, and its times do not "
+                "advance for as long: see that the machines' clocks agree",
                 options.job_id,
                 ahead_s,
             )
-        self._is_begun = True
-        endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
-        appender = self._take_over(made, endpoint, mode, self._config(projection, made.state))
-        self._appender = appender  # from here on `_close` ends it, whatever comes
-        made.catch_up(self._job_log, appender.end_offset)
-        self._payloads.begin(appender.epoch, self.driver_id)
-        self._surroundings.took_over()
-        self._check_still_fits(made, mode, operators)
-        restore, given = first_input(
-            made.state,
-            self._chain,
-            restore=options.restore,
-            is_again=options.is_again,
-            from_checkpoint=options.from_checkpoint,
-        )
-        self._tell_restored(restore, made, began_s)
-        if given is None:
-            # Another driver has ended it since this one read the log.
-            self._state = made.state
-            return
-        branch = branched(made.state, options.from_checkpoint)
-        runtime = Runtime(
+
+    def _end_at_once(self, mode: RestoreMode, rebuilt: Rebuild, began_s: float) -> None:
+        """End without a runtime: the job has ended before."""
+        self._report_restored(mode, rebuilt, began_s)
+        self._state = rebuilt.state
+
+    def _make_runtime(self, rebuilt: Rebuild, config: KernelConfig) -> Runtime:
+        branch = branched(rebuilt.state, self._options.from_checkpoint)
+        return Runtime(
             chain=self._chain,
-            config=self._config(projection, made.state),
-            options=options.runtime,
-            state=made.state,
+            config=config,
+            options=self._options.runtime,
+            state=rebuilt.state,
             clock=MachineClock(),
             connections=self._surroundings.connections(),
             stage=self._surroundings.stage(),
             workers=self._mailbox,
-            newest_snapshot=made.newest_snapshot,
-            checkpoint_offset=made.offset_of(branch.last_checkpoint),
+            newest_snapshot=rebuilt.newest_snapshot,
+            checkpoint_offset=rebuilt.offset_of(branch.last_checkpoint),
             on_released=self._on_released,
             on_answer=self._requests.answered,
             payloads=self._payloads,
         )
-        self._runtime = runtime
-        self._mailbox.start(runtime, appender, partial(runtime.begin, given))
-        self._clean_former(appender.epoch, made.end_offset)
 
     def _clean_former(self, epoch: int, end_offset: int) -> None:
-        """What drivers before this one have stored and could not append any more goes.
+        """Remove payloads that earlier drivers have stored without appending their records.
 
-        On a daemon thread: the interpreter's end waits for workers, and an object store may be slow.
+        On a daemon thread: the end of the interpreter waits for workers, and an object store may be slow.
         """
         store = self._options.payloads.store
         if store is None or epoch == 0:
@@ -298,16 +313,16 @@ class JobDriver:
 
         self._mailbox.run_closing(work)
 
-    def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
-        last = branched(made.state, self._options.from_checkpoint).last_checkpoint
-        checkpoint = NO_CHECKPOINT if mode == "start" else last
+    def _report_restored(self, mode: RestoreMode, rebuilt: Rebuild, began_s: float) -> None:
+        last = branched(rebuilt.state, self._options.from_checkpoint).last_checkpoint
+        checkpoint = NO_CHECKPOINT if mode is RestoreMode.START else last
         self._restored = Restored(
             mode=mode,
             checkpoint_id=checkpoint,
-            checkpoint_offset=made.offset_of(checkpoint),
-            snapshot_offset=made.started_at,
-            record_count=made.record_count,
-            void_count=made.void_count,
+            checkpoint_offset=rebuilt.offset_of(checkpoint),
+            snapshot_offset=rebuilt.started_at,
+            record_count=rebuilt.record_count,
+            void_count=rebuilt.void_count,
             seconds=time.monotonic() - began_s,
         )
         if self._on_restored is not None:
@@ -321,7 +336,7 @@ class JobDriver:
                 self._options.job_id,
                 state.epoch,
                 state.driver_id,
-                state.launch.get("endpoint", "an unknown address"),
+                state.launch_info.endpoint or "an unknown address",
             )
 
     def _config(self, projection: JobProjection, state: JobState) -> KernelConfig:
@@ -337,67 +352,77 @@ class JobDriver:
         )
         return _with_policy(config, options)
 
-    def _take_over(self, made: Rebuild, endpoint: str, mode: str, config: KernelConfig) -> Appender:
-        options, identity = self._options, self._job_log.identity
+    def _take_over(self, rebuilt: Rebuild, config: KernelConfig) -> Appender:
+        """Begin an epoch: from here on only this driver appends, until a newer one begins its epoch."""
+        self._is_begun = True
+        endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
 
         def epoch_started(epoch: int) -> UnstoredRecord:
-            return to_unstored(
-                Record(
-                    epoch=epoch,
-                    driver_id=self.driver_id,
-                    sequence=None,
-                    kind=Kind.EPOCH_STARTED,
-                    timestamp_us=max(time.time_ns() // 1000, made.state.timestamp_us),
-                    job_id=options.job_id,
-                    attributes={
-                        "endpoint": endpoint,
-                        "host": socket.gethostname(),
-                        "pid": str(os.getpid()),
-                        "coordlog_version": metadata.version("coordlog"),
-                        "python_version": platform.python_version(),
-                        "parallelism": str(options.parallelism),
-                        "mode": mode,
-                        "cluster_id": identity.cluster_id,
-                        "topic_id": identity.topic_id,
-                        "operators": describe_operators(self._chain),
-                        "take_over": str(options.is_take_over).lower(),
-                        "allow_non_restored_state": ",".join(options.allow_non_restored_state),
-                        **going_back_to(options.from_checkpoint),
-                        **said_of_former_logs(former_logs(made.state.launch)),
-                        **options.payloads.attributes,
-                        **limits_of(config),
-                        **options.versions,
-                    },
-                ),
-                snapshot_offset=made.newest_snapshot.offset,
+            record = Record(
+                epoch=epoch,
+                driver_id=self.driver_id,
+                sequence=None,
+                kind=Kind.EPOCH_STARTED,
+                timestamp_us=max(time.time_ns() // 1000, rebuilt.state.timestamp_us),
+                job_id=self._options.job_id,
+                attributes=self._launch_attributes(rebuilt.state, endpoint, config),
             )
+            return to_unstored(record, snapshot_offset=rebuilt.newest_snapshot.offset)
 
-        return take_over(
+        appender = take_over(
             self._job_log,
-            job_id=options.job_id,
-            place=made.place,
+            job_id=self._options.job_id,
+            place=rebuilt.place,
             make_epoch_started=epoch_started,
-            reading=made.feed,
-            patience=options.patience,
+            reading=rebuilt.feed,
+            patience=self._options.patience,
         )
+        self._appender = appender  # from here on `_close` closes it in any case
+        rebuilt.catch_up(self._job_log, appender.end_offset)
+        self._payloads.begin(appender.epoch, self.driver_id)
+        self._surroundings.took_over()
+        return appender
 
-    def _check_still_fits(self, made: Rebuild, mode: str, operators: str | None) -> None:
-        # What stood between the first reading and the take-over was another driver's of this very job,
-        # which wrote where `operators`, of before this driver's own `EPOCH_STARTED`, says.
-        state = made.state
+    def _launch_attributes(
+        self, state: JobState, endpoint: str, config: KernelConfig
+    ) -> dict[str, str]:
+        options, identity = self._options, self._job_log.identity
+        return {
+            "endpoint": endpoint,
+            "host": socket.gethostname(),
+            "pid": str(os.getpid()),
+            "coordlog_version": metadata.version("coordlog"),
+            "python_version": platform.python_version(),
+            "parallelism": str(options.parallelism),
+            "mode": options.mode,
+            "cluster_id": identity.cluster_id,
+            "topic_id": identity.topic_id,
+            "operators": describe_operators(self._chain),
+            "take_over": str(options.is_take_over).lower(),
+            "allow_non_restored_state": ",".join(options.allow_non_restored_state),
+            **going_back_to(options.from_checkpoint),
+            **said_of_former_logs(state.launch_info.former_logs),
+            **options.payloads.attributes,
+            **limits_of(config),
+            **options.versions,
+        }
+
+    def _check_still_fits(self, state: JobState, operators: str | None) -> None:
+        # Between the first reading and the take-over another driver of this very job may have appended,
+        # and its destinations are those of `operators`, from before this driver's own `EPOCH_STARTED`.
         assert state.driver_id == self.driver_id, "the epoch in force is this driver's"
         if operators is not None:
             state = replace(state, launch=state.launch.set("operators", operators))
-        self._check_fits(state, mode)
+        self._check_fits(state)
 
-    def _check_fits(self, state: JobState, mode: str) -> tuple[str, ...]:
+    def _check_fits(self, state: JobState) -> tuple[str, ...]:
         options = self._options
         return check_fits(
             options.job_id,
             state,
             self._chain,
             parallelism=options.parallelism,
-            mode=mode,
+            mode=options.mode,
             restore=options.restore,
             is_again=options.is_again,
             allow_non_restored_state=options.allow_non_restored_state,
@@ -405,12 +430,12 @@ class JobDriver:
         )
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:
-        """Wait for the end; None where it has not come within `timeout_s`.
+        """Wait for the end; None if it has not come within `timeout_s`.
 
         Raises:
             JobFailedError: The job has ended as failed.
             FencedError: Another driver has taken over.
-            LogError: The log has failed this driver.
+            LogError: The log could not be read or written in time.
         """
         if self._runtime is not None and not self._mailbox.wait(timeout_s):
             return None
@@ -446,35 +471,49 @@ class JobDriver:
     def request(
         self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """Ask an operator's coordinator, and wait for its answer to be in the log. Any thread but the mailbox.
+        """Send a request to an operator's coordinator and wait for its answer. Any thread but the mailbox.
 
         Raises:
-            RequestError: There is no answer; the leaf says why.
+            RequestError: There is no answer; the subclass is the reason.
             PayloadTypeError: The request's type is not registered with the job.
-            TooLargeError: It is above its limit.
+            TooLargeError: The request is above its limit.
             UsageError: Called on the mailbox, which would wait for itself.
         """
         if self._mailbox.is_this_thread():
             raise UsageError(
-                "`request` was called on the mailbox, which would wait for itself: ask from another thread"
+                "`request` was called on the mailbox, which would wait for itself: call it on another thread"
             )
         return self._requests.request(operator_id, request, timeout_s=timeout_s)
 
-    def trigger_checkpoint(self) -> None:
-        """Ask for a checkpoint now. Any thread; nothing happens where none may start."""
+    def trigger_checkpoint(self) -> CheckpointHandle:
+        """Trigger a checkpoint as soon as one may start. Any thread.
+
+        Raises:
+            UsageError: The job is a batch, which takes no checkpoints.
+        """
+        if self._options.is_batch:
+            raise UsageError(
+                f"job {self._options.job_id} is a batch and takes no checkpoints: the results of a "
+                "split are durable when it finishes"
+            )
+        handle = CheckpointHandle(self._options.job_id, self._mailbox.is_this_thread)
         runtime = self._runtime
-        if runtime is not None:
-            self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
+        if runtime is None:
+            handle.resolve("the job had finished before")
+        else:
+            runtime.triggers.add(handle)
+            self._mailbox.post(lambda: runtime.triggers.remember(handle, runtime.state))
+        return handle
 
     def stop(
         self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S, by: str = "stop"
     ) -> None:
-        """End the driver, after a checkpoint and its commits where asked for; any thread. `wait` then returns.
+        """End the driver, optionally after a checkpoint and its commits; any thread. `wait` then returns.
 
         Args:
-            with_checkpoint: Whether to take one first; in batch there is none.
-            timeout_s: A checkpoint that is not whole by then is not waited for.
-            by: Who asks, for the history: a signal's name.
+            with_checkpoint: Whether to take a checkpoint first; a batch takes none.
+            timeout_s: Time limit of that checkpoint and its commits.
+            by: Cause of the stop for the history, such as a signal's name.
         """
         runtime = self._runtime
         if runtime is None:
@@ -483,12 +522,12 @@ class JobDriver:
         until = time.monotonic() + timeout_s
         self._record_stop(runtime, by, is_wanted=is_wanted, is_at_once=False)
         if is_wanted:
-            # One that was begun before may have been cut long before; it is taken where time runs out.
+            # A checkpoint that began before may have an old cut; it serves if time runs out.
             before, first = runtime.state.last_checkpoint, runtime.state.next_checkpoint_id
-            while time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
+            while time.monotonic() < until and not self._mailbox.wait(_STOP_POLL_S):
                 state = runtime.state
                 if state.last_checkpoint > before:
-                    # That may be in the middle of a turn, or not in the log yet.
+                    # This state may be in the middle of a turn, or not in the log yet.
                     released = self._released_state(runtime, until)
                     if released is not None and _is_committed(*released, before):
                         self._stop_checkpoint = before = released[0].last_checkpoint
@@ -496,69 +535,79 @@ class JobDriver:
                             break
                 is_vacant = state.live_count + state.finished_count < state.parallelism
                 if is_vacant and not runtime.is_stage_running:
-                    break  # nobody is there to ack a barrier, and no stage will be started
+                    break  # no attempt can ack a barrier, and no stage will be started
                 if not state.pending and state.last_checkpoint < first:
-                    self.trigger_checkpoint()
+                    self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
         self._record_end(runtime, by)
         self._mailbox.end()
 
     def _released_state(
         self, runtime: Runtime, until: float
     ) -> tuple[JobState, Mapping[str, int]] | None:
-        """The state at the end of a turn that the log has, and the open work; None where it takes too long."""
-        found: list[tuple[JobState, Mapping[str, int]]] = []
+        """State at the end of a turn that the log has, and the open work then; None if that takes too long."""
+        released: list[tuple[JobState, Mapping[str, int]]] = []
 
         def note(state: JobState) -> None:
-            found.append((state, runtime.host.open_work()))
+            released.append((state, runtime.host.open_work()))
 
         self._mailbox.post(lambda: runtime.when_released(note))
-        while not found and time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
+        while not released and time.monotonic() < until and not self._mailbox.wait(_STOP_POLL_S):
             pass
-        return found[0] if found else None
+        return released[0] if released else None
 
     def end_at_once(self, *, by: str) -> None:
-        """End the driver without a checkpoint, whatever `stop` waits for. Any thread; `wait` then returns."""
+        """End the driver without a checkpoint, even during a `stop`. Any thread; `wait` then returns."""
         runtime = self._runtime
         if runtime is not None:
             self._record_stop(runtime, by, is_wanted=False, is_at_once=True)
             self._record_end(runtime, by)
             self._mailbox.end()
 
+    def close(self) -> None:
+        """End the driver without a record, even during a stop; does nothing if it has ended."""
+        self._close()
+
     def _record_stop(self, runtime: Runtime, by: str, *, is_wanted: bool, is_at_once: bool) -> None:
-        """Have it in the history, unless the log takes too long."""
-        given = StopAsked(by=by, with_checkpoint=is_wanted, is_at_once=is_at_once)
-        self._recorded(lambda released: runtime.stop(given, released))
+        """Record a stop and wait for the log, at most `STOP_RECORD_S`."""
+        stop = StopAsked(by=by, with_checkpoint=is_wanted, is_at_once=is_at_once)
+        self._wait_for_record(lambda released: runtime.stop(stop, released))
 
     def _record_end(self, runtime: Runtime, by: str) -> None:
-        """Have it in the history that the driver is over, unless the log takes too long: a proof on any machine."""
-        self._recorded(lambda released: runtime.stop(DriverStops(by=by), released))
+        """Record the driver's end and wait for the log, at most `STOP_RECORD_S`: a proof on any machine."""
+        self._wait_for_record(lambda released: runtime.stop(DriverStops(by=by), released))
 
-    def _recorded(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def _wait_for_record(self, post: Callable[[Callable[[], None]], None]) -> None:
         recorded = threading.Event()
         self._mailbox.post(lambda: post(recorded.set))
         until = time.monotonic() + STOP_RECORD_S
         while time.monotonic() < until and not self._mailbox.wait(0):
-            if recorded.wait(_STOP_LOOK_S):
+            if recorded.wait(_STOP_POLL_S):
                 return
 
     @property
     def state(self) -> JobState | None:
-        """The job's state as of now; immutable. Any thread."""
+        """Present state of the job; immutable. Any thread."""
         return self._state if self._runtime is None else self._runtime.state
 
     def _close(self) -> None:
-        """End everything, once; another call waits for the first one's end.
+        """Close everything, once, within `DRIVER_CLOSE_TIMEOUT_S`; a further call waits for the end of the first.
 
-        On a thread of its own: a second Ctrl-C ends the wait for it, and not the closing itself,
-        which would leave threads and the log's writer behind.
+        On a thread of its own: a second Ctrl-C ends only the wait for it. An interrupted closing would leave threads
+        and the writer of the log behind.
         """
         if self._closing is None:
             self._closing = threading.Thread(
                 target=self._close_on_thread, name="coordlog-closing", daemon=True
             )
             self._closing.start()
-        # An event first: a `join` that a signal cuts off takes the thread for ended.
-        self._closed.wait()
+        # The event first: after a `join` that a signal interrupts, the thread counts as ended.
+        if not self._closed.wait(DRIVER_CLOSE_TIMEOUT_S):
+            _log.warning(
+                "job=%s its driver has not closed within %g s: the rest of it ends with this process",
+                self._options.job_id,
+                DRIVER_CLOSE_TIMEOUT_S,
+            )
+            return
         self._closing.join(CLOSE_TIMEOUT_S)
         error, self._close_error = self._close_error, None
         if error is not None:
@@ -567,7 +616,7 @@ class JobDriver:
     def _close_on_thread(self) -> None:
         try:
             self._close_all()
-        except BaseException as error:  # noqa: BLE001, raised where the end is waited for
+        except BaseException as error:  # noqa: BLE001, raised by `_close`, which waits for this
             self._close_error = error
         finally:
             self._closed.set()
@@ -582,7 +631,7 @@ class JobDriver:
                 self._surroundings.end()
         runtime = self._runtime
         if runtime is not None and runtime.outcome is not None and runtime.outcome.is_finished:
-            sinks = {one.operator_id: one.sink for one in self._chain.coordinators}
+            sinks = {provider.operator_id: provider.sink for provider in self._chain.coordinators}
             sweep(
                 runtime.state,
                 self._chain.payload_types,
@@ -591,7 +640,7 @@ class JobDriver:
             )
 
     def _is_in_force(self) -> bool:
-        """Whether no other driver has begun an epoch, by all that stands in the log now; the log thread is over."""
+        """Whether no other driver has begun an epoch, by all records in the log now; the log thread is over."""
         appender = self._appender
         assert appender is not None, "taken over"
         counting = appender.counting
@@ -606,18 +655,19 @@ class JobDriver:
 
 
 def _is_committed(state: JobState, open_work: Mapping[str, int], before: int) -> bool:
-    """Whether a checkpoint after `before` is whole, and nothing is to come of what it allows to be committed.
+    """Whether a checkpoint after `before` has completed, and its commits are settled.
 
-    That is an outcome, or the intent of an operator whose call or timer is open (clause I3: the job's end waits too).
+    Open are intents without an outcome, and intents to come of operators with an open call or timer (clause I3: the
+    job's end waits too).
     """
     if state.last_checkpoint <= before or state.owed_complete is not None:
         return False
-    left = left_of(state, open_work)
-    return not left.is_awaited
+    open_commits = left_of(state, open_work)
+    return not open_commits.is_awaited
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:
-    """The config with the restart policy that the user gave."""
+    """Config with the restart policy of the options."""
     if options.restarts_max is not None:
         config = replace(config, restarts_max=options.restarts_max)
     if options.restart_window_s is not None:
@@ -628,4 +678,4 @@ def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:
 
 
 def _ignored(_value: object) -> None:
-    """The mailbox's thunks return nothing."""
+    """Drop a value: the thunks of the mailbox return None."""

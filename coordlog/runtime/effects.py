@@ -1,6 +1,6 @@
-"""What released turns ask for, towards attempts and sinks. Mailbox only; nothing here blocks.
+"""Effects of released turns on attempts and sinks. On the mailbox only; nothing here blocks.
 
-The stage, the job's end and the turns themselves are the runtime's.
+Effects on the stage and the end of the job are the runtime's own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from coordlog.messages import (
     CheckpointAborted,
     CheckpointCompleted,
     Fenced,
-    Marker,
     Refused,
-    UpMessage,
 )
 from coordlog.messages import DeliverEvent as DeliverMessage
 from coordlog.messages import InjectBarrier as BarrierMessage
@@ -57,20 +55,20 @@ AttemptEffect = (
     | FenceAttempt
     | StopAckTimer
 )
-"""The effects that concern one connection."""
+"""Effects on the connection of one attempt."""
 
 
 class Workers(Protocol):
-    """Threads for what may block. Any thread; never blocks."""
+    """Threads for blocking work. Any thread; never blocks."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run `work` some time soon; it reports through `post`."""
+        """Run `work` on a worker; it reports through `post`."""
         ...
 
     def run_closing(self, work: Callable[[], None]) -> None:
-        """Run what a driver's end waits for, but not long, such as the closing of a coordinator (clause A2).
+        """Run `work`, for which the end of the driver waits a short time (clause A2: coordinators are closed).
 
-        Even where every worker is busy, or the driver ends.
+        It starts even if all workers are busy, and even while the driver ends.
         """
         ...
 
@@ -80,24 +78,24 @@ class Workers(Protocol):
 
 
 class RuntimePort(Protocol):
-    """What is asked of the runtime."""
+    """The part of the runtime that effects need."""
 
     @property
     def state(self) -> JobState:
-        """The job state as of now, un-released turns included."""
+        """Present job state, including turns that are not released yet."""
         ...
 
-    def handle(self, given: Input) -> None:
-        """Begin a turn."""
+    def handle(self, input_: Input) -> None:
+        """Begin a turn with this input."""
         ...
 
     def stalled_s(self) -> float:
-        """For how long, in all, the log has not acknowledged."""
+        """Total time in which the log did not acknowledge, in seconds."""
         ...
 
 
 class Releasing:
-    """Does the effects of released turns that concern attempts and sinks, in log order."""
+    """Carries out the effects of released turns on attempts and sinks, in log order."""
 
     def __init__(
         self,
@@ -112,35 +110,28 @@ class Releasing:
         self._runtime, self._connections = runtime, connections
         self._workers, self._timers = workers, timers
         self._types = chain.payload_types
-        self._sinks = {one.operator_id: one.sink for one in chain.coordinators}
+        self._sinks = {provider.operator_id: provider.sink for provider in chain.coordinators}
         self.acks = AckTimers(
             runtime=runtime, connections=connections, timers=timers, timeout_s=ack_timeout_s
         )
         self.attempt_of: dict[int, tuple[int, int]] = {}
-        """Subtask and attempt number by connection: as of now, released or not."""
+        """Subtask and attempt number of each open connection, by its id; the attempt may be un-released."""
         self._connection_of: dict[tuple[int, int], int] = {}
         self._cleanings: dict[tuple[str, int, int], int] = {}
-        """Cleanings by driver, subtask and number of an attempt that is over."""
+        """Number of cleanings after an attempt that is over, by its driver, subtask and attempt number."""
         self._settling: dict[int, int] = {}
-        """By the sequence of an intent that a sink has in hand: the timer that gives this try up."""
+        """Timer that abandons a settlement in progress, by the sequence of its intent."""
 
     def connection_lost(self, connection_id: int) -> tuple[int, int] | None:
-        """Forget a connection; the attempt that it was, if any."""
+        """Forget a connection. Returns its attempt, if any."""
         self.acks.forget(connection_id)
         key = self.attempt_of.pop(connection_id, None)
         if key is not None and self._connection_of.get(key) == connection_id:
             del self._connection_of[key]
         return key
 
-    def is_marker(self, connection_id: int, message: UpMessage) -> bool:
-        """Whether the message is a marker that has come back; the timers of acks take it."""
-        if isinstance(message, Marker):
-            self.acks.marker_returned(connection_id)
-            return True
-        return False
-
     def do(self, effect: AttemptEffect, after: JobState) -> None:
-        """Do one effect. `after` is the state at the end of the turn that asked for it."""
+        """Carry out one effect. `after` is the state at the end of its turn."""
         match effect:
             case AcceptAttempt():
                 self._accept(effect, after)
@@ -226,16 +217,16 @@ class Releasing:
             self._connections.close(connection)
         is_over = after.attempt(effect.subtask, effect.attempt_number) is None
         if is_over and not effect.is_finished:
-            # At its end, and once more when it is heard of later, since it may have staged something in between.
-            # What it stages after that is swept at the job's end.
+            # Clean at the end of the attempt, and once more at its next message, because it may have staged files
+            # in between. Files that it stages after that are swept at the end of the job.
             key = (effect.driver_id, effect.subtask, effect.attempt_number)
             self._cleanings[key] = self._cleanings.get(key, 0) + 1
             if self._cleanings[key] <= _CLEANINGS_MAX:
                 self._clean(effect, after)
 
     def _clean(self, effect: FenceAttempt, after: JobState) -> None:
-        # By the state of the turn that ended the attempt. A later one may have given up more, and
-        # nothing says yet that it will count.
+        # Use the state of the released turn. A later state may have abandoned more names, and its turn may never
+        # count.
         for work in cleaning_of(
             after,
             self._types,
@@ -248,11 +239,11 @@ class Releasing:
 
     # --- commits ------------------------------------------------------------------------------
     def settle(self, effect: Settle) -> None:
-        """Have the operator's sink settle an intent; one that is being settled is left alone."""
+        """Let the operator's sink settle an intent, after its delay, unless its settlement is in progress."""
         if effect.sequence in self._settling:
             return
         timer = self._timers.call_later(
-            effect.delay_s + SETTLE_CALL_S, lambda: self._settled(_not_back(effect), timer)
+            effect.delay_s + SETTLE_CALL_S, lambda: self._settled(_timed_out(effect), timer)
         )
         self._settling[effect.sequence] = timer
 
@@ -266,13 +257,13 @@ class Releasing:
             self._workers.run(run)
 
     def _settled_by_sink(self, effect: Settle) -> CommitSettled:
-        """On a worker. What the sink raises enters as an outcome (clause H3)."""
+        """Result of the settlement, or its error, for the outcome (clause H3: intent, act, outcome). On a worker."""
         key: str | None = None
         encoded: bytes | None = None
         failure: str | None = None
         final = ""
         try:
-            outcome = self._ask_sink(effect)
+            outcome = self._settle_by_sink(effect)
             if outcome is not None:
                 key, encoded = encoded_within_limit(self._types, outcome)
         except Exception as error:  # noqa: BLE001, it is recorded and tried again
@@ -286,7 +277,7 @@ class Releasing:
             final=final,
         )
 
-    def _ask_sink(self, effect: Settle) -> Payload | None:
+    def _settle_by_sink(self, effect: Settle) -> Payload | None:
         sink = self._sinks.get(effect.operator_id)
         if sink is None:
             raise SinkError(
@@ -296,17 +287,17 @@ class Releasing:
             )
         return sink.settle(self._types.decode(effect.payload_type, effect.payload))
 
-    def _settled(self, given: CommitSettled, timer: int) -> None:
-        """What became of a try; of one that was given up nothing is heard any more."""
-        if self._settling.get(given.sequence) != timer:
+    def _settled(self, settled: CommitSettled, timer: int) -> None:
+        """Handle the outcome of a settlement, unless it was abandoned."""
+        if self._settling.get(settled.sequence) != timer:
             return
-        del self._settling[given.sequence]
+        del self._settling[settled.sequence]
         self._timers.cancel(timer)
-        self._runtime.handle(given)
+        self._runtime.handle(settled)
 
 
-def _not_back(effect: Settle) -> CommitSettled:
-    """A try that hangs: what it does late has the effect of once, as `settle` is safe when two do it (clause H3)."""
+def _timed_out(effect: Settle) -> CommitSettled:
+    """Outcome of a settlement that hangs; its late effect is harmless (clause H3: `settle` is idempotent)."""
     return CommitSettled(
         sequence=effect.sequence,
         payload_type=None,
@@ -316,11 +307,11 @@ def _not_back(effect: Settle) -> CommitSettled:
 
 
 def encoded_within_limit(types: PayloadTypes, value: Payload) -> tuple[str, bytes]:
-    """A payload as a record holds it.
+    """Type and bytes of a payload in a record.
 
     Raises:
-        PayloadTypeError: Its type is not registered, or it does not fit its schema.
-        TooLargeError: It is above its limit (clause K6).
+        PayloadTypeError: The type is not registered, or the payload is incompatible with its schema.
+        TooLargeError: The payload is above its size limit (clause K6: sizes are checked).
     """
     declared = types.of(value)
     encoded = declared.encode(value)

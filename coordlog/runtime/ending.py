@@ -1,6 +1,6 @@
-"""What a runtime waits for at a job's end, each wait within a bound: the last checkpoint, and late commits.
+"""Waits of a runtime at a job's end, each with a time limit: for the last checkpoint, and for late commits.
 
-Mailbox only. `watch` is called after every input; all else happens by timers.
+Mailbox only. `watch` is called after every input; the rest happens by timers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class EndingPort(Protocol):
 
     @property
     def state(self) -> JobState:
-        """The job state as of now, un-released turns included."""
+        """The present job state, un-released turns included."""
         ...
 
-    def handle(self, given: Input) -> None:
+    def handle(self, input_: Input) -> None:
         """Begin a turn."""
         ...
 
@@ -38,7 +38,7 @@ class EndingPort(Protocol):
 
 
 class Ending:
-    """The waits of one driver at the end of its job."""
+    """Waits of one driver at the end of its job."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Ending:
         self._is_commit_awaited = False
 
     def following(self) -> Input | None:
-        """The turn that is due before anything else that arrives."""
+        """Input that is due before any further message, or None."""
         state = self._runtime.state
         work = self._open_work() if is_at_its_end(state) else NO_WORK
         return due(state, work) or last_given_up(self._config, state)
 
     def watch(self) -> None:
-        """Begin the waits that the state asks for now."""
+        """Begin the waits that the present state needs."""
         self._await_checkpoint()
         self._await_commits()
 
     def _await_checkpoint(self) -> None:
-        """The last checkpoint of a stream was aborted, and nothing else would bring another (clause H5)."""
+        """Retry the last checkpoint of a stream after an abort (clause H5: with growing pauses)."""
         state = self._runtime.state
         if self._is_checkpoint_awaited or not is_final_owed(state):
             return
@@ -78,7 +78,7 @@ class Ending:
         self._timers.call_later(final_backoff_s(self._config, state), retry)
 
     def _await_commits(self) -> None:
-        """A job whose subtasks have finished waits for its coordinators' commits (clause I3)."""
+        """Wait for coordinators' commits after all subtasks have finished (clause I3: results are committed)."""
         state = self._runtime.state
         if self._is_commit_awaited or not is_at_its_end(state):
             return
@@ -88,9 +88,9 @@ class Ending:
 
         def give_up() -> None:
             self._is_commit_awaited = False
-            now = self._runtime.state
-            left = left_of(now, self._open_work())
-            if is_at_its_end(now) and left.open_work:
-                self._runtime.handle(FinishJob(left=f"after {COMMIT_WAIT_S:g} s {left}"))
+            state_now = self._runtime.state
+            remaining = left_of(state_now, self._open_work())
+            if is_at_its_end(state_now) and remaining.open_work:
+                self._runtime.handle(FinishJob(left=f"after {COMMIT_WAIT_S:g} s {remaining}"))
 
         self._timers.call_later(COMMIT_WAIT_S, give_up)

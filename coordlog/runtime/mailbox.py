@@ -1,6 +1,6 @@
-"""The threads of a driver: the mailbox, the log thread, workers and a watchdog.
+"""Threads of a driver: the mailbox, the log thread, workers and a watchdog.
 
-The mailbox alone touches kernel state and coordinators. The log thread alone touches the appender. They talk through
+Only the mailbox uses kernel state and coordinators. Only the log thread uses the appender. They communicate through
 queues; neither waits for the other.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
 _log = logging.getLogger(__name__)
 
 _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
-"""What is stored first, then the records."""
+"""Payloads to store first, then the records to append."""
 
 _IDLE_S = 0.5
 _WATCH_S = 1.0
@@ -61,7 +61,7 @@ class CallbackTimeoutError(UsageError):
 
 
 class MachineClock:
-    """This machine's time."""
+    """Clock of this machine."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
@@ -75,7 +75,7 @@ class MachineClock:
 class Mailbox:
     """Runs one `Runtime`. `start` once; `wait` on any thread; `close` always, last.
 
-    Implements `Arrivals` and `StageEvents` for what surrounds it, and `Workers` for the runtime.
+    Implements `Arrivals` and `StageEvents` for its surroundings, and `Workers` for the runtime.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Mailbox:
         self._done = threading.Event()
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
-        """What ended the driver, if it was not the job's end."""
+        """Error that ended the driver; None if it was stopped, or the job has ended."""
         self._runtime: Runtime | None = None
         self._appender: Appender | None = None
 
@@ -108,15 +108,15 @@ class Mailbox:
             _log.debug("work dropped: the driver ends")
 
     def run_closing(self, work: Callable[[], None]) -> None:
-        """See `Workers`. On a thread of its own: what waits for a worker is cancelled at the driver's end."""
+        """See `Workers`. On a thread of its own: queued works of the workers are dropped at the driver's end."""
         thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
         with self._condition:
-            self._closers = [one for one in self._closers if one.is_alive()]
+            self._closers = [closer for closer in self._closers if closer.is_alive()]
             thread.start()  # before `close` may join it
             self._closers.append(thread)
 
     def post(self, thunk: Callable[[], None]) -> None:
-        """Run `thunk` on the mailbox, ahead of what attempts send: acknowledgements, results, timers."""
+        """Run `thunk` on the mailbox, ahead of attempts' messages: acknowledgements, results, timers."""
         with self._condition:
             self._control.append(thunk)
             self._condition.notify()
@@ -131,17 +131,17 @@ class Mailbox:
         self._offer(lambda runtime: runtime.connection_lost(connection_id, reason))
 
     def stage_ended(self, stage_run: int, error: str | None) -> None:
-        """See `StageEvents`. Behind what attempts have sent before."""
+        """See `StageEvents`. Handled after all messages that attempts have sent before."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
 
     def workers_unfit(self, stage_run: int, reason: str) -> None:
-        """Workers cannot load the job, so that no stage run can: it fails at once. Any thread."""
+        """Fail the job at once, because its workers cannot load it, so no stage run can help. Any thread."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, reason, final=UNFIT_WORKERS))
 
     def session_lost(self, stage_run: int, error: CoordlogError) -> None:
-        """No stage can run any more. Behind what attempts have sent before; any thread.
+        """End the driver, because no stage can run any more. After all messages of attempts so far; any thread.
 
-        It ends the driver; one that has been told to stop has lost its stage, and stops.
+        For a driver that is stopping already, it is the end of its stage.
         """
 
         def act(runtime: Runtime) -> None:
@@ -153,13 +153,13 @@ class Mailbox:
         self._offer(act)
 
     def connections_refused(self, count: int) -> None:
-        """So many have been refused so far. Any thread; nothing is queued, however many there are."""
+        """Set the number of refused connections so far. Any thread; nothing is queued."""
         if self._runtime is not None:
             self._runtime.refused_connections = count
 
-    def _requested(self, given: RequestArrived) -> None:
-        # Behind what attempts have sent before, and held back with it where the log is slow.
-        self._offer(lambda runtime: runtime.handle(given))
+    def _requested(self, request: RequestArrived) -> None:
+        # After all messages of attempts so far, and delayed with them if the log is slow.
+        self._offer(lambda runtime: runtime.handle(request))
 
     def _offer(self, act: Callable[[Runtime], None]) -> None:
         def thunk() -> None:
@@ -172,7 +172,7 @@ class Mailbox:
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self, runtime: Runtime, appender: Appender, first: Callable[[], None]) -> None:
-        """Start the threads; `first` is the first thing that the mailbox runs."""
+        """Start the threads; the mailbox runs `first` before all else."""
         self._runtime, self._appender = runtime, appender
         self._control.appendleft(first)
         self.requests.begin(self._requested)
@@ -186,7 +186,7 @@ class Mailbox:
             thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end: of the job, or of the driver by `error`. Whether it has come."""
+        """Wait for the end of the job, or of the driver by `error`. Returns whether it has come."""
         return self._done.wait(timeout_s)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -198,15 +198,15 @@ class Mailbox:
             self._condition.notify()
 
     def is_this_thread(self) -> bool:
-        """Whether the caller runs on the mailbox, where nothing may wait for it."""
+        """Whether the caller runs on the mailbox, where a wait for the mailbox would never end."""
         return bool(self._threads) and self._threads[0] is threading.current_thread()
 
     def close(self) -> None:
-        """End the threads, within a bound. Coordinators are closed on workers, and nobody waits for them long."""
+        """End the threads, within a time limit. Coordinators are closed on workers, with a short wait."""
         self.end()
         for thread in self._threads[:1]:
             thread.join(CLOSE_TIMEOUT_S)
-        self.requests.end()
+        self._end_callers()
         self._groups.put(None)
         for thread in self._threads[1:]:
             if thread is not threading.current_thread():
@@ -222,28 +222,34 @@ class Mailbox:
     def _run_mailbox(self) -> None:
         runtime = self._runtime
         assert runtime is not None, "started"
-        watched = 0.0
+        watched_s = 0.0
         try:
             while not self._done.is_set():
                 thunk = self._next(runtime)
                 if thunk is not None:
                     thunk()
                 runtime.fire_timers()
-                if time.monotonic() - watched > _WATCH_S:
-                    watched = time.monotonic()
-                    runtime.watch_registrations()
+                if time.monotonic() - watched_s > _WATCH_S:
+                    watched_s = time.monotonic()
+                    runtime.registrations.watch()
                 group = runtime.take_group()
                 if group:
                     self._groups.put((runtime.group_payloads(), group))
                 if runtime.outcome is not None:
                     break
-        except BaseException as error:  # noqa: BLE001, the mailbox's edge: a fault of ours ends the driver
+        except BaseException as error:  # noqa: BLE001, the mailbox's edge: an internal error ends the driver
             _log.exception("the mailbox ends")
             self.end(error)
         finally:
             runtime.host.close_all()
             self.end()
-            self.requests.end()
+            self._end_callers()
+
+    def _end_callers(self) -> None:
+        """Answer all callers that wait for this driver: it is over."""
+        self.requests.end()
+        if self._runtime is not None:
+            self._runtime.triggers.end()
 
     def _next(self, runtime: Runtime) -> Callable[[], None] | None:
         with self._condition:
@@ -285,7 +291,7 @@ class Mailbox:
             except (LogError, CoordlogError) as error:
                 self.end(error)
                 return
-            except BaseException as error:  # noqa: BLE001, a fault of ours ends the driver, with its cause
+            except BaseException as error:  # noqa: BLE001, an internal error ends the driver, with its cause
                 _log.exception("the log thread ends")
                 self.end(error)
                 return
@@ -295,24 +301,24 @@ class Mailbox:
         runtime = self._runtime
         assert runtime is not None, "started"
         mailbox = self._threads[0]
-        seen: tuple[int, float] | None = None
+        last_call: tuple[int, float] | None = None
         while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
             self._watch_workers()
             calling, number = runtime.host.calling, runtime.host.call_count
             if calling is None:
-                seen = None
+                last_call = None
                 continue
-            if seen is None or seen[0] != number:
-                seen = (number, time.monotonic())
+            if last_call is None or last_call[0] != number:
+                last_call = (number, time.monotonic())
                 continue
-            if time.monotonic() - seen[1] > self._callback_timeout_s:
+            if time.monotonic() - last_call[1] > self._callback_timeout_s:
                 frame = sys._current_frames().get(mailbox.ident or -1)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
                 return
 
     def _watch_workers(self) -> None:
-        """Say what has not returned for long; end the driver where it has been too long."""
+        """Log works that have not returned for long; end the driver after the time limit."""
         longest = self._workers.longest()
         if longest is None or longest.since_s < self._slow_s:
             self._slow_s = WORK_SLOW_S if longest is None else self._slow_s
@@ -331,7 +337,7 @@ class Mailbox:
 
 
 def _logged(work: Callable[[], None]) -> Callable[[], None]:
-    """`work`, whose unexpected end is at least in the logging."""
+    """`work`, with unexpected errors logged."""
 
     def run() -> None:
         try:

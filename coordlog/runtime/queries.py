@@ -1,56 +1,65 @@
-"""Looks: questions that change nothing, answered from the state once the log has it, and not recorded."""
+"""Queries: read-only requests, answered from the state once the log has it, and not recorded."""
 
 from __future__ import annotations
 
 from coordlog.api.chain import Chain
-from coordlog.api.coordinator import Look
+from coordlog.api.coordinator import Query
 from coordlog.errors import RequestRefusedError
 from coordlog.kernel.inputs import Input, RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.job.state import JobState, Phase
+from coordlog.runtime.effects import encoded_within_limit
 from coordlog.schemas.payload import payload_type_of
 
-__all__ = ["Looks"]
+__all__ = ["Queries"]
 
 
-class Looks:
-    """Answers those questions of clients that a chain's providers call looks. Mailbox only."""
+class Queries:
+    """Answers the clients' requests that a chain's providers declare as queries. Mailbox only."""
 
     def __init__(self, chain: Chain) -> None:
         self._types = chain.payload_types
-        self._by_key: dict[tuple[str, str], Look] = {
-            (provider.operator_id, payload_type_of(asked).key): look
+        self._by_key: dict[tuple[str, str], Query] = {
+            (provider.operator_id, payload_type_of(request).key): query
             for provider in chain.coordinators
-            for asked, look in provider.looks.items()
+            for request, query in provider.queries.items()
         }
 
-    def answer(self, given: Input, state: JobState) -> AnswerRequest | None:
-        """The answer, to be released behind what `state` follows from; None where this is no look."""
-        if not self._by_key or not isinstance(given, RequestArrived):
+    def answer(self, input_: Input, state: JobState) -> AnswerRequest | None:
+        """Answer of a query, to be released after the turns up to `state`; None if the input is no query."""
+        if not self._by_key or not isinstance(input_, RequestArrived):
             return None
-        look = self._by_key.get((given.operator_id, given.payload_type))
-        if look is None:
+        query = self._by_key.get((input_.operator_id, input_.payload_type))
+        if query is None:
             return None
         if state.phase is not Phase.RUNNING:
             return AnswerRequest(
-                request_id=given.request_id,
+                request_id=input_.request_id,
                 outcome=RequestOutcome.RESTARTING,
                 reason=f"the job is {state.phase.value}",
             )
-        asked = self._types.decode(given.payload_type, given.payload)
+        request = self._types.decode(input_.payload_type, input_.payload)
         try:
-            response = look(state.projections[given.operator_id], asked)
+            response = query(state.projections[input_.operator_id], request)
+            payload_type, payload = encoded_within_limit(self._types, response)
         except RequestRefusedError as refused:
             return AnswerRequest(
-                request_id=given.request_id,
+                request_id=input_.request_id,
                 outcome=RequestOutcome.REFUSED,
                 reason=refused.reason,
             )
-        declared = self._types.of(response)
+        except Exception as error:  # noqa: BLE001, a query changes nothing: its client gets the error, and the job continues
+            raised = f"the query that answers it raised {type(error).__name__}: {error}"
+            return AnswerRequest(
+                request_id=input_.request_id,
+                outcome=RequestOutcome.REFUSED,
+                reason=raised[:REASON_CHARS_MAX],
+            )
         return AnswerRequest(
-            request_id=given.request_id,
+            request_id=input_.request_id,
             outcome=RequestOutcome.ANSWERED,
             sequence=state.next_sequence - 1,
-            payload_type=declared.key,
-            payload=declared.encode(response),
+            payload_type=payload_type,
+            payload=payload,
         )

@@ -1,4 +1,4 @@
-"""Clients' requests to a driver's coordinators: each is answered once, at the latest when the driver ends."""
+"""Requests of clients to a driver's coordinators: each is answered once, at the latest at the driver's end."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ OnAnswer = Callable[[AnswerRequest], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A coordinator's answer to a request; the log has it."""
+    """Answer of a coordinator to a request; it is in the log."""
 
     response: Payload
     sequence: int
-    """Of its `RESPONSE` in the log."""
+    """Sequence of its `RESPONSE` in the log."""
 
 
 class Requests:
-    """The open requests of one driver. Any thread; `begin` once, `end` always.
+    """Open requests of one driver. Any thread; `begin` once, `end` always.
 
     Args:
-        types: The job's.
+        types: Payload types of the job.
     """
 
     def __init__(self, types: PayloadTypes) -> None:
@@ -54,15 +54,15 @@ class Requests:
         self._is_over = False
 
     def begin(self, deliver: Callable[[RequestArrived], None]) -> None:
-        """From now on requests are handed to `deliver`, on the thread that asks; before, they are answered at once."""
+        """Pass requests to `deliver` from now on, on the caller's thread; before, they are refused at once."""
         self._deliver = deliver
 
     def end(self) -> None:
-        """The driver ends: answer what is open, and whatever is asked later."""
+        """End with the driver: refuse the open requests, and all later ones."""
         with self._lock:
             self._is_over = True
-            left, self._open = sorted(self._open.items()), {}
-        for request_id, on_answer in left:
+            open_requests, self._open = sorted(self._open.items()), {}
+        for request_id, on_answer in open_requests:
             on_answer(
                 AnswerRequest(
                     request_id=request_id,
@@ -72,10 +72,10 @@ class Requests:
             )
 
     def ask(self, operator_id: str, payload_type: str, payload: bytes, on_answer: OnAnswer) -> int:
-        """Ask a coordinator; `on_answer` is called once, on any thread, perhaps before this returns.
+        """Send a request; `on_answer` is called once, on any thread, perhaps before this returns.
 
         Returns:
-            The request's number, for `forget`.
+            Number of the request, for `forget`.
         """
         deliver = self._deliver
         problem = self._problem(payload_type, payload)
@@ -90,7 +90,10 @@ class Requests:
             elif problem is not None:
                 refusal = RequestOutcome.UNREADABLE, problem
             elif len(self._open) >= REQUESTS_OPEN_MAX:
-                refusal = RequestOutcome.OVER, f"{REQUESTS_OPEN_MAX} others wait for theirs"
+                refusal = (
+                    RequestOutcome.OVER,
+                    f"{REQUESTS_OPEN_MAX} other requests wait for their answers",
+                )
             else:
                 self._open[request_id] = on_answer
         if refusal is not None:
@@ -108,28 +111,28 @@ class Requests:
         return request_id
 
     def _problem(self, payload_type: str, payload: bytes) -> str | None:
-        """What a coordinator must not be handed: of a client's bytes nothing is known yet."""
+        """Reason to refuse the bytes of a client, which are untrusted, or None."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             return f"it has {len(payload)} bytes; the limit is {PAYLOAD_BYTES_MAX}"
         try:
             self._types.decode(payload_type, payload)
-        except Exception as error:  # noqa: BLE001, whatever the bytes make the decoder raise
+        except Exception as error:  # noqa: BLE001, untrusted bytes may make the decoder raise any error
             return f"{type(error).__name__}: {error}"
         return None
 
     @property
     def open_count(self) -> int:
-        """How many wait for their answers."""
+        """Number of requests without an answer."""
         with self._lock:
             return len(self._open)
 
     def forget(self, request_id: int) -> None:
-        """Nobody waits for this one any more."""
+        """Drop a request whose caller no longer waits."""
         with self._lock:
             self._open.pop(request_id, None)
 
     def answered(self, effect: AnswerRequest) -> None:
-        """The log has the answer: hand it over."""
+        """Pass on an answer, which the log has."""
         with self._lock:
             on_answer = self._open.pop(effect.request_id, None)
         if on_answer is not None:
@@ -138,12 +141,12 @@ class Requests:
     def request(
         self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """Ask a coordinator, and wait for its answer. Never on the mailbox.
+        """Send a request and wait for its answer. Never on the mailbox.
 
         Raises:
-            RequestError: There is none; the leaf says why.
+            RequestError: There is no answer; the subclass is the reason.
             PayloadTypeError: The request's type is not registered with the job.
-            TooLargeError: It is above its limit.
+            TooLargeError: The request is above its limit.
         """
         payload_type, payload = encoded_request(self._types, request)
         future: Future[AnswerRequest] = Future()
@@ -159,11 +162,11 @@ class Requests:
 
 
 def encoded_request(types: PayloadTypes, request: Payload) -> tuple[str, bytes]:
-    """A request's type and bytes.
+    """Payload type and bytes of a request.
 
     Raises:
-        PayloadTypeError: Its type is not among `types`, or it does not fit its schema.
-        TooLargeError: It is above its limit.
+        PayloadTypeError: Its type is not among `types`, or it is incompatible with its schema.
+        TooLargeError: The request is above its limit.
     """
     declared = types.of(request)
     encoded = declared.encode(request)
@@ -175,10 +178,10 @@ def encoded_request(types: PayloadTypes, request: Payload) -> tuple[str, bytes]:
 def answer_of(
     effect: AnswerRequest, types: PayloadTypes, operator_id: str, payload_type: str
 ) -> Answer:
-    """The answer, decoded.
+    """The decoded answer.
 
     Raises:
-        RequestError: There is none.
+        RequestError: There is no answer.
         PayloadTypeError: The driver cannot read the request, or the answer's type is not among `types`.
     """
     if effect.outcome is not RequestOutcome.ANSWERED:

@@ -1,4 +1,4 @@
-"""Cleaning after attempts: only names that the log has given up (clause I4)."""
+"""Cleaning after attempts: only of names that the log has abandoned (clause I4: granted names stay)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class CleaningSink(Protocol):
-    """A sink whose attempts stage things outside, which may be left over. Its methods run on workers."""
+    """A sink whose attempts stage files outside, which may be left over. Its methods run on workers."""
 
     def clean(
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
     ) -> None:
-        """Remove what that attempt has staged, but `keep`. Safe to do again."""
+        """Remove the staged files of an attempt, except `keep`. Idempotent."""
         ...
 
     def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
-        """Remove all that is staged, but `keep`; when no attempt of any driver lives.
+        """Remove all staged files, except `keep`, when no attempt of any driver is alive.
 
-        The names must be listed first, `is_in_force` be asked then, and nothing but these names be removed, and only
-        where it says so: this driver may have stood still since the job's end, and another one, who has opened the job
-        again, have staged what this one does not know of (clause K2).
+        First list the names, then call `is_in_force`; remove only these names, and only if it returns True. This
+        driver may have been suspended since the job's end, and another driver may have opened the job again and staged
+        further files (clause K2: only the newest driver acts).
         """
         ...
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
-        """What these committables name."""
+        """Staged names in these committables."""
         ...
 
     def intent_names(self, intent: Payload) -> frozenset[str]:
-        """What an intent names."""
+        """Staged names in an intent."""
         ...
 
 
@@ -54,20 +54,20 @@ def cleaning_of(
     subtask: int,
     attempt_number: int,
 ) -> list[Callable[[], None]]:
-    """What a worker is to do once the record that ended the attempt is released.
+    """Works for workers after the release of the record that ended an attempt.
 
     Args:
-        state: As of then or later: what it holds stays.
-        types: The job's.
-        sinks: By operator.
-        driver_id: The attempt's.
-        subtask: The attempt's.
-        attempt_number: The attempt's.
+        state: State at that record or later: its names are kept.
+        types: Payload types of the job.
+        sinks: Sinks by operator.
+        driver_id: Driver of the attempt.
+        subtask: Subtask of the attempt.
+        attempt_number: Number of the attempt.
     """
     works: list[Callable[[], None]] = []
     for operator_id, sink in sorted(sinks.items()):
         if isinstance(sink, CleaningSink):
-            keep = _kept(state, types, operator_id, sink)
+            keep = _names_to_keep(state, types, operator_id, sink)
 
             def work(sink: CleaningSink = sink, keep: frozenset[str] = keep) -> None:
                 try:
@@ -77,7 +77,7 @@ def cleaning_of(
                         attempt_number=attempt_number,
                         keep=keep,
                     )
-                except Exception as error:  # noqa: BLE001, what is left over is hidden, and swept at the end
+                except Exception as error:  # noqa: BLE001, left-over files are hidden, and swept at the end
                     _log.warning("cleaning after attempt %d/%d: %s", subtask, attempt_number, error)
 
             works.append(work)
@@ -91,20 +91,22 @@ def sweep(
     *,
     is_in_force: Callable[[], bool],
 ) -> None:
-    """Remove what is left over at a job's end, when no attempt of any driver lives.
+    """Remove left-over files at a job's end, when no attempt of any driver is alive.
 
-    `is_in_force` looks whether this driver's epoch is in force still; what was staged when it says so is no later
-    driver's.
+    `is_in_force` checks whether this driver's epoch is still in force: then files that were listed before are not
+    those of a later driver.
     """
     for operator_id, sink in sorted(sinks.items()):
         if isinstance(sink, CleaningSink):
             try:
-                sink.sweep(keep=_kept(state, types, operator_id, sink), is_in_force=is_in_force)
-            except Exception as error:  # noqa: BLE001, the job has finished: what is left over is hidden
+                sink.sweep(
+                    keep=_names_to_keep(state, types, operator_id, sink), is_in_force=is_in_force
+                )
+            except Exception as error:  # noqa: BLE001, the job has finished: left-over files are hidden
                 _log.warning("sweeping after the job: %s", error)
 
 
-def _kept(
+def _names_to_keep(
     state: JobState, types: PayloadTypes, operator_id: str, sink: CleaningSink
 ) -> frozenset[str]:
     keep = sink.staged_names(held_committables(state, operator_id))

@@ -1,4 +1,4 @@
-"""Timers by a clock that is handed in: a simulation runs them on simulated time."""
+"""Timers on a clock that is a parameter: a simulation runs them on simulated time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Clock", "Timers"]
 
 
 class Clock(Protocol):
-    """Time, as the runtime is told it."""
+    """Clock of the runtime."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC: for records."""
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class Timers:
-    """What is to be called later. The owner calls `fire` no later than `next_s` says."""
+    """Callbacks to be called later. The owner calls `fire` no later than at `next_s`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,19 +38,19 @@ class Timers:
         return self._count
 
     def cancel(self, number: int) -> None:
-        """Forget a timer; nothing happens where it has fired."""
+        """Forget a timer; does nothing if it has fired."""
         self._callbacks.pop(number, None)
 
     def next_s(self) -> float | None:
-        """When the next timer is due, on the monotonic clock."""
+        """Time of the next timer on the monotonic clock, or None."""
         while self._heap and self._heap[0][1] not in self._callbacks:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def fire(self) -> None:
-        """Call what is due, by time, then by the order in which it was asked for."""
-        now = self._clock.monotonic_s()
-        while self._heap and self._heap[0][0] <= now:
+        """Call the callbacks that are due, by time, then by the order of `call_later`."""
+        now_s = self._clock.monotonic_s()
+        while self._heap and self._heap[0][0] <= now_s:
             callback = self._callbacks.pop(heapq.heappop(self._heap)[1], None)
             if callback is not None:
                 callback()

@@ -1,4 +1,4 @@
-"""One turn of a driver, the record as a log takes it, and the runtime's own limits."""
+"""Turn of a driver, encoding of records for the log, and options of the runtime."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ __all__ = [
 ]
 
 _CHAR_BYTES: Final = 4
-"""The most that a character takes in UTF-8."""
+"""Maximum length of a character in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOptions:
-    """The runtime's own limits; the kernel's are in its config."""
+    """Limits of the runtime; those of the kernel are in its config."""
 
     checkpoint_interval_s: float | None = None
-    """None: no periodic checkpoints."""
+    """Time between periodic checkpoints, or None for no periodic checkpoints."""
     checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
     ack_timeout_s: float = ACK_TIMEOUT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
     snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
     """Records that count from one snapshot to the next; None for no snapshots."""
     append_stall_s: float = 1.0
-    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
+    """Seconds after which an append counts as stalled: from then on the time limits of acks are suspended."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Turn:
-    """One turn, from its input to its release. Its records are in the state already."""
+    """A turn, from its input to its release. Its records are in the state already."""
 
     sequence: int
     now_us: int
@@ -69,31 +69,31 @@ class Turn:
     effects: list[Effect | Callable[[], None]] = field(default_factory=list)
     unstored: Sequence[UnstoredRecord] = ()
     watched: Sequence[int] = ()
-    """Those of its records whose offsets the snapshots need."""
+    """Indexes of the records whose offsets the snapshots need."""
     after: JobState
-    """The state at its end."""
+    """State at the end of the turn."""
     call_count: int = 0
-    """Calls and timers that its callbacks have asked for."""
+    """Number of calls and timers that its callbacks have started."""
     acted_records: int = 0
-    """Records of what its callbacks have done."""
+    """Number of records of its callbacks' actions."""
     acted_bytes: int = 0
-    """Bytes of their payloads."""
+    """Bytes of the payloads of these records."""
     connection_id: int | None = None
-    """Whose message it answers: it may be read on once this turn is released."""
+    """Connection of the handled message: it may be read further once this turn is released."""
     payloads: Sequence[HeldPayload] = ()
-    """What its records may address: stored before they are appended."""
+    """Payloads that its records may address: stored before the records are appended."""
 
     def add_acted(self, records: Sequence[Record]) -> None:
-        """Count what a callback has done. Raises TurnLimitError past the turn's bound."""
+        """Count the records of an action. Raises TurnLimitError above the turn's limit."""
         self.acted_records += len(records)
-        self.acted_bytes += sum(len(one.payload or b"") for one in records)
+        self.acted_bytes += sum(len(record.payload or b"") for record in records)
         if self.acted_records > TURN_RECORDS_MAX:
             raise TurnLimitError("records", self.acted_records, TURN_RECORDS_MAX)
         if self.acted_bytes > TURN_BYTES_MAX:
             raise TurnLimitError("bytes of records", self.acted_bytes, TURN_BYTES_MAX)
 
     def next_call(self) -> int:
-        """0, 1, 2 … for each call and timer. Raises TurnLimitError past the turn's bound."""
+        """Next number of a call or timer; 0 first. Raises TurnLimitError above the turn's limit."""
         if self.call_count >= TURN_CALLS_MAX:
             raise TurnLimitError("calls and timers", self.call_count + 1, TURN_CALLS_MAX)
         self.call_count += 1
@@ -101,7 +101,7 @@ class Turn:
 
 
 def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
-    """The record as a log takes it."""
+    """The record in the form in which it is appended."""
     return UnstoredRecord(
         key=record_key(record).encode(),
         value=encode_record(record),
@@ -111,10 +111,10 @@ def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
 
 
 def check_sizes(records: Sequence[Record]) -> None:
-    """Refuse records that no broker would take (clause K6).
+    """Refuse records that are too large for a broker (clause K6: sizes are checked in the turn).
 
     Raises:
-        TooLargeError: Names the kind of the first one.
+        TooLargeError: A record is too large; names the kind of the first one.
     """
     for record in records:
         error = _too_large(record)
@@ -123,37 +123,39 @@ def check_sizes(records: Sequence[Record]) -> None:
 
 
 def fitting_act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> Step:
-    """What an action of a coordinator makes. Raises TooLargeError, in the coordinator's call (clause K6)."""
-    made = act(config, state, action, now_us)
-    check_sizes(made.records)
-    return made
+    """Step of a coordinator's action. Raises TooLargeError inside the coordinator's call (clause K6)."""
+    result = act(config, state, action, now_us)
+    check_sizes(result.records)
+    return result
 
 
-def fitting_step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
-    """What an input makes; if an attempt's message makes a record too large, that attempt fails (clause K6).
+def fitting_step(config: KernelConfig, state: JobState, input_: Input, now_us: int) -> Step:
+    """Step of an input; an attempt whose message leads to a record that is too large fails (clause K6).
 
     Raises:
-        TooLargeError: No attempt's message has led to the record: the driver has to end.
+        TooLargeError: The record is not of the sending attempt: the driver has to end.
     """
-    made = step(config, state, given, now_us)
-    for record in made.records:
+    result = step(config, state, input_, now_us)
+    for record in result.records:
         error = _too_large(record)
         if error is None:
             continue
         subtask, attempt_number = record.subtask, record.attempt_number
-        sender = (getattr(given, "subtask", None), getattr(given, "attempt_number", None))
+        sender = (getattr(input_, "subtask", None), getattr(input_, "attempt_number", None))
         if subtask is None or attempt_number is None or sender != (subtask, attempt_number):
             raise error
         lost = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=str(error))
         return step(config, state, lost, now_us)
-    return made
+    return result
 
 
 def _too_large(record: Record) -> TooLargeError | None:
     texts = (record.reason, record.operator_id, record.payload_type, *record.attributes.values())
-    about = len(record.payload or b"") + _CHAR_BYTES * sum(len(text or "") for text in texts)
-    if about <= RECORD_BYTES_MAX:
-        return None  # most records, without being encoded
+    estimated_bytes = len(record.payload or b"") + _CHAR_BYTES * sum(
+        len(text or "") for text in texts
+    )
+    if estimated_bytes <= RECORD_BYTES_MAX:
+        return None  # most records, without encoding them
     size_bytes = to_unstored(record).size_bytes
     limit_bytes = RECORD_BYTES_MAX + RECORD_ENVELOPE_BYTES_MAX
     if size_bytes <= limit_bytes:

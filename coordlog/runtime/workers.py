@@ -1,4 +1,4 @@
-"""Threads for what may block, and how long each has been at it."""
+"""Threads for blocking work, and the time that each work has taken."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class LongWork:
     since_s: float
     """Seconds that it has taken so far."""
     stack: str
-    """Where it is."""
+    """Present stack of its thread."""
 
 
 class WorkTimeoutError(UsageError):
-    """What a worker was given did not return: a listing, a commit, a `call_async`."""
+    """A work of a worker did not return: a listing, a commit, a `call_async`."""
 
     def __init__(self, work: LongWork, timeout_s: float) -> None:
         super().__init__(work, timeout_s)
@@ -36,20 +36,20 @@ class WorkTimeoutError(UsageError):
     def __str__(self) -> str:
         return (
             f"a listing, a commit or a `call_async` on {self.work.thread} has not returned within "
-            f"{self.timeout_s:g} s: see that what it waits for answers, and run the job again; it goes "
-            f"on from its log. It is at:\n{self.work.stack}"
+            f"{self.timeout_s:g} s: see that the service behind it responds, and run the job again; it "
+            f"continues from its log. It is at:\n{self.work.stack}"
         )
 
 
 class WorkerThreads:
-    """A fixed number of threads that take works in turn. Any thread.
+    """A fixed number of threads that run works in the order of `submit`. Any thread.
 
-    Daemons, unlike those of `concurrent.futures`: a work that never returns (a file system that hangs)
-    must not keep the process from ending.
+    Daemons, unlike those of `concurrent.futures`: a work that never returns (a hanging file system) must not prevent
+    the end of the process.
 
     Args:
-        count: How many.
-        name: What their names begin with.
+        count: Maximum number of threads.
+        name: Beginning of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -59,11 +59,11 @@ class WorkerThreads:
         self._threads: list[threading.Thread] = []
         self._since: dict[int, float] = {}
         self._unreturned = 0
-        """Works that are queued or run: at most so many threads are of use."""
+        """Number of works that are queued or running: more threads than that would be idle."""
         self._is_ended = False
 
     def submit(self, work: Callable[[], None]) -> bool:
-        """Have `work`, which raises nothing, run some time soon; False where the threads end."""
+        """Queue `work`, which raises nothing. Returns False if the threads are ending."""
         with self._lock:
             if self._is_ended:
                 return False
@@ -78,14 +78,16 @@ class WorkerThreads:
         return True
 
     def longest(self) -> LongWork | None:
-        """The work that has been run for longest, if any runs."""
+        """Work that has been running for longest, or None."""
         with self._lock:
             running = [
-                (since, one) for one in self._threads if (since := self._at(one)) is not None
+                (since, thread)
+                for thread in self._threads
+                if (since := self._at(thread)) is not None
             ]
         if not running:
             return None
-        since, thread = min(running, key=lambda one: one[0])
+        since, thread = min(running, key=lambda entry: entry[0])
         frame = sys._current_frames().get(thread.ident or -1)  # noqa: SLF001, the only way
         return LongWork(
             thread=thread.name,
@@ -94,7 +96,7 @@ class WorkerThreads:
         )
 
     def end(self) -> None:
-        """Begin no work any more; nobody waits for those that run."""
+        """Begin no further work; running works are not waited for."""
         with self._lock:
             self._is_ended = True
             threads: Sequence[threading.Thread] = tuple(self._threads)

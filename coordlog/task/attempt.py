@@ -1,6 +1,6 @@
-"""The subtask's side of an execution attempt: what it says, and does when spoken to (M1 to M6).
+"""The subtask's side of an execution attempt: its messages to the driver and its reactions (clauses M1 to M6).
 
-No socket, no thread, no clock: whoever owns the connection fills an inbox and takes what goes out.
+No socket, no thread, no clock: the owner of the connection fills an inbox and sends the messages of an outbox.
 """
 
 from __future__ import annotations
@@ -44,32 +44,29 @@ from coordlog.task.operator_chain import OpenChain, Place
 
 __all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
 
-_LOOK_S: Final = 0.25
-"""How long `run` waits for a message before it looks again whether the attempt is over."""
+_WAIT_S: Final = 0.25
+"""Time that `run` waits for a message before it checks again whether the attempt is over."""
 
 
 class Inbox(Protocol):
-    """What the driver has said and the attempt has not handled yet.
-
-    A `queue.Queue` or `queue.SimpleQueue`.
-    """
+    """Messages of the driver that the attempt has not handled yet: a `queue.Queue` or `queue.SimpleQueue`."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> DownMessage:  # noqa: FBT001, FBT002, as queues have it
-        """The next message. Raises queue.Empty where none comes in time."""
+        """The next message. Raises queue.Empty if none comes in time."""
         ...
 
 
 class StepStatus(enum.Enum):
-    """What one step did."""
+    """Kind of a step's outcome."""
 
     BATCH = "batch"
     """A batch has passed the chain."""
     SPLIT_FINISHED = "split finished"
-    """The end of a split has passed the chain, or it was skipped; that has been told."""
+    """The end of a split has passed the chain, or it was skipped; the message to the driver was sent."""
     WAITING = "waiting"
     """Nothing to read: wait for a message, or `retry_s`."""
     COMPLETED = "completed"
-    """`Complete` has been said: wait for the driver's answer."""
+    """`Complete` was sent: wait for the driver's answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +75,7 @@ class StepOutcome:
 
     status: StepStatus
     retry_s: float = 0.0
-    """With WAITING: step again after this, seconds, where no message comes before."""
+    """With WAITING: seconds after which to step again if no message comes before."""
 
 
 class _Context:
@@ -133,24 +130,22 @@ class _Context:
 
 
 class AttemptRunner:
-    """One execution attempt of a chain. One thread, the task's main one.
+    """One execution attempt of a chain. On one thread, the main thread of the task.
 
-    `run` does all of it. By hand: `open`; then `handle` for each message that has come, then
-    `step`, again and again until `is_released`; `close` in any case, last. Whatever of these
-    raises has ended the attempt: only `close` may follow.
+    `run` does all of it. By hand: `open`; then `handle` for each message, and `step`, repeated until `is_released`;
+    `close` in any case, last. If one of these raises, the attempt has ended: only `close` may follow.
 
     Args:
-        chain: The job's.
-        accepted: The driver's answer to this task's registration.
-        job_id: The job's.
-        subtask: The one that the task has registered for.
-        outbox: Puts a message on its way to the driver, behind those before; may block while the
-            driver is slow.
-        is_over: The reason for which the attempt must assume that it has ended (its connection or
-            its lease is gone), or None. Asked before each batch, so that it must be cheap.
-        payloads: Where the job keeps large payloads.
-        flush: Returns once all that was put into `outbox` has left this process, so that a process
-            that is killed in the next split has reported the end of the split before.
+        chain: Chain of the job.
+        accepted: The driver's answer to the registration of this task.
+        job_id: Id of the job.
+        subtask: Subtask for which the task has registered.
+        outbox: Sends a message to the driver, in the order of the calls; may block while the driver is slow.
+        is_over: Returns the reason why the attempt must assume its end (connection or lease is lost), or None. Called
+            before each batch, so it must be cheap.
+        payloads: Options of the job's large payloads.
+        flush: Returns after all messages of `outbox` have left this process, so that a process that is killed in the
+            next split has reported the end of the split before.
     """
 
     def __init__(
@@ -167,11 +162,11 @@ class AttemptRunner:
     ) -> None:
         self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
         self.last_barrier = accepted.restored_checkpoint
-        """The last barrier that the chain has passed; at first what it is restored from."""
+        """Checkpoint of the last barrier that the chain has passed; at first the restored checkpoint."""
         self.is_completed = False
-        """`Complete` has been said."""
+        """Whether `Complete` was sent."""
         self.is_released = False
-        """The driver has answered that the task may end well."""
+        """Whether the driver has answered that the task may end well."""
         self._payloads = AttemptPayloads(
             payloads,
             accepted.epoch,
@@ -183,28 +178,28 @@ class AttemptRunner:
         self._outbox, self._is_over, self._flush = outbox, is_over, flush
         self._event_count = 0
         self._pass_count = 0
-        """Messages and steps so far."""
+        """Number of messages and steps so far."""
         self._is_silent = False
         self._is_finishing = False
-        """The reader has said its end."""
+        """Whether the reader has reported its end."""
         self._is_finish_due = False
-        """An event has been handled since `finish` answered that it waits."""
+        """Whether an event was handled since `finish` returned that it waits."""
         self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
         states: dict[str, list[bytes]] = {}
-        for one in accepted.states:
-            if one.state is not None:
-                states.setdefault(one.operator_id, []).append(one.state)
+        for part in accepted.states:
+            if part.state is not None:
+                states.setdefault(part.operator_id, []).append(part.state)
         self._chain = OpenChain(chain, states, self, accepted.skipped_splits, self._payloads)
 
     def run(self, inbox: Inbox) -> None:
-        """Run the attempt to its end: well once its completion, or the job's, is in the log.
+        """Run the attempt to its end; returns once its completion, or that of the job, is in the log.
 
-        After `Complete` it waits for the driver's answer for as long as `is_over` says nothing.
-        Whoever fills `inbox` need not wake it when the connection ends.
+        After `Complete` it waits for the driver's answer as long as `is_over` returns None. The owner of `inbox` need
+        not wake it when the connection ends.
 
         Raises:
-            FencedAttemptError: The attempt is over; its driver knows, or is gone.
-            Exception: What a call of the chain raised; the driver has been told with `Fail`.
+            FencedAttemptError: The attempt is over; its driver has ended it, or is gone.
+            Exception: Error of a call of the chain; a `Fail` was sent to the driver.
         """
         try:
             self.open()
@@ -214,25 +209,25 @@ class AttemptRunner:
                     break
                 outcome = self.step()
                 if outcome.status is StepStatus.WAITING:
-                    self._wait(inbox, min(outcome.retry_s, _LOOK_S))
+                    self._wait(inbox, min(outcome.retry_s, _WAIT_S))
                 elif outcome.status is StepStatus.COMPLETED:
-                    self._wait(inbox, _LOOK_S)
+                    self._wait(inbox, _WAIT_S)
         except BaseException as error:
             self.close(error)
             raise
         self.close()
 
     def open(self) -> None:
-        """Make and open each link, then start the reader."""
-        for one in self._chain.open():
-            self._tell_skipped(one, one.rows)
+        """Create and open each link, then start the reader."""
+        for split in self._chain.open():
+            self._send_skipped(split, split.rows)
 
     def handle(self, message: DownMessage) -> None:
-        """Do what the driver says, at once.
+        """Handle a message of the driver, at once.
 
         Raises:
-            FencedAttemptError: It says that the attempt is over.
-            Exception: What a call of the chain raised.
+            FencedAttemptError: The driver has fenced the attempt.
+            Exception: Error of a call of the chain.
         """
         self._pass_count += 1
         match message:
@@ -243,7 +238,7 @@ class AttemptRunner:
             case Accepted() | AlreadyFinished() | Refused():
                 raise AssertionError(f"{type(message).__name__} answers a registration only")
             case Marker():
-                if not self.is_completed:  # its completion has failed all that was not acked
+                if not self.is_completed:  # the completion has failed all events without an ack
                     self._outbox(message)
             case DeliverEvent() | InjectBarrier() | CheckpointCompleted() | CheckpointAborted():
                 if not self.is_completed:  # a completion counts as its barriers and acks (F8)
@@ -253,11 +248,11 @@ class AttemptRunner:
                 assert_never(message)
 
     def step(self) -> StepOutcome:
-        """Poll the reader once and pass on what it brings; at the end of all, finish and complete.
+        """Poll the reader once and pass its result down the chain; after its end, finish and complete.
 
         Raises:
             FencedAttemptError: The attempt is over.
-            Exception: What a call of the chain raised.
+            Exception: Error of a call of the chain.
         """
         self._pass_count += 1
         self.check_alive()
@@ -266,28 +261,28 @@ class AttemptRunner:
         if self._is_finishing:
             if self._is_finish_due:
                 return self._finish()
-            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_WAIT_S)
         poll = self._chain.poll()
         match poll.status:
             case PollStatus.BATCH:
                 self._chain.process(poll.batch)
                 return StepOutcome(status=StepStatus.BATCH)
             case PollStatus.SPLIT_FINISHED:
-                assert poll.finished is not None, "`poll` has looked"
-                told = self._chain.end_split(poll.finished, is_flushed=self._is_flushed)
+                assert poll.finished is not None, "`poll` has checked it"
+                finished = self._chain.end_split(poll.finished, is_flushed=self._is_flushed)
                 self._outbox(
                     FinishSplit(
                         operator_id=self._chain.source_id,
                         last_barrier=self.last_barrier,
-                        finished=told,
+                        finished=finished,
                     )
                 )
                 self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.SPLIT_SKIPPED:
-                assert poll.skipped is not None, "`poll` has looked"
+                assert poll.skipped is not None, "`poll` has checked it"
                 rows = self._chain.skip_split(poll.skipped, is_flushed=self._is_flushed)
-                self._tell_skipped(poll.skipped, rows)
+                self._send_skipped(poll.skipped, rows)
                 self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.WAITING:
@@ -298,17 +293,17 @@ class AttemptRunner:
                 assert_never(poll.status)
 
     def _finish(self) -> StepOutcome:
-        """Complete, or wait for the event that an operator waits for (clause M7)."""
+        """Complete, or wait if an operator waits for an event (clause M7: `finish` may wait)."""
         self._is_finishing, self._is_finish_due = True, False
         snapshot = self._chain.finish()
         if snapshot is None:
-            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_WAIT_S)
         self.check_alive()
         self.is_completed = self._is_silent = True
         self._outbox(Complete(last_barrier=self.last_barrier, snapshot=snapshot))
         return StepOutcome(status=StepStatus.COMPLETED)
 
-    def _tell_skipped(self, skipped: SkippedSplit, rows: int) -> None:
+    def _send_skipped(self, skipped: SkippedSplit, rows: int) -> None:
         self._outbox(
             SkipSplit(
                 operator_id=self._chain.source_id,
@@ -320,13 +315,13 @@ class AttemptRunner:
         )
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Close each link that was made, once, whatever happened; a second call does nothing.
+        """Close each link that was created, once, in any case; a second call does nothing.
 
         Args:
-            failure: What has ended the attempt: errors of `close` are noted on it.
+            failure: Error that has ended the attempt; errors of `close` are added to it as notes.
 
         Raises:
-            Exception: What a link's `close` raised, without a failure and a released completion.
+            Exception: Error of a link's `close`, if there is neither a failure nor a released completion.
         """
         self._is_silent = self._is_silent or failure is not None
         self._chain.close(failure, is_completed=self.is_released)
@@ -351,7 +346,7 @@ class AttemptRunner:
         )
 
     def check_alive(self) -> None:
-        """Raise FencedAttemptError where the attempt is over."""
+        """Raise FencedAttemptError if the attempt is over."""
         reason = self._is_over()
         if reason is not None:
             raise self._fenced(reason)
@@ -366,30 +361,30 @@ class AttemptRunner:
         return self._chain.source_id
 
     def link(self, operator_id: str) -> Operator | SourceReader:
-        """The reader or the operator that is open under this id, for a test to look into."""
+        """The open reader or operator of this id, for tests."""
         return self._chain.link(operator_id)
 
     @property
     def calling(self) -> tuple[Place, int] | None:
-        """The call of the chain that is under way, with its number; any thread."""
+        """The call of the chain in progress, with its number, or None; any thread."""
         place = self._chain.calling
         return None if place is None else (place, self._chain.call_count)
 
     @property
     def progress(self) -> int:
-        """Rises with each message, step and call; any thread. One that stays means a main thread that stands still."""
+        """Number that rises with each message, step and call, unless the main thread hangs; any thread."""
         return self._pass_count + self._chain.call_count
 
     def never_returned(self, place: Place, seconds: float, stack: str) -> None:
-        """Tell the driver of a call that does not return; any thread. It has the task killed.
+        """Report a call that does not return to the driver, which kills the task; any thread.
 
         Raises:
             FencedAttemptError: The attempt is over already.
         """
-        # As a traceback has it: the error last.
+        # The error is last, as in a traceback.
         reason = (
             f"{stack}TimeoutError: it has not returned for {seconds:.0f} s: raise `call_timeout_s` "
-            "where it needs longer, or give it fewer rows at once (`batch_rows`)"
+            "if it needs longer, or give it fewer rows at once (`batch_rows`)"
         )
         self._outbox(
             Fail(
@@ -402,7 +397,7 @@ class AttemptRunner:
         )
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """See `AttemptPort.failed`: the driver is told, once; it is the last message."""
+        """See `AttemptPort.failed`: sends one `Fail` to the driver, as the last message."""
         if self._is_silent:
             return
         self._is_silent = True
@@ -410,16 +405,18 @@ class AttemptRunner:
         message = Fail(
             operator_id=place.operator_id,
             callback=place.callback,
-            reason=_told(error)[-REASON_CHARS_MAX:],
-            # Failures at a split end in the advice to skip it. A final failure is none, and its split is shown.
+            reason=_reason_of(error)[-REASON_CHARS_MAX:],
+            # A failure with a split advises to skip it; a final failure only shows the split.
             split_id=place.split_id if final or not is_of_destination(error) else None,
             event_id=place.event_id,
             final=final,
         )
         try:
             self._outbox(message)
-        except Exception as untold:  # noqa: BLE001, the chain's own error matters more: noted on it
-            error.add_note(f"and the driver could not be told: {type(untold).__name__}: {untold}")
+        except Exception as unsent:  # noqa: BLE001, the chain's own error matters more: added to it as a note
+            error.add_note(
+                f"and the message to the driver failed: {type(unsent).__name__}: {unsent}"
+            )
 
     def _handle(
         self, message: DeliverEvent | InjectBarrier | CheckpointCompleted | CheckpointAborted
@@ -439,8 +436,8 @@ class AttemptRunner:
                 if checkpoint_id <= self.last_barrier:
                     return
                 snapshot = self._chain.snapshot(checkpoint_id)
-                # Only now: what a link sent from inside `snapshot_state` is older than the barrier,
-                # like its state.
+                # Only now: an event that a link sent inside `snapshot_state` is before the barrier, like its
+                # state.
                 self.last_barrier = checkpoint_id
                 self._outbox(
                     AckCheckpoint(
@@ -475,17 +472,17 @@ class AttemptRunner:
         self.handle(message)
 
 
-def _told(error: BaseException) -> str:
-    """Its traceback, whose last line says what has happened; where memory has run out, with the numbers."""
+def _reason_of(error: BaseException) -> str:
+    """Traceback of an error, whose last line is the error; of a MemoryError, with the memory figures."""
     text = "".join(traceback.format_exception(error))
-    if not any(isinstance(one, MemoryError) for one in chain_of_causes(error)):
+    if not any(isinstance(cause, MemoryError) for cause in chain_of_causes(error)):
         return text
-    taken_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     limit = "no limit" if is_unlimited else f"a limit of {limit_bytes >> 20:,} MiB"
     return (
-        f"{text.rstrip()} (no memory is left: its process has held up to {taken_mib:,} MiB and "
+        f"{text.rstrip()} (no memory is left: its process has held up to {peak_mib:,} MiB and "
         f"has {limit} on its addresses, which `spark.executor.pyspark.memory` sets: give it more, or "
         "fewer rows at once with `batch_rows`)\n"
     )

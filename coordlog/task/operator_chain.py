@@ -1,7 +1,7 @@
-"""A chain as one execution attempt has it: its links made and opened, and each call of one named.
+"""The open chain of one execution attempt: its links are created and opened, and each call has a place.
 
-Nothing here knows of a driver: `attempt.py` does. What raises is told once, with its place, and
-goes on as it is (clause M3).
+The driver's protocol is in `attempt.py`. An error is reported once, with its place, and raised on unchanged (clause
+M3: it fails this attempt).
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in a chain something was raised."""
+    """Place in a chain at which an error was raised."""
 
     operator_id: str
     callback: str
     split_id: str | None = None
-    """The split that was being read."""
+    """Split that was being read, if any."""
     event_id: int | None = None
-    """The event that was being handled."""
+    """Event that was being handled, if any."""
 
 
 class AttemptPort(Protocol):
-    """What a chain asks of the attempt that it runs in."""
+    """The attempt, as far as its chain needs it."""
 
     def check_alive(self) -> None:
-        """Raise FencedAttemptError where the attempt is over."""
+        """Raise FencedAttemptError if the attempt is over."""
         ...
 
     def context(self, operator_id: str, *, is_coordinated: bool) -> OperatorContext:
-        """What a link is given at its opening."""
+        """Context for the opening of a link."""
         ...
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """A call raised; `error` goes on after this. Only the first call matters."""
+        """Report the error of a call, which is raised on after this. Only the first report is used."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One link that was made; exactly one of `reader` and `operator` is there."""
+    """A created link; exactly one of `reader` and `operator` is set."""
 
     operator_id: str
     reader: SourceReader | None = None
@@ -83,10 +83,10 @@ class _Link:
 
 
 class OpenChain:
-    """The links of one attempt. One thread.
+    """Links of one attempt. One thread.
 
-    `open`, then the other methods in any order, rows no more after the first `finish`; then `close`, in any case.
-    After a method has raised only `close` may follow.
+    Call `open` first, then the other methods in any order (no rows after the first `finish`), then `close` in any
+    case. After a method has raised only `close` may follow.
     """
 
     def __init__(
@@ -101,16 +101,15 @@ class OpenChain:
         self._payloads = payloads or AttemptPayloads(NO_STORE, -1, "")
         self._skipped_splits = tuple(skipped_splits)
         self.calling: Place | None = None
-        """The call that the chain is in. May be looked at by any thread."""
+        """Place of the call in progress, or None. Any thread may read it."""
         self.call_count = 0
-        """Rises with each call."""
+        """Number of calls so far."""
         self._links: list[_Link] = []
         self._is_closed = False
         self._finished_count = 1
-        """Links that have finished: the source, then operator by operator."""
-        # Readers read splits in the order in which they were added, so that the first unfinished
-        # one is being read. Of splits that came with a restored state nothing is known here: then
-        # only the reader can say.
+        """Number of links that have finished: the source, then operator by operator."""
+        # Readers read splits in the order in which they were added, so the first unfinished split is being
+        # read. Splits of a restored state are unknown here: then only the reader has the current split.
         is_tracked = not states.get(chain.source.operator_id)
         self._added: deque[str] | None = deque() if is_tracked else None
 
@@ -122,12 +121,10 @@ class OpenChain:
     # Beginning and end
 
     def open(self) -> Sequence[SkippedSplit]:
-        """Make and open each link, last to first: what gives rows follows what takes them.
-
-        Then start the reader.
+        """Create and open each link, last to first: a producer of rows after their consumer. Then start the reader.
 
         Returns:
-            The skipped splits that its state had, and that it has let go of.
+            Skipped splits that the reader's state had, and that it has released.
         """
         for spec in reversed(self._chain.links):
             link = _Link(spec.operator_id)
@@ -149,24 +146,24 @@ class OpenChain:
                     state = spec.merge_states(states)
             with self._calling(link, "open"):
                 (link.reader or _operator(link)).open(context, state)
-        let_go: Sequence[SkippedSplit] = ()
+        released: Sequence[SkippedSplit] = ()
         if self._skipped_splits and self._states.get(self.source_id):
             with self._calling(self._links[0], "skip_splits"):
-                let_go = tuple(self._reader.skip_splits(self._skipped_splits))
+                released = tuple(self._reader.skip_splits(self._skipped_splits))
         with self._calling(self._links[0], "start"):
             self._reader.start()
-        return let_go
+        return released
 
     def finish(self) -> AttemptSnapshot | None:
-        """No batch will come: finish each operator, first to last, then take the last snapshots.
+        """Finish each operator, first to last, after the last batch; then take the last snapshots.
 
-        What one gives when it finishes goes through those behind it before they finish.
+        The last rows of an operator pass the operators behind it before those finish.
 
         Returns:
-            None if an operator waits for an event (clause M7): the next call goes on with it.
+            The last snapshots, or None if an operator waits for an event (clause M7): call it again then.
         """
         while self._finished_count < len(self._links):
-            if self._finish_one(self._finished_count):
+            if self._finish_operator(self._finished_count):
                 return None
             self._finished_count += 1
         snapshot = AttemptSnapshot(states=[], committables=[])
@@ -176,14 +173,14 @@ class OpenChain:
         self._check_size("its last snapshot", "final_snapshot", snapshot)
         return snapshot
 
-    def _finish_one(self, place: int) -> bool:
-        """Finish the operator at `place`; whether it waits for an event."""
+    def _finish_operator(self, place: int) -> bool:
+        """Finish the operator at `place`. Returns whether it waits for an event."""
         is_waiting = False
 
         def rows() -> Iterator[pa.RecordBatch]:
             nonlocal is_waiting
-            given = _operator(self._links[place]).finish()
-            for item in (given,) if given is PollStatus.WAITING else given:
+            result = _operator(self._links[place]).finish()
+            for item in (result,) if result is PollStatus.WAITING else result:
                 if item is PollStatus.WAITING:
                     is_waiting = True
                     return
@@ -193,14 +190,14 @@ class OpenChain:
         return is_waiting
 
     def close(self, failure: BaseException | None, *, is_completed: bool) -> None:
-        """Close each link that was made, once, first to last; a second call does nothing.
+        """Close each link that was created, once, first to last; a second call does nothing.
 
         Args:
-            failure: What has ended the attempt. What `close` raises is noted on it.
-            is_completed: The completion is in the log: it stands, and a warning tells of errors.
+            failure: Error that has ended the attempt; errors of `close` are added to it as notes.
+            is_completed: Whether the completion is in the log: then errors are only logged as warnings.
 
         Raises:
-            Exception: What the first of them raised, where neither holds.
+            Exception: First error of a `close`, if there is neither a failure nor a completion.
         """
         if self._is_closed:
             return
@@ -210,13 +207,13 @@ class OpenChain:
             try:
                 (link.reader or _operator(link)).close()
             except Exception as error:  # noqa: BLE001, each link is closed; raised or noted below
-                told = (
+                problem = (
                     f"then `close` of {link.operator_id!r} raised {type(error).__name__}: {error}"
                 )
                 if failure is not None:
-                    failure.add_note(told)
+                    failure.add_note(problem)
                 elif is_completed:
-                    _log.warning("the subtask has completed; %s", told)
+                    _log.warning("the subtask has completed; %s", problem)
                 else:
                     failure = first = error
                     self._attempt.failed(
@@ -228,36 +225,36 @@ class OpenChain:
     # Rows
 
     def poll(self) -> Poll:
-        """What the reader has next."""
+        """Poll the reader. Raises UsageError if the poll lacks the part that its status needs."""
         with self._calling(self._links[0], "poll", is_reading=True):
             poll = self._reader.poll()
             if poll.status is PollStatus.BATCH and poll.batch is None:
                 raise UsageError(
-                    "`poll` said BATCH and gave none: give its rows as `Poll(batch=...)`"
+                    "`poll` returned BATCH without one: give its rows as `Poll(batch=...)`"
                 )
             if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
                 raise UsageError(
-                    "`poll` said SPLIT_FINISHED and not which: give it as `Poll(finished=...)`"
+                    "`poll` returned SPLIT_FINISHED without the split: give it as `Poll(finished=...)`"
                 )
             if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
                 raise UsageError(
-                    "`poll` said SPLIT_SKIPPED and not which: give it as `Poll(skipped=...)`"
+                    "`poll` returned SPLIT_SKIPPED without the split: give it as `Poll(skipped=...)`"
                 )
         return poll
 
     def process(self, batch: pa.RecordBatch) -> None:
-        """Pass a batch of the reader's down the chain."""
+        """Pass a batch of the reader down the chain."""
         if len(self._links) > 1:
             process = _operator(self._links[1]).process
             self._pass_on(1, "process", process, batch, is_reading=True)
 
     def end_split(self, finished: FinishedSplit, *, is_flushed: bool) -> SplitFinished:
-        """What is told of a split's end.
+        """End of a split, as the driver gets it.
 
         Args:
-            finished: Which.
-            is_flushed: Flush each link, first to last, and hand over what holds the split's rows.
-                Elsewhere they are handed over at the next barrier, or with the completion.
+            finished: The finished split.
+            is_flushed: Whether to flush each link, first to last, and return the committables with the split's rows.
+                Else they follow at the next barrier, or with the completion.
         """
         split_id = finished.split_id
         flushed = AttemptSnapshot(states=[], committables=[])
@@ -267,33 +264,33 @@ class OpenChain:
                 self._pass_on(place, "flush_split", operator.flush_split, split_id, is_reading=True)
                 with self._calling(link, "end_of_split", is_reading=True):
                     _collect(link, operator.end_of_split(split_id), flushed)
-        told = SplitFinished(
+        message = SplitFinished(
             split_id=split_id,
             rows=finished.rows,
             bytes_read=finished.bytes_read,
             committables=flushed.committables,
         )
-        self._check_size(f"what split {split_id!r} has made", "end_of_split", told)
-        self._is_read_no_more(split_id)
-        return told
+        self._check_size(f"the result of split {split_id!r}", "end_of_split", message)
+        self._stop_tracking(split_id)
+        return message
 
     def skip_split(self, skipped: SkippedSplit, *, is_flushed: bool) -> int:
-        """How many rows of a split that the reader gives up stay.
+        """Number of rows that stay of a split that the reader abandons.
 
         Args:
-            skipped: Which.
-            is_flushed: No link has handed over anything of it: each forgets its rows. Elsewhere
-                they are among those of other splits, and stay as far as they were given.
+            skipped: The abandoned split.
+            is_flushed: Whether splits are flushed one by one: then each link drops the rows of this split. Else they
+                are among those of other splits, and the emitted ones stay.
         """
         split_id = skipped.split_id
         if is_flushed:
             for link in self._links[1:]:
                 with self._calling(link, "discard_split", is_reading=True):
                     _operator(link).discard_split(split_id)
-        self._is_read_no_more(split_id)
+        self._stop_tracking(split_id)
         return 0 if is_flushed else skipped.rows
 
-    def _is_read_no_more(self, split_id: str) -> None:
+    def _stop_tracking(self, split_id: str) -> None:
         if self._added is not None and split_id in self._added:
             self._added.remove(split_id)
 
@@ -305,13 +302,13 @@ class OpenChain:
         *arguments: object,
         is_reading: bool = False,
     ) -> None:
-        """Make one call of the operator at `place`; pass on each batch before the next is made."""
+        """Make one call of the operator at `place`; pass each batch on before the next is produced."""
         with self._calling(self._links[place], callback, is_reading=is_reading):
             for batch in call(*arguments):
                 if place + 1 == len(self._links):
                     raise UsageError(
-                        f"`{callback}` of the last operator gave a batch; nothing comes after it "
-                        "that could take the rows: end the chain with a sink"
+                        f"`{callback}` of the last operator gave a batch, and no operator after it "
+                        "takes the rows: end the chain with a sink"
                     )
                 self._attempt.check_alive()
                 below = _operator(self._links[place + 1])
@@ -320,7 +317,7 @@ class OpenChain:
     # Events and barriers
 
     def deliver(self, message: DeliverEvent) -> None:
-        """Have an event handled by its operator, or by the reader."""
+        """Call the handler of an event: that of its operator, or of the reader."""
         link = self._link(message.operator_id)
         callback = "handle_event" if link.reader is None else "handle_source_event"
         with self._calling(link, callback, event_id=message.event_id):
@@ -337,26 +334,26 @@ class OpenChain:
                 link.reader.handle_source_event(event)
 
     def snapshot(self, checkpoint_id: int) -> AttemptSnapshot:
-        """What all links hand over at a barrier, first to last, between two batches (clause M2)."""
+        """States and committables of all links at a barrier, first to last (clause M2: between two batches)."""
         snapshot = AttemptSnapshot(states=[], committables=[])
         for link in self._links:
             with self._calling(link, "snapshot_state"):
                 if link.reader is not None:
-                    taken = Snapshot(state=link.reader.snapshot_state(checkpoint_id))
+                    part = Snapshot(state=link.reader.snapshot_state(checkpoint_id))
                 else:
-                    taken = _operator(link).snapshot_state(checkpoint_id)
-                _collect(link, self._sealed(taken), snapshot)
+                    part = _operator(link).snapshot_state(checkpoint_id)
+                _collect(link, self._sealed(part), snapshot)
         self._check_size(f"its snapshot for checkpoint {checkpoint_id}", "snapshot_state", snapshot)
         return snapshot
 
     def tell_completed(self, checkpoint_id: int) -> None:
-        """Tell all links that a checkpoint has completed."""
+        """Notify all links of a completed checkpoint."""
         for link in self._links:
             with self._calling(link, "notify_checkpoint_complete"):
                 (link.reader or _operator(link)).notify_checkpoint_complete(checkpoint_id)
 
     def tell_aborted(self, checkpoint_id: int) -> None:
-        """Tell the operators that a checkpoint will not complete."""
+        """Notify the operators of an aborted checkpoint."""
         for link in self._links[1:]:
             with self._calling(link, "notify_checkpoint_aborted"):
                 _operator(link).notify_checkpoint_aborted(checkpoint_id)
@@ -372,7 +369,7 @@ class OpenChain:
         event_id: int | None = None,
         is_reading: bool = False,
     ) -> Generator[None, None, None]:
-        """Tell the attempt where a call raises, and whoever watches where it is."""
+        """Set `calling` during a call, and report its error to the attempt."""
         before = self.calling
         self.calling = Place(
             operator_id=link.operator_id,
@@ -384,7 +381,7 @@ class OpenChain:
         try:
             yield
         except FencedAttemptError:
-            raise  # no fault of the chain's
+            raise  # not an error of the chain
         except BaseException as error:
             place = Place(
                 operator_id=link.operator_id,
@@ -398,25 +395,25 @@ class OpenChain:
             self.calling = before
 
     def _split_being_read(self) -> str | None:
-        with suppress(Exception):  # the reader may be what has failed
-            said = self._reader.current_split()
-            if said is not None:
-                return said
+        with suppress(Exception):  # the reader may be the failed part
+            split_id = self._reader.current_split()
+            if split_id is not None:
+                return split_id
         return self._added[0] if self._added else None
 
-    def _sealed(self, taken: Snapshot) -> Snapshot:
-        """What is handed over, its state in the payload store where it is large."""
-        if not isinstance(taken.state, bytes):
-            return taken  # none, or what `_collect` refuses
-        sealed = self._payloads.seal("its state", None, taken.state, inline_max=RECORD_BYTES_MAX)
-        return replace(taken, state=sealed)
+    def _sealed(self, snapshot: Snapshot) -> Snapshot:
+        """Snapshot whose state is in the payload store if it is large."""
+        if not isinstance(snapshot.state, bytes):
+            return snapshot  # no state, or one that `_collect` refuses
+        sealed = self._payloads.seal("its state", None, snapshot.state, inline_max=RECORD_BYTES_MAX)
+        return replace(snapshot, state=sealed)
 
     def _check_size(
         self, what: str, callback: str, message: AttemptSnapshot | SplitFinished
     ) -> None:
-        """Fail the attempt in the name of the link that has most of what is too large (K6).
+        """Fail the attempt in the name of the link with the largest part, if the message is too large (clause K6).
 
-        Of states that are too large only together the largest go to the payload store.
+        If only the sum of the states is too large, the largest go to the payload store.
         """
         if isinstance(message, AttemptSnapshot):
             self._store_largest(message)
@@ -427,12 +424,12 @@ class OpenChain:
         if isinstance(message, AttemptSnapshot):
             for state in message.states:
                 sizes[state.operator_id] += len(state.state or b"")
-        for one in message.committables:
-            sizes[one.operator_id] += len(one.content)
+        for committable in message.committables:
+            sizes[committable.operator_id] += len(committable.content)
         largest = max(self._links, key=lambda link: sizes[link.operator_id])
         with self._calling(largest, callback):
-            of_it = f"{sizes[largest.operator_id]} bytes of it from {largest.operator_id!r},"
-            raise TooLargeError(f"{what}, {of_it}", size_bytes, RECORD_BYTES_MAX)
+            share = f"{sizes[largest.operator_id]} bytes of it from {largest.operator_id!r},"
+            raise TooLargeError(f"{what}, {share}", size_bytes, RECORD_BYTES_MAX)
 
     def _store_largest(self, message: AttemptSnapshot) -> None:
         by_size = sorted(
@@ -444,9 +441,9 @@ class OpenChain:
                 return
             if _size_of(message) <= RECORD_BYTES_MAX or address_in(state) is not None:
                 continue
-            one = message.states[place]
-            with self._calling(self._link(one.operator_id), "snapshot_state"):
-                message.states[place] = replace(one, state=self._payloads.store(plain(state)))
+            part = message.states[place]
+            with self._calling(self._link(part.operator_id), "snapshot_state"):
+                message.states[place] = replace(part, state=self._payloads.store(plain(state)))
 
     # Links
 
@@ -465,7 +462,9 @@ class OpenChain:
         for link in self._links:
             if link.operator_id == operator_id:
                 return link
-        raise AssertionError(f"an event for operator {operator_id!r}, which the chain has not")
+        raise AssertionError(
+            f"an event for operator {operator_id!r}, which the chain does not have"
+        )
 
 
 def _size_of(message: Payload) -> int:
@@ -477,13 +476,13 @@ def _operator(link: _Link) -> Operator:
     return link.operator
 
 
-def _collect(link: _Link, taken: Snapshot, into: AttemptSnapshot) -> None:
-    """Add what a link handed over; what is no bytes is refused while the link can be named."""
-    if taken.state is not None:
-        state = _bytes("its state", taken.state)
+def _collect(link: _Link, snapshot: Snapshot, into: AttemptSnapshot) -> None:
+    """Add the snapshot of a link; values that are not bytes are refused here, while the link can be named."""
+    if snapshot.state is not None:
+        state = _bytes("its state", snapshot.state)
         into.states.append(OperatorState(operator_id=link.operator_id, state=state))
-    for one in taken.committables:
-        content = _bytes("a committable", one)
+    for committable in snapshot.committables:
+        content = _bytes("a committable", committable)
         into.committables.append(Committable(operator_id=link.operator_id, content=content))
 
 

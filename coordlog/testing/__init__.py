@@ -14,7 +14,6 @@ from coordlog.testing.driven_job import (
 )
 from coordlog.testing.real_attempt import RealAttempt, RowsReader, silent_source
 from coordlog.testing.replay import ReplayError, ReplayResult, replay
-from coordlog.testing.replay_history import History
 
 __all__ = [
     "CrashSweepError",
@@ -24,7 +23,6 @@ __all__ = [
     "FakeRequest",
     "FakeStage",
     "HandDrivenJob",
-    "History",
     "RealAttempt",
     "ReplayError",
     "ReplayResult",

@@ -1,4 +1,4 @@
-"""Crashes a scripted job after every record of its log, restores it, finishes it, and looks at the outcome."""
+"""Crashes a scripted job after every record of its log, restores it, finishes it, and checks the outcome."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MODES: Final = ("rollback", "resume")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """How much was tried."""
+    """Number of crashes that were tried."""
 
     crash_count: int
     """Restored jobs that were finished and checked."""
     not_resumable_count: int
-    """Places from which this job can be rolled back only."""
+    """Crashes after which this job can only be rolled back, not resumed."""
 
 
 class CrashSweepError(AssertionError):
-    """The check, or the way to it, failed after one crash; the cause says how."""
+    """`finish` or `check` failed after a crash; `__cause__` is their error."""
 
     def __init__(self, record_count: int, restore: str) -> None:
         super().__init__(record_count, restore)
@@ -52,21 +52,21 @@ def crash_sweep(
     modes: Sequence[str] = _MODES,
     may_fail: MayFail | None = None,
 ) -> SweepResult:
-    """Crash after each record of what `script` does, turns cut in the middle included.
+    """Crash after each record of the scripted job, also in the middle of a turn.
 
     Args:
-        make_chain: A new chain for each driver, as each process has its own.
+        make_chain: Factory of a new chain for each driver, as each process has its own.
         script: Drives the first job, from its start.
-        finish: Drives a restored one from wherever it is; registers its attempts first.
-        check: Raises where the outcome is not right. Called after each `finish`, and where the log has ended.
-        parallelism: How many subtasks.
-        is_batch: Without checkpoints.
-        modes: How to restore: `rollback`, `resume` or both. A job whose coordinators are not
-            event-sourced cannot be resumed, and is not.
+        finish: Drives a restored job to its end; registers its attempts first.
+        check: Raises if the outcome is wrong. Called after each `finish`, and for a log of a finished job.
+        parallelism: Number of subtasks.
+        is_batch: Whether the job runs without checkpoints.
+        modes: Ways to restore: `rollback`, `resume` or both. `resume` is skipped for a job whose
+            coordinators are not event-sourced.
         may_fail: See `HandDrivenJob`.
 
     Raises:
-        CrashSweepError: After the first crash that goes wrong; the cause is what was raised.
+        CrashSweepError: After the first crash with a wrong outcome; its cause is the error.
     """
     first = HandDrivenJob(
         make_chain(), parallelism=parallelism, is_batch=is_batch, may_fail=may_fail

@@ -1,7 +1,7 @@
-"""A job whose attempts are driven by hand: register, send, ack, fail, finish; then look at what was sent and logged.
+"""A job whose attempts are driven by hand: register, send, ack, fail, finish; then inspect the messages and the log.
 
-The real kernel, runtime, appender and counting fold run here on an in-memory log, on the caller's thread. Nothing
-happens but in a call of this kit, so that each interleaving can be written down.
+The real kernel, runtime, appender and counting fold run here on an in-memory log, on the caller's thread. The job acts
+only in calls of this kit, so that a test can write down each interleaving.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import ClassVar, TypeVar
 
 from coordlog.api.chain import Chain
+from coordlog.history import History
 from coordlog.kernel.builder import KernelConfig, limits_of
 from coordlog.kernel.inputs import RequestArrived
 from coordlog.kernel.job_end import BEFORE
@@ -25,6 +26,7 @@ from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
     Complete,
+    DeliverEvent,
     DownMessage,
     Fail,
     FinishSplit,
@@ -59,7 +61,6 @@ from coordlog.schemas.builtin_types import (
 )
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.validity import counted_turns
 
 __all__ = [
     "FakeAttempt",
@@ -72,13 +73,14 @@ __all__ = [
 ]
 
 M = TypeVar("M")
+P = TypeVar("P", bound=Payload)
 
 MayFail = bool | str | Sequence[str]
-"""Whether a job may fail; texts: only for a reason that contains one of them."""
+"""Whether a job may fail; with texts: only for a reason that contains one of them."""
 
 
 class UnexpectedFailureError(AssertionError):
-    """The job failed while a test drove it: a callback raised, say; `may_fail=True` allows it."""
+    """The job failed in a test, for example because a callback raised; `may_fail=True` allows it."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(kind, reason)
@@ -87,13 +89,13 @@ class UnexpectedFailureError(AssertionError):
     def __str__(self) -> str:
         return (
             f"the job has failed ({self.kind}): {self.reason}\n"
-            "if the test is about that, give HandDrivenJob may_fail=True, or may_fail= and a text of the reason"
+            "if the test is about that, create HandDrivenJob with may_fail=True, or may_fail= and a text of the reason"
         )
 
 
 @dataclass(slots=True)
 class FakeClock:
-    """Time that passes only when it is told to. Starts at an arbitrary second."""
+    """A clock that only the test advances. Starts at an arbitrary second."""
 
     seconds: float = 1_000_000.0
 
@@ -108,28 +110,28 @@ class FakeClock:
 
 @dataclass(slots=True)
 class FakeStage:
-    """Notes what was asked of the stage."""
+    """Stores the calls to the stage."""
 
     submitted: list[int] = field(default_factory=list)
     cancelled: list[tuple[int, str]] = field(default_factory=list)
     killed: list[tuple[int, int, str]] = field(default_factory=list)
 
     def submit(self, stage_run: int) -> None:
-        """Note it."""
+        """Store the call."""
         self.submitted.append(stage_run)
 
     def cancel(self, stage_run: int, reason: str) -> None:
-        """Note it; the test says when the stage has ended."""
+        """Store the call; the test ends the stage with `stage_ends`."""
         self.cancelled.append((stage_run, reason))
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """Note it."""
+        """Store the call."""
         self.killed.append((stage_run, task_attempt_id, reason))
 
 
 @dataclass(slots=True, eq=False)
 class FakeAttempt:
-    """One Spark task's connection, by hand."""
+    """A Spark task's connection, driven by hand."""
 
     job: HandDrivenJob
     connection_id: int
@@ -139,27 +141,34 @@ class FakeAttempt:
     last_barrier: int = -1
     event_count: int = 0
     returns_markers: bool = True
-    """Whether markers are returned at once; if not, they wait in the inbox, as behind a long call."""
+    """Whether markers are returned at once; if not, they wait in the inbox, as during a long call."""
 
     @property
     def accepted(self) -> Accepted:
-        """The answer to its registration. Fails the test where there was another."""
+        """The acceptance of its registration. Fails the test if the answer was another."""
         first = self.inbox[0]
         assert isinstance(first, Accepted), f"answered {first}"
         return first
 
     @property
     def payloads(self) -> AttemptPayloads:
-        """What it keeps in the payload store, and opens."""
+        """The attempt's access to the payload store."""
         state = self.job.runtime.state
         return AttemptPayloads(self.job.payloads.options, state.epoch, state.driver_id)
 
     def got(self, kind: type[M]) -> list[M]:
         """The messages of one kind, in order."""
-        return [one for one in self.inbox if isinstance(one, kind)]
+        return [message for message in self.inbox if isinstance(message, kind)]
+
+    def events(self, payload_class: type[P]) -> list[P]:
+        """The events of one type that were delivered to it, in order."""
+        types = self.job.chain.payload_types
+        delivered = self.got(DeliverEvent)
+        values = [types.decode(message.payload_type, message.payload) for message in delivered]
+        return [value for value in values if isinstance(value, payload_class)]
 
     def send(self, operator_id: str, event: Payload) -> None:
-        """Send an operator event up; a large one goes to the payload store first, where the job has one."""
+        """Send an operator event to the driver; a large one is first stored in the job's payload store, if any."""
         declared = payload_type_of(event)
         encoded = declared.encode(event)
         if self.job.payloads.options.is_kept(declared.key, len(encoded)):
@@ -188,7 +197,7 @@ class FakeAttempt:
         states: dict[str, bytes] | None = None,
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Ack a barrier; large states go to the payload store first, where the job has one."""
+        """Ack a barrier; large states are first stored in the job's payload store, if any."""
         self.last_barrier = checkpoint_id
         self.say(
             AckCheckpoint(
@@ -206,7 +215,7 @@ class FakeAttempt:
         rows: int = 1,
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Say that a split is read."""
+        """Report that a split is read."""
         finished = SplitFinished(
             split_id=split_id,
             rows=rows,
@@ -220,7 +229,7 @@ class FakeAttempt:
     def skip_split(
         self, operator_id: str, split_id: str, *, rows: int = 0, reason: str = "scripted"
     ) -> None:
-        """Say that the reader has let go of a split."""
+        """Report that the reader has released a skipped split."""
         self.say(
             SkipSplit(
                 operator_id=operator_id,
@@ -237,7 +246,7 @@ class FakeAttempt:
         states: dict[str, bytes] | None = None,
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Say that the subtask has finished."""
+        """Report that the subtask has finished."""
         self.say(
             Complete(
                 last_barrier=self.last_barrier,
@@ -248,7 +257,7 @@ class FakeAttempt:
     def fail(
         self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
     ) -> None:
-        """Say that a call of the chain raised; with `final` for good, as where space has run out."""
+        """Report that a call of the chain raised; `final` ends the job for good, as if the disk is full."""
         self.say(
             Fail(
                 operator_id="source",
@@ -260,13 +269,13 @@ class FakeAttempt:
         )
 
     def return_marker(self) -> None:
-        """Return the oldest marker in the inbox: all that came before it is handled."""
+        """Return the oldest marker in the inbox: all messages before it are handled."""
         marker = next(message for message in self.inbox if isinstance(message, Marker))
         self.inbox.remove(marker)
         self.say(marker)
 
     def lose(self, reason: str = "connection lost") -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self.is_closed = True
         runtime = self.job.runtime
         self.job.run(lambda: runtime.connection_lost(self.connection_id, reason))
@@ -274,33 +283,33 @@ class FakeAttempt:
     def _sealed(self, states: dict[str, bytes] | None) -> dict[str, bytes]:
         options, payloads = self.job.payloads.options, self.payloads
         return {
-            one: payloads.store(state) if options.is_kept(None, len(state)) else state
-            for one, state in (states or {}).items()
+            operator_id: payloads.store(state) if options.is_kept(None, len(state)) else state
+            for operator_id, state in (states or {}).items()
         }
 
     def say(self, message: UpMessage) -> None:
-        """Say it to the driver, as the other methods do."""
+        """Send a message to the driver, as the other methods do."""
         runtime = self.job.runtime
         self.job.run(lambda: runtime.arrived(self.connection_id, message))
 
 
 @dataclass(slots=True, eq=False)
 class FakeRequest:
-    """A client's request, by hand."""
+    """A client's request, made by hand."""
 
     types: PayloadTypes
     operator_id: str
     payload_type: str
     answers: list[AnswerRequest] = field(default_factory=list)
-    """What it was told: nothing yet, or one answer."""
+    """The answer, once there is one: at most one item."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits for its answer."""
+        """Whether the request waits for its answer."""
         return not self.answers
 
     def answer(self) -> Answer:
-        """The answer. Raises what the client would be raised."""
+        """The answer. Raises the error that the client would get."""
         (effect,) = self.answers
         return answer_of(effect, self.types, self.operator_id, self.payload_type)
 
@@ -315,24 +324,24 @@ def _snapshot(
 
 
 class HandDrivenJob:
-    """One driver of a job in memory. `crash` leaves the log as it is; make another on the same log to restore.
+    """A driver of a job in memory. `crash` leaves the log as it is; create another job on the same log to restore.
 
     Args:
-        chain: The job's.
-        parallelism: How many subtasks.
-        is_batch: Without checkpoints.
-        log: An earlier driver's, to restore from it; a new one where None.
-        again: Open the job again, where it has finished.
-        from_checkpoint: Go back to this one.
-        is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
-        payloads: Where large payloads go; without it they are refused.
-        may_fail: Whether the job may fail as a whole; a text, or several: only for a reason that contains one. If
-            not, the call that fails it raises UnexpectedFailureError, with the traceback of the callback that
+        chain: Chain of the job.
+        parallelism: Number of subtasks.
+        is_batch: Whether the job runs without checkpoints.
+        log: Log of an earlier driver, to restore from it; None for a new one.
+        again: Whether to open a finished job again.
+        from_checkpoint: Id of the checkpoint to go back to.
+        is_held: Whether appends wait until `release`: a test then sees the state before the log has acknowledged.
+        payloads: Store of large payloads; without it they are refused.
+        may_fail: Whether the job may fail as a whole; with a text, or several, only for a reason that contains one. If
+            not, the call that fails the job raises UnexpectedFailureError, with the traceback of the callback that
             raised. An attempt may always fail.
     """
 
     may_fail_by_default: ClassVar[MayFail] = False
-    """Value of `may_fail` for a job that is made without it."""
+    """Value of `may_fail` if the argument is missing."""
 
     def __init__(
         self,
@@ -388,62 +397,62 @@ class HandDrivenJob:
     ) -> None:
         driver = self._driver
         projection = projection_of(self.chain)
-        made = rebuild(self.log, self.chain, projection)
+        rebuilt = rebuild(self.log, self.chain, projection)
         mode = "batch" if driver.is_batch else "streaming"
-        check_counts(driver.job_id, made)
-        self._check_fits(made.state, mode, restore)
-        name = driver_id or f"driver-{made.state.epoch + 1}"
+        check_counts(driver.job_id, rebuilt)
+        self._check_fits(rebuilt.state, mode, restore)
+        name = driver_id or f"driver-{rebuilt.state.epoch + 1}"
 
-        config = self._config(projection, made.state.operators)
+        config = self._config(projection, rebuilt.state.operators)
         if configure is not None:
             config = configure(config)
 
         self.appender: Appender = take_over(
             self.log,
             job_id=driver.job_id,
-            place=made.place,
-            make_epoch_started=partial(self._epoch_started, made, config, name),
-            reading=made.feed,
+            place=rebuilt.place,
+            make_epoch_started=partial(self._epoch_started, rebuilt, config, name),
+            reading=rebuilt.feed,
             patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
         )
-        made.catch_up(self.log, self.appender.end_offset)
+        rebuilt.catch_up(self.log, self.appender.end_offset)
         self.payloads.begin(self.appender.epoch, name)
         self.runtime = Runtime(
             chain=self.chain,
-            config=replace(config, operators=made.state.operators),
+            config=replace(config, operators=rebuilt.state.operators),
             options=options or RuntimeOptions(),
-            state=made.state,
+            state=rebuilt.state,
             clock=self.clock,
             connections=self,
             stage=self.stage,
             workers=_InlineWorkers(self),
-            newest_snapshot=made.newest_snapshot,
-            checkpoint_offset=made.offset_of(
-                branched(made.state, driver.from_checkpoint).last_checkpoint
+            newest_snapshot=rebuilt.newest_snapshot,
+            checkpoint_offset=rebuilt.offset_of(
+                branched(rebuilt.state, driver.from_checkpoint).last_checkpoint
             ),
             on_released=self._released,
             on_answer=self.requests.answered,
             payloads=self.payloads,
         )
-        self.mode, given = first_input(
-            made.state,
+        self.mode, begin_input = first_input(
+            rebuilt.state,
             self.chain,
             restore=restore,
             is_again=driver.is_again,
             from_checkpoint=driver.from_checkpoint,
         )
-        if given is not None:
-            self.run(partial(self.runtime.begin, given))
+        if begin_input is not None:
+            self.run(partial(self.runtime.begin, begin_input))
 
     def _epoch_started(
-        self, made: Rebuild, config: KernelConfig, name: str, epoch: int
+        self, rebuilt: Rebuild, config: KernelConfig, name: str, epoch: int
     ) -> UnstoredRecord:
         record = Record(
             epoch=epoch,
             driver_id=name,
             sequence=None,
             kind=Kind.EPOCH_STARTED,
-            timestamp_us=max(self.clock.now_us(), made.state.timestamp_us),
+            timestamp_us=max(self.clock.now_us(), rebuilt.state.timestamp_us),
             job_id=self._driver.job_id,
             attributes={
                 "parallelism": str(self._driver.parallelism),
@@ -456,7 +465,7 @@ class HandDrivenJob:
                 **limits_of(config),
             },
         )
-        return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
+        return to_unstored(record, snapshot_offset=rebuilt.newest_snapshot.offset)
 
     def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
         going_back = branched(state, self._driver.from_checkpoint)
@@ -489,16 +498,16 @@ class HandDrivenJob:
         self.clock.seconds += seconds
 
     # --- clients ------------------------------------------------------------------------------------------------------
-    def _requested(self, given: RequestArrived) -> None:
-        self.run(lambda: self.runtime.handle(given))
+    def _requested(self, arrived: RequestArrived) -> None:
+        self.run(lambda: self.runtime.handle(arrived))
 
     def ask(self, operator_id: str, request: Payload) -> FakeRequest:
-        """Ask a coordinator; the answer is there once it is released."""
+        """Send a request to a coordinator; it has its answer once that is released."""
         types = self.chain.payload_types
         payload_type, payload = encoded_request(types, request)
-        asked = FakeRequest(types, operator_id, payload_type)
-        self.requests.ask(operator_id, payload_type, payload, asked.answers.append)
-        return asked
+        client = FakeRequest(types, operator_id, payload_type)
+        self.requests.ask(operator_id, payload_type, payload, client.answers.append)
+        return client
 
     # --- Connections --------------------------------------------------------------------------------------------------
     def send(self, connection_id: int, message: DownMessage) -> None:
@@ -520,14 +529,14 @@ class HandDrivenJob:
 
     # --- time and the log ---------------------------------------------------------------------------------------------
     def run(self, act: Callable[[], None]) -> None:
-        """Do one thing on the mailbox, then all that follows from it, appends included unless they are held."""
+        """Run `act` on the mailbox, then all work that follows from it, appends included unless they are held."""
         if self.is_crashed:
             return
         act()
         self.pump()
 
     def pump(self) -> None:
-        """Run what was posted, what workers have, and, unless held, the appends; until nothing is left."""
+        """Run posted calls, the workers' calls and, unless held, the appends, until none is left."""
         while True:
             if self._posted:
                 self._posted.popleft()()
@@ -564,13 +573,13 @@ class HandDrivenJob:
         return True
 
     def release(self) -> None:
-        """Append all that was held back, and release what follows."""
+        """Append all held records, and release their effects."""
         held, self.is_held = self.is_held, False
         self.pump()
         self.is_held = held
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, firing each timer at its time."""
+        """Advance the clock, firing each timer at its time."""
         until = self.clock.seconds + seconds
         while True:
             due = self.runtime.next_timer_s()
@@ -581,7 +590,7 @@ class HandDrivenJob:
         self.clock.seconds = until
 
     def crash(self) -> None:
-        """The driver's process dies: nothing more of it happens."""
+        """End the driver as if its process had died: it does nothing from now on."""
         self.is_crashed = True
         self.requests.end()
         self.appender.close()
@@ -595,9 +604,9 @@ class HandDrivenJob:
         task_attempt_id: int | None = None,
         is_patient: bool = True,
     ) -> FakeAttempt:
-        """A Spark task connects and registers; by default a task of the newest stage run.
+        """Connect and register a Spark task; by default a task of the newest stage run.
 
-        Where the restart policy's backoff delays its answer, time passes; not where `is_patient` is False.
+        If the restart policy's backoff delays the answer, the clock advances, unless `is_patient` is False.
         """
         self._task_count += 1
         connection_id = self._task_count
@@ -615,7 +624,7 @@ class HandDrivenJob:
             pid=0,
         )
         self.run(lambda: self.runtime.arrived(connection_id, message))
-        while is_patient and self.runtime.is_registration_delayed(connection_id):
+        while is_patient and self.runtime.registrations.is_delayed(connection_id):
             due = self.runtime.next_timer_s()
             assert due is not None, "a timer answers it"
             self.clock.seconds = max(self.clock.seconds, due)
@@ -625,7 +634,7 @@ class HandDrivenJob:
         return attempt
 
     def register_all(self) -> list[FakeAttempt]:
-        """A task for every unfinished subtask, in order."""
+        """Register a task for every unfinished subtask, in order."""
         state = self.runtime.state
         return [
             self.register(n)
@@ -634,21 +643,20 @@ class HandDrivenJob:
         ]
 
     def stage_ends(self, error: str | None = None) -> None:
-        """The newest stage run ends."""
+        """End the newest stage run."""
         run = self.stage.submitted[-1]
         self.run(lambda: self.runtime.stage_ended(run, error))
 
     def trigger(self) -> int | None:
-        """Trigger a checkpoint; its id, or None."""
-        made: list[int | None] = []
-        self.run(lambda: made.append(self.runtime.trigger_checkpoint()))
-        return made[0]
+        """Trigger a checkpoint; its id, or None if none was triggered."""
+        triggered: list[int | None] = []
+        self.run(lambda: triggered.append(self.runtime.trigger_checkpoint()))
+        return triggered[0]
 
-    # --- the log, looked at -------------------------------------------------------------------------------------------
+    # --- the log ------------------------------------------------------------------------------------------------------
     def history(self, *kinds: Kind) -> list[Record]:
         """The records that count, of these kinds or all, in log order."""
-        stored = self.log.read(self.log.start_offset(), self.log.high_watermark())
-        records = [one.record() for turn in counted_turns(stored) for one in turn.entries]
+        records = [entry.record() for turn in History(self.log).turns() for entry in turn.entries]
         return [record for record in records if not kinds or record.kind in kinds]
 
 
@@ -668,4 +676,4 @@ class _InlineWorkers:
 
     def post(self, thunk: Callable[[], None]) -> None:
         """See `Workers`."""
-        self._job._posted.append(thunk)  # noqa: SLF001, one kit
+        self._job._posted.append(thunk)  # noqa: SLF001, a class of the same module

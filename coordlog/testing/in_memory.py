@@ -1,4 +1,4 @@
-"""A whole job in this process: the real driver, mailbox and attempts; threads where Spark has tasks.
+"""A whole job in this process: the real driver, mailbox and attempts, with threads instead of Spark's tasks.
 
 Restarts a task whose attempt fails, as Spark would. Needs neither Kafka nor Spark.
 """
@@ -31,26 +31,26 @@ _END_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One task's side of its connection."""
+    """A task's connection to the driver."""
 
     connection_id: int
     inbox: queue.SimpleQueue[DownMessage] = field(default_factory=queue.SimpleQueue)
     is_cut: bool = False
-    """Nothing passes any more, either way."""
+    """Whether the connection is lost: no message passes, in either direction."""
     is_closed: bool = False
-    """The driver will say nothing more."""
+    """Whether the driver has closed the connection: it sends no more messages."""
 
 
 class InMemorySurroundings:
     """`Surroundings` whose tasks are threads. `kill` ends one attempt as SIGKILL would.
 
     Args:
-        chain: The job's.
-        job_id: The job's.
-        parallelism: How many subtasks.
-        failures_max: A task that fails so often aborts the stage.
-        call_timeout_s: A call of the chain that takes longer fails its attempt.
-        payloads: The job's own.
+        chain: Chain of the job.
+        job_id: Id of the job.
+        parallelism: Number of subtasks.
+        failures_max: Number of failures of a task that aborts the stage.
+        call_timeout_s: Limit of a call of the chain, seconds; a longer call fails its attempt.
+        payloads: Payload store of the job.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class InMemorySurroundings:
         return self
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: in memory nobody else is."""
+        """See `Surroundings`: always False, as memory has no other driver."""
         return state.epoch < -1
 
     def end(self) -> None:
@@ -104,8 +104,8 @@ class InMemorySurroundings:
         self._is_over = True
         with self._lock:
             connections, threads = list(self._connections.values()), list(self._threads)
-        for one in connections:
-            one.is_cut = True
+        for connection in connections:
+            connection.is_cut = True
         for thread in threads:
             thread.join(_END_S)
 
@@ -129,19 +129,19 @@ class InMemorySurroundings:
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
         self._stage_run = stage_run
-        left = threading.Semaphore(0)
+        ended = threading.Semaphore(0)
         errors: list[str] = []
         for subtask in range(self._parallelism):
-            self._start(lambda s=subtask: self._run_task(stage_run, s, errors, left))  # type: ignore[misc]
-        self._start(lambda: self._watch(stage_run, errors, left))
+            self._start(lambda s=subtask: self._run_task(stage_run, s, errors, ended))  # type: ignore[misc]
+        self._start(lambda: self._watch(stage_run, errors, ended))
 
     def cancel(self, stage_run: int, reason: str) -> None:
         """See `Stage`."""
         self._cancelled.add(stage_run)
         _log.debug("stage run %d cancelled: %s", stage_run, reason)
         with self._lock:
-            for one in self._connections.values():
-                one.is_cut = True
+            for connection in self._connections.values():
+                connection.is_cut = True
 
     def abort(self, reason: str) -> None:
         """End the newest stage, as Spark does when a task has failed too often: a global failover."""
@@ -151,7 +151,7 @@ class InMemorySurroundings:
         mailbox.stage_ended(self._stage_run, reason)
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """See `Stage`: the attempt has been told over its connection."""
+        """See `Stage`: the attempt gets its end over its connection."""
 
     def kill(self, subtask: int) -> None:
         """End the live attempt of a subtask as SIGKILL would."""
@@ -169,15 +169,15 @@ class InMemorySurroundings:
             self._threads.append(thread)
         thread.start()
 
-    def _watch(self, stage_run: int, errors: list[str], left: threading.Semaphore) -> None:
+    def _watch(self, stage_run: int, errors: list[str], ended: threading.Semaphore) -> None:
         for _ in range(self._parallelism):
-            left.acquire()
+            ended.acquire()
         mailbox = self._mailbox
         assert mailbox is not None, "begun"
         mailbox.stage_ended(stage_run, errors[0] if errors else None)
 
     def _run_task(
-        self, stage_run: int, subtask: int, errors: list[str], left: threading.Semaphore
+        self, stage_run: int, subtask: int, errors: list[str], ended: threading.Semaphore
     ) -> None:
         try:
             for failures in range(self._failures_max):
@@ -187,10 +187,10 @@ class InMemorySurroundings:
                     return
             errors.append(f"subtask {subtask} failed {self._failures_max} times")
         finally:
-            left.release()
+            ended.release()
 
     def _run_attempt(self, stage_run: int, subtask: int, failures: int) -> bool:
-        """One task, from its registration to its end; whether it ended well."""
+        """Run a task from its registration to its end; returns whether it succeeded."""
         mailbox = self._mailbox
         assert mailbox is not None, "begun"
         with self._lock:
@@ -233,7 +233,7 @@ class InMemorySurroundings:
                 runner.run(connection.inbox)
         except CoordlogError as error:
             _log.debug("attempt of subtask %d ends: %s", subtask, error)
-        except Exception as error:  # noqa: BLE001, as Spark does: the task failed, another is started
+        except Exception as error:  # noqa: BLE001, as in Spark: the task failed, another is started
             _log.debug("attempt of subtask %d failed: %s", subtask, error)
         else:
             return True

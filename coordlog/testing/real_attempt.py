@@ -1,4 +1,4 @@
-"""Beside an author's coordinator or operator: a source without rows, and an attempt of the real chain, by hand."""
+"""For tests of a coordinator or an operator: a source without rows, and a hand-driven attempt of the real chain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from coordlog.api.chain import SourceSpec
-from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.coordinator import CoordinatorProvider, OperatorCoordinator, provide
 from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
 from coordlog.errors import UsageError
 from coordlog.messages import DownMessage
@@ -19,16 +19,16 @@ __all__ = ["RealAttempt", "RowsReader", "silent_source"]
 
 
 class RowsReader(SourceReader):
-    """Reads what the test gives it: nothing at first, and no splits ever."""
+    """Reads the test's batches, none at first; has no splits."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
         """The batches that are still to be read."""
         self.is_at_end = False
-        """Whether the input ends once they are read."""
+        """Whether the input ends after these batches."""
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
-        """None come."""
+        """Always raises."""
         raise UsageError("a `silent_source` has no splits: its rows are the test's")
 
     def poll(self) -> Poll:
@@ -38,7 +38,7 @@ class RowsReader(SourceReader):
         return Poll(status=PollStatus.END if self.is_at_end else PollStatus.WAITING)
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """Nothing to keep."""
+        """Empty: there is no state."""
         return b""
 
 
@@ -47,24 +47,16 @@ class _Silent(OperatorCoordinator):
         raise UsageError(f"{type(event).__name__} was sent to a `silent_source`")
 
 
-class _SilentProvider(CoordinatorProvider):
-    def __init__(self, operator_id: str) -> None:
-        self.operator_id = operator_id
-
-    def create(self, context: CoordinatorContext) -> _Silent:
-        return _Silent()
-
-
 def silent_source(
     coordinator: CoordinatorProvider | None = None, *, operator_id: str = "source"
 ) -> SourceSpec:
-    """A source without rows: for the chain of a test whose subject is another link, or the source's coordinator.
+    """A source without rows: for tests of another link, or of the source's coordinator.
 
     Args:
-        coordinator: The source's; None for one that does nothing.
-        operator_id: The source's, without a `coordinator`.
+        coordinator: Coordinator of the source; None for one that does nothing.
+        operator_id: Id of the source if there is no `coordinator`.
     """
-    provider = coordinator or _SilentProvider(operator_id)
+    provider = coordinator or provide(_Silent, operator_id=operator_id, payload_types=())
     return SourceSpec(
         operator_id=provider.operator_id, create_reader=RowsReader, coordinator=provider
     )
@@ -73,19 +65,19 @@ def silent_source(
 class RealAttempt:
     """An attempt of a `HandDrivenJob` whose chain is the real one; its source is a `silent_source`.
 
-    It registers at once. Then nothing happens in it but in a call of this object, as on a task that Spark has not
-    scheduled: messages wait until `take`, rows are those that `read` is given.
+    It registers at once. Then it acts only in calls of this object, as a task that Spark has not scheduled: messages
+    wait until `take`, and the rows are those of `read`.
 
     Args:
         job: The job.
-        subtask: Which.
+        subtask: Number of the subtask.
     """
 
     def __init__(self, job: HandDrivenJob, subtask: int) -> None:
         self.attempt = job.register(subtask)
-        self.attempt.returns_markers = False  # the runner does
+        self.attempt.returns_markers = False  # the runner returns them
         self._taken = 1
-        """Messages handled; the first one is the answer to the registration."""
+        """Number of handled messages; the first is the answer to the registration."""
         self.runner = AttemptRunner(
             job.chain,
             self.attempt.accepted,
@@ -98,13 +90,13 @@ class RealAttempt:
         self.runner.open()
 
     def operator(self, operator_id: str) -> Operator:
-        """The real operator of a link, to look into."""
+        """The real operator of a link, for inspection."""
         link = self.runner.link(operator_id)
         assert isinstance(link, Operator), f"{operator_id!r} is the source"
         return link
 
     def take(self, count: int | None = None) -> list[DownMessage]:
-        """Handle the next messages, or all that have come, in order; those that were handled."""
+        """Handle the next `count` messages of the inbox, or all, in order; returns the handled messages."""
         taken = list[DownMessage]()
         while self._taken < len(self.attempt.inbox) and len(taken) != count:
             message = self.attempt.inbox[self._taken]
@@ -114,13 +106,13 @@ class RealAttempt:
         return taken
 
     def read(self, *batches: pa.RecordBatch) -> None:
-        """Have the chain process these rows."""
+        """Process these rows in the chain."""
         self._reader.batches.extend(batches)
         for _ in batches:
             self.runner.step()
 
     def end(self) -> StepOutcome:
-        """No more rows: finish, or wait if an operator does. Call it again after `take` if one has waited."""
+        """End the input: finish, or wait if an operator waits; then call it again after `take`."""
         self._reader.is_at_end = True
         return self.runner.step()
 

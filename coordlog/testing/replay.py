@@ -1,8 +1,8 @@
-"""Runs a recorded history through today's coordinators, and finds where they would decide otherwise (clause K7).
+"""Runs a recorded history through today's coordinators and compares their decisions (K7: calls follow from records).
 
 The real kernel, runtime and hosting run here. Each recorded turn's input is fed again at that turn's
-time, and what the turn records now is compared with what it recorded then. Nothing leaves: no event
-is delivered, no work started, nothing settled; answers from outside are those of the log.
+time, and the new records are compared with the recorded ones. There are no effects outside: no event
+is delivered, no work started, no intent settled; results from outside are those of the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Final
 
 from coordlog.api.chain import Chain
 from coordlog.errors import CoordlogError, RestoreError
+from coordlog.history import History
 from coordlog.kernel.builder import KernelConfig, with_limits
 from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import Log
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DownMessage
 from coordlog.payloads.offload import DriverPayloads, PayloadOptions
@@ -28,7 +31,6 @@ from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload_address import LIMIT_ATTRIBUTE
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import counted_turns
-from coordlog.testing.replay_history import History
 from coordlog.testing.replay_inputs import input_of_turn
 
 __all__ = ["ReplayError", "ReplayResult", "replay"]
@@ -48,24 +50,25 @@ _FIELDS: Final = (
     "attributes",
 )
 _TRACED: Final = (Kind.GLOBAL_FAILURE, Kind.JOB_FAILED, Kind.RESPONSE)
-"""Their reasons may hold a traceback, which changes with every line of the code: the first line is compared."""
+"""Kinds whose reason may be a traceback, which changes with every line of the code: only its first line is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What was replayed, every record of it as it was recorded."""
+    """Size of a replayed history whose records were all the same again."""
 
     turn_count: int
     """Turns whose input was fed again."""
     record_count: int
-    """The records of those."""
+    """Records of these turns."""
     passed_over_count: int
-    """Turns that record a refusal or a snapshot: no call into a coordinator follows; taken as recorded."""
+    """Turns that record a refusal or a snapshot: they call no coordinator, and are taken as recorded."""
     epoch_count: int
+    """Epochs of the history."""
 
 
 class ReplayError(CoordlogError):
-    """Today's code decides otherwise than the history says. `recorded` and `new` are None where there is no record."""
+    """Today's code decides differently from the history. `recorded` or `new` is None if there is no such record."""
 
     def __init__(
         self, offset: int, kind: str, recorded: str | None, new: str | None, what: str
@@ -82,7 +85,7 @@ class ReplayError(CoordlogError):
 
 
 def replay(
-    history: History | Path | str,
+    history: Log | Path | str,
     chain: Chain,
     *,
     configure: Callable[[KernelConfig], KernelConfig] | None = None,
@@ -91,28 +94,28 @@ def replay(
     """Run every turn of a history through the coordinators of `chain`.
 
     Args:
-        history: An exported file, or what `History.of` a log gives.
-        chain: The job's, with today's code.
-        configure: Changes the kernel's limits, which are those that each epoch has recorded: to see what
-            others would have done.
-        payload_store: Where the job's large payloads are; they are read, and nothing is written.
+        history: The job's log, or an exported file.
+        chain: The job's chain, with today's code.
+        configure: Changes the kernel's limits, to try others; without it they are those that each epoch
+            has recorded.
+        payload_store: Store of the job's large payloads; only read.
 
     Raises:
-        ReplayError: At the first offset where the records would now be others.
+        ReplayError: With the first offset whose record would now be different.
         RecordError: A record cannot be read by today's types.
-        RestoreError: The history does not begin at its beginning.
+        RestoreError: The history lacks its first records.
         SourceError: The file is no exported history.
-        PayloadLostError: A large payload is not there.
+        PayloadLostError: A large payload is missing.
     """
-    given = history if isinstance(history, History) else History.read(history)
+    log = ExportedLog(history) if isinstance(history, (Path, str)) else history
     if payload_store is not None:
         chain = chain.opening(DriverPayloads(PayloadOptions(store=payload_store)).open)
-    return _Replay(given, chain, configure, payload_store).run()
+    return _Replay(History(log), chain, configure, payload_store).run()
 
 
 @dataclass(slots=True)
 class _Time:
-    """The time of the turn that is replayed: a turn asks for it once, when it begins."""
+    """Time of the replayed turn, which the runtime reads once, when the turn begins."""
 
     of_sequence: dict[int, int]
     runtime: Runtime | None = None
@@ -126,39 +129,39 @@ class _Time:
 
 
 class _Nowhere:
-    """The world outside: connections, stage and workers that do nothing."""
+    """Connections, stage and workers that do nothing."""
 
     def send(self, connection_id: int, message: DownMessage) -> None:
-        """Nobody listens."""
+        """Does nothing: there are no connections."""
 
     def close(self, connection_id: int) -> None:
-        """Nobody listens."""
+        """Does nothing: there are no connections."""
 
     def released(self, connection_id: int, message_count: int) -> None:
-        """Nobody listens."""
+        """Does nothing: there are no connections."""
 
     def submit(self, stage_run: int) -> None:
-        """There is no stage."""
+        """Does nothing: there is no stage."""
 
     def cancel(self, stage_run: int, reason: str) -> None:
-        """There is no stage."""
+        """Does nothing: there is no stage."""
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """There is no stage."""
+        """Does nothing: there is no stage."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Its result stands in the log."""
+        """Does nothing: the result is in the log."""
 
     def run_closing(self, work: Callable[[], None]) -> None:
-        """At once: it frees what a coordinator holds."""
+        """Runs it at once: it frees a coordinator's resources."""
         work()
 
     def post(self, thunk: Callable[[], None]) -> None:
-        """What it would begin stands in the log."""
+        """Does nothing: the result is in the log."""
 
 
 class _Replay:
-    """One run. The recorded fold goes along with the replayed one, a turn behind it at most."""
+    """A replay. The fold of the recorded history is at most a turn behind the replayed one."""
 
     def __init__(
         self,
@@ -168,37 +171,38 @@ class _Replay:
         store: PayloadStore | None,
     ) -> None:
         self._history, self._chain, self._configure = history, chain, configure
+        self._identity = history.log.identity
         self._store = store
         self._projection = projection_of(chain)
-        self._made = Rebuild(self._projection, chain.payload_types)
-        self._turns = list(counted_turns(history.records))
+        self._recorded = Rebuild(self._projection, chain.payload_types)
+        self._records = tuple(history.stored())
+        self._turns = list(counted_turns(self._records))
         self._time = _Time({})
         self._ahead: deque[list[Record]] = deque()
-        """Turns that have been made now and not yet been found in the history."""
+        """New turns that are not yet compared with the history."""
         self._turn_count = self._record_count = self._passed_over = self._epochs = 0
 
     def run(self) -> ReplayResult:
-        records = self._history.records
-        if records and records[0].offset > 0:
+        if self._history.start > 0:
             raise RestoreError(
-                self._history.identity.name,
+                self._identity.name,
                 "the first record",
-                f"at offset 0, and the history starts at {records[0].offset}",
+                f"at offset 0, and the history starts at {self._history.start}",
                 "to be replayed from there",
                 "export the whole topic",
             )
-        recorded = [[one.record() for one in turn.entries] for turn in self._turns]
+        recorded = [[entry.record() for entry in turn.entries] for turn in self._turns]
         self._time.of_sequence = {
             turn[0].sequence: _clock_us(turn) for turn in recorded if turn[0].sequence is not None
         }
         try:
-            for turn, whole in zip(self._turns, recorded, strict=True):
-                offsets = [one.offset for one in turn.entries]
-                if whole[0].kind is Kind.EPOCH_STARTED:
+            for turn, records in zip(self._turns, recorded, strict=True):
+                offsets = [entry.offset for entry in turn.entries]
+                if records[0].kind is Kind.EPOCH_STARTED:
                     self._feed(offsets)
                     self._begin(offsets[0])
                 else:
-                    self._turn(offsets, whole)
+                    self._turn(offsets, records)
         finally:
             self._close()
         return ReplayResult(
@@ -209,24 +213,23 @@ class _Replay:
         )
 
     def _feed(self, offsets: Sequence[int]) -> None:
-        """Fold what was recorded up to the end of this turn, void records between included."""
-        base = self._history.records[0].offset
-        for stored in self._history.records[self._made.end_offset - base : offsets[-1] + 1 - base]:
-            self._made.feed(stored)
+        """Fold the recorded history up to the end of this turn, void records included."""
+        for stored in self._records[self._recorded.end_offset : offsets[-1] + 1]:
+            self._recorded.feed(stored)
 
     def _begin(self, offset: int) -> None:
-        """An epoch: new coordinators, from the recorded state."""
+        """Begin an epoch: new coordinators, from the recorded state."""
         self._close()
         self._ahead.clear()
         self._epochs += 1
-        state = self._made.state
-        here = {one.operator_id for one in self._chain.coordinators}
-        if set(state.operators) != here:
+        state = self._recorded.state
+        operators = {provider.operator_id for provider in self._chain.coordinators}
+        if set(state.operators) != operators:
             raise ReplayError(
                 offset,
                 Kind.EPOCH_STARTED.value,
                 ", ".join(state.operators),
-                ", ".join(sorted(here)),
+                ", ".join(sorted(operators)),
                 "list of operators with a coordinator",
             )
         config = KernelConfig(
@@ -234,9 +237,9 @@ class _Replay:
             operators=state.operators,
             is_batch=state.is_batch,
             keeps_finished_splits=state.is_batch and not self._chain.keeps_state_across_splits,
-            cluster_id=state.launch.get("cluster_id", self._history.identity.cluster_id),
-            topic_id=state.launch.get("topic_id", self._history.identity.topic_id),
-            is_overlap_allowed=True,  # a trigger is fed only where one was recorded
+            cluster_id=state.launch.get("cluster_id", self._identity.cluster_id),
+            topic_id=state.launch.get("topic_id", self._identity.topic_id),
+            is_overlap_allowed=True,  # only recorded triggers are fed
         )
         config = with_limits(config, state.launch)
         nowhere = _Nowhere()
@@ -257,15 +260,15 @@ class _Replay:
 
     def _turn(self, offsets: Sequence[int], recorded: Sequence[Record]) -> None:
         runtime = self._time.runtime
-        assert runtime is not None, "only an EPOCH_STARTED counts first"
+        assert runtime is not None, "the first counted record is an EPOCH_STARTED"
         if not self._ahead:
-            given = input_of_turn(recorded, runtime.state)
-            if given is None:
+            turn_input = input_of_turn(recorded, runtime.state)
+            if turn_input is None:
                 self._passed_over += 1
                 self._feed(offsets)
-                runtime.state = self._made.state
+                runtime.state = self._recorded.state
                 return
-            runtime.handle(given)
+            runtime.handle(turn_input)
             self._take_ahead(runtime)
         new = self._ahead.popleft() if self._ahead else []
         _compare(offsets, recorded, new)
@@ -276,8 +279,8 @@ class _Replay:
     def _take_ahead(self, runtime: Runtime) -> None:
         turn: list[Record] = []
         while group := runtime.take_group():
-            for one in group:
-                record = decode_record(-1, one.value, one.header)
+            for unstored in group:
+                record = decode_record(-1, unstored.value, unstored.header)
                 turn.append(record)
                 if record.turn_remaining == 0:
                     self._ahead.append(turn)
@@ -290,9 +293,10 @@ class _Replay:
 
 
 def _clock_us(turn: Sequence[Record]) -> int:
-    """The reading of the clock when the turn began, as far as its records hold it."""
+    """Clock at the turn's begin, microseconds, if its records have it; else the timestamp of the first record."""
     return next(
-        (failure_us(one) for one in turn if CLOCK_US in one.attributes), turn[0].timestamp_us
+        (failure_us(record) for record in turn if CLOCK_US in record.attributes),
+        turn[0].timestamp_us,
     )
 
 
@@ -300,14 +304,14 @@ def _compare(offsets: Sequence[int], recorded: Sequence[Record], new: Sequence[R
     for index, (then, now) in enumerate(zip_longest(recorded, new)):
         offset = offsets[min(index, len(offsets) - 1)]
         if then is None or now is None:
-            one = then or now
-            assert one is not None, "one of the two is there"
-            raise ReplayError(offset, one.kind.value, _told(then), _told(now), "record")
+            record = then or now
+            assert record is not None, "one of the two exists"
+            raise ReplayError(offset, record.kind.value, _text(then), _text(now), "record")
         for name in _FIELDS:
             was, would_be = _value(then, name), _value(now, name)
             if was != would_be:
                 if name == "kind":
-                    raise ReplayError(offset, then.kind.value, _told(then), _told(now), "record")
+                    raise ReplayError(offset, then.kind.value, _text(then), _text(now), "record")
                 raise ReplayError(offset, then.kind.value, repr(was), repr(would_be), name)
 
 
@@ -318,7 +322,7 @@ def _value(record: Record, name: str) -> object:
     return dict(record.attributes) if name == "attributes" else value
 
 
-def _told(record: Record | None) -> str | None:
+def _text(record: Record | None) -> str | None:
     if record is None:
         return None
     fields = {name: _value(record, name) for name in _FIELDS[1:]}

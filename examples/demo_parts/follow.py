@@ -1,4 +1,4 @@
-"""Follows a job's history in its topic while the job runs, to decide by it and not by the clock."""
+"""Follows a job's history in its topic while the job runs, to wait for a record instead of a time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _POLL_S: Final = 0.05
 
 
 class NotSeenError(Exception):
-    """What was waited for has not come."""
+    """The awaited record has not come."""
 
 
 def open_log(job_id: str, servers: str) -> KafkaLog:
-    """The log of a job, which may not be there yet; to be read only."""
+    """The log of a job, which need not exist yet; for reading only."""
     return KafkaLog.for_job(job_id, servers, fsync=False, retention_ms=0)
 
 
 def nth_of_kind(kind: Kind, n: int) -> Callable[[Record], bool]:
-    """True at the n-th record of a kind, 1 first; each call makes a new count."""
+    """A predicate that is true at the n-th record of a kind, from 1; each call begins a new count."""
     seen = 0
 
     def is_it(record: Record) -> bool:
@@ -38,7 +38,7 @@ def nth_of_kind(kind: Kind, n: int) -> Callable[[Record], bool]:
 
 
 class Follower:
-    """The records of a log that count, in order, as they come; it remembers how far it has read."""
+    """The records of a log that count, in order, as they are appended; it stores its position."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -46,28 +46,28 @@ class Follower:
         self._counting = NOTHING_COUNTED
         self._turn: list[StoredRecord] = []
         self.records: list[Record] = []
-        """All that has counted so far."""
+        """All records so far."""
 
     def wait_for(
         self, is_it: Callable[[Record], bool], *, is_over: Callable[[], bool], limit_s: float
     ) -> tuple[int, Record]:
-        """The offset and the record at which `is_it` is true; it is asked once for each record.
+        """Offset and record of the first new record for which `is_it` is true.
 
         Args:
-            is_it: Asked in log order, from where this has read to.
-            is_over: Whether nothing more will come: who writes is gone.
-            limit_s: How long to wait.
+            is_it: Called once for each new record, in log order.
+            is_over: Whether the writer has ended, so that no record will follow.
+            limit_s: Time limit, seconds.
 
         Raises:
-            NotSeenError: It did not come within `limit_s`, or who writes is gone.
+            NotSeenError: The record did not come within `limit_s`, or before the writer's end.
         """
         deadline = time.monotonic() + limit_s
         while True:
-            last_look = is_over()
+            is_last_pass = is_over()
             for offset, record in self._new():
                 if is_it(record):
                     return offset, record
-            if last_look:
+            if is_last_pass:
                 raise NotSeenError("the process has ended before")
             if time.monotonic() > deadline:
                 raise NotSeenError(f"not within {limit_s:g} s")
@@ -82,7 +82,7 @@ class Follower:
         try:
             end = self._log.high_watermark()
         except TopicError:
-            return  # it has not been created yet
+            return  # the topic has not been created yet
         for stored in self._log.read(self._next_offset, end):
             self._next_offset = stored.offset + 1
             self._counting, verdict = count(self._counting, stored.header)
@@ -93,9 +93,9 @@ class Follower:
             self._turn.append(stored)
             if verdict is Verdict.FITS:
                 continue
-            whole, self._turn = self._turn, []
-            for one in whole:
-                record = one.record()
+            turn, self._turn = self._turn, []
+            for counted in turn:
+                record = counted.record()
                 self.records.append(record)
-                yield one.offset, record
+                yield counted.offset, record
         self._next_offset = max(self._next_offset, end)

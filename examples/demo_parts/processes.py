@@ -1,4 +1,4 @@
-"""Starts `coordlog ingest` in a session of its own, and kills what it has started, nothing else."""
+"""Starts `coordlog ingest` in a session of its own, and kills only processes of that session."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Final
 __all__ = ["TAG_VARIABLE", "IngestProcess", "WrongProcessError", "kill_all", "pids_with_tag"]
 
 TAG_VARIABLE: Final = "DEMO_TAG"
-"""In the environment of all that the demo starts: what carries it may be killed."""
+"""Environment variable of all processes that the demo starts: only these may be killed."""
 
 _GONE_S: Final = 15.0
 _POLL_S: Final = 0.05
 
 
 class WrongProcessError(Exception):
-    """A process is not what it was said to be, and was left alone."""
+    """A process is not the expected one, and was not killed."""
 
 
 class IngestProcess:
-    """One run of `coordlog ingest`, whose lines are handed on as they come."""
+    """A run of `coordlog ingest`; `show` gets each line of its output at once."""
 
     def __init__(
         self,
@@ -53,22 +53,22 @@ class IngestProcess:
 
     @property
     def pid(self) -> int:
-        """The driver."""
+        """Process id of the driver."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether the driver is gone."""
+        """Whether the driver has ended."""
         return self._process.poll() is not None
 
     def wait(self, limit_s: float) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
+        """Wait for its exit status. Raises subprocess.TimeoutExpired."""
         status = self._process.wait(limit_s)
         self._reader.join(_GONE_S)
         return status
 
     def kill(self) -> float:
-        """End the driver by SIGKILL and wait until all that it had started is gone: seconds."""
+        """End the driver by SIGKILL; returns the seconds until all its processes have ended."""
         began_s = time.monotonic()
         self._process.kill()
         self._process.wait(_GONE_S)
@@ -78,10 +78,10 @@ class IngestProcess:
         return time.monotonic() - began_s
 
     def kill_worker(self, pid: int) -> None:
-        """End one of its Python workers by SIGKILL, once it is seen to be one.
+        """End one of its Python workers by SIGKILL, after a check of the process.
 
         Raises:
-            WrongProcessError: It is none of Spark's, or not of this run.
+            WrongProcessError: The process is no Python worker of Spark, or not of this run.
         """
         command = _read_proc(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
         if "pyspark" not in command or "daemon" not in command:
@@ -91,29 +91,29 @@ class IngestProcess:
         os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the driver a signal, as a terminal or an operator would."""
+        """Send a signal to the driver, as a terminal or an operator would."""
         self._process.send_signal(number)
 
     def wait_for_line(self, text: str, limit_s: float) -> str:
-        """The first line with that text in it; waits for it. Raises TimeoutError."""
+        """Wait for a line with this text; returns the first. Raises TimeoutError."""
         deadline = time.monotonic() + limit_s
         while True:
-            is_last_look = self.has_ended or time.monotonic() > deadline
+            is_last_pass = self.has_ended or time.monotonic() > deadline
             for line in list(self.lines):
                 if text in line:
                     return line
-            if is_last_look:
+            if is_last_pass:
                 raise TimeoutError(f"no line with {text!r} came; there were {self.lines}")
             time.sleep(_POLL_S)
 
     def clear(self) -> None:
-        """End whatever is left of its process group."""
+        """End the remaining processes of its session."""
         kill_all(self.group())
         self._process.wait(_GONE_S)
         self._reader.join(_GONE_S)
 
     def group(self) -> list[int]:
-        """Who is left: of the driver's session, with our tag."""
+        """Ids of the remaining processes of the driver's session, with the tag."""
         return [pid for pid in pids_with_tag(self._tag) if _session(pid) == self._process.pid]
 
     def _read(self) -> None:
@@ -125,17 +125,17 @@ class IngestProcess:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL to each that has not ended by itself meanwhile."""
+    """Send SIGKILL to each process that has not ended meanwhile."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def pids_with_tag(tag: str) -> list[int]:
-    """Processes that carry the tag in their environment, sorted; those that have ended apart."""
-    wanted = f"{TAG_VARIABLE}={tag}".encode()
-    pids = (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal())
-    return sorted(pid for pid in pids if wanted in _read_proc(pid, "environ").split(b"\0"))
+    """Ids of the live processes with the tag in their environment, sorted."""
+    entry = f"{TAG_VARIABLE}={tag}".encode()
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return sorted(pid for pid in pids if entry in _read_proc(pid, "environ").split(b"\0"))
 
 
 def _read_proc(pid: int, name: str) -> bytes:

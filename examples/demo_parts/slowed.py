@@ -1,4 +1,4 @@
-"""The demo's transform: gives each batch on as it is, after a time that grows with its rows.
+"""The demo's transform: returns each batch unchanged, after a time that grows with its rows.
 
     coordlog ingest ... --transform examples/demo_parts/slowed.py:slowed
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 __all__ = ["SECONDS_PER_ROW", "slowed"]
 
 SECONDS_PER_ROW: Final = float(os.environ.get("DEMO_SECONDS_PER_ROW", "0.0003"))
-"""Read where the driver runs; the value travels to the tasks with the function."""
+"""Delay per row. Read in the driver; the tasks get the value with the function."""
 
 
 def slowed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, later."""
+    """The batch, after a delay."""
     time.sleep(batch.num_rows * SECONDS_PER_ROW)
     return batch

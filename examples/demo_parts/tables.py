@@ -43,7 +43,7 @@ ATTEMPT_COLUMNS: Final = (
 
 ATTEMPTS_SQL: Final = """
 SELECT subtask, attempt_number, epoch, restored_from,
-       array_join(transform(resets, one -> cast(one AS STRING)), ' '),
+       array_join(transform(resets, reset -> cast(reset AS STRING)), ' '),
        status, splits_assigned, splits_finished, rows, checkpoints_acked, reason
 FROM {prefix}attempts ORDER BY subtask, attempt_number
 """
@@ -69,57 +69,57 @@ _REASON_CHARS: Final = 40
 
 
 def attempt_rows(attempts: Iterable[AttemptRow]) -> list[Row]:
-    """The attempts, by subtask and number, as `ATTEMPTS_SQL` gives them."""
+    """The attempts, by subtask and number, in the form of `ATTEMPTS_SQL`."""
     return [
         (
-            one.subtask,
-            one.attempt_number,
-            one.epoch,
-            one.restored_from,
-            " ".join(str(number) for number in one.resets),
-            one.end.value,
-            one.splits_assigned,
-            one.splits_finished,
-            one.rows,
-            one.checkpoints_acked,
-            one.reason,
+            attempt.subtask,
+            attempt.attempt_number,
+            attempt.epoch,
+            attempt.restored_from,
+            " ".join(str(number) for number in attempt.resets),
+            attempt.end.value,
+            attempt.splits_assigned,
+            attempt.splits_finished,
+            attempt.rows,
+            attempt.checkpoints_acked,
+            attempt.reason,
         )
-        for one in sorted(attempts, key=lambda one: (one.subtask, one.attempt_number))
+        for attempt in sorted(attempts, key=lambda row: (row.subtask, row.attempt_number))
     ]
 
 
 def thrown_rows(splits: Iterable[SplitRow]) -> list[Row]:
-    """What was thrown away, in the order of the resets, as `THROWN_SQL` gives it."""
-    thrown = [one for split in splits for one in split.thrown_away]
-    thrown.sort(key=lambda one: (one.sequence, one.split_id, one.subtask, one.attempt_number))
+    """The thrown-away splits, in the order of the resets, in the form of `THROWN_SQL`."""
+    thrown_away = [row for split in splits for row in split.thrown_away]
+    thrown_away.sort(key=lambda row: (row.sequence, row.split_id, row.subtask, row.attempt_number))
     return [
         (
-            one.split_id.rsplit("/", 1)[-1],
-            one.subtask,
-            one.attempt_number,
-            one.checkpoint_id,
-            one.was_finished,
-            "its beginning" if one.is_whole else "the checkpoint",
-            None if one.reread_by is None else one.reread_by[0],
-            None if one.reread_by is None else one.reread_by[1],
+            row.split_id.rsplit("/", 1)[-1],
+            row.subtask,
+            row.attempt_number,
+            row.checkpoint_id,
+            row.was_finished,
+            "its beginning" if row.is_whole else "the checkpoint",
+            None if row.reread_by is None else row.reread_by[0],
+            None if row.reread_by is None else row.reread_by[1],
         )
-        for one in thrown
+        for row in thrown_away
     ]
 
 
-def unequal(what: str, folded: Sequence[Row], in_sql: Sequence[Row]) -> list[str]:
-    """What is not the same in two tables, a line each; nothing where all is."""
+def unequal(table: str, folded: Sequence[Row], in_sql: Sequence[Row]) -> list[str]:
+    """Differences of two tables, a line each; empty if there are none."""
     lines = []
     if len(folded) != len(in_sql):
-        lines.append(f"{what}: {len(folded)} rows by the fold, {len(in_sql)} in Spark SQL")
-    for one, other in zip(folded, in_sql, strict=False):
-        if one != other:
-            lines.append(f"{what}: {one} by the fold, {other} in Spark SQL")
+        lines.append(f"{table}: {len(folded)} rows by the fold, {len(in_sql)} in Spark SQL")
+    for folded_row, sql_row in zip(folded, in_sql, strict=False):
+        if folded_row != sql_row:
+            lines.append(f"{table}: {folded_row} by the fold, {sql_row} in Spark SQL")
     return lines
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """The rows, with long text cut."""
+    """Print the rows, with long text cut."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, name in enumerate(columns):
         is_number = any(type(row[index]) is int for row in rows)

@@ -1,7 +1,7 @@
-"""Counts rows and makes a checksum of each column: straight from CSV, and from what was written.
+"""Counts rows and computes a checksum of each column: of the CSV input, and of the output.
 
-The two share only what a checksum is. The one from CSV uses Python's module `csv` and nothing of
-coordlog; the other reads Parquet files with pyarrow, as any reader would.
+The two share only the checksum. That of the input uses Python's module `csv` and nothing of
+coordlog; that of the output reads the Parquet files with pyarrow, as any reader would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 __all__ = ["ColumnTally", "Tally", "differences", "tally_csv", "tally_parquet"]
 
 ROW: Final = "(whole rows)"
-"""The name under which the checksum over whole rows stands."""
+"""Name of the checksum of whole rows."""
 
 _CHUNK_ROWS: Final = 4096
 _MODULUS: Final = 2**64
@@ -32,74 +32,74 @@ _BETWEEN: Final = "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class ColumnTally:
-    """One column, whatever the order of its rows."""
+    """Tally of a column; independent of the order of the rows."""
 
     checksum: int
-    """The sum of the values' 64-bit BLAKE2b, modulo 2**64; a null adds that of a NUL character."""
+    """Sum of the values' 64-bit BLAKE2b, modulo 2**64; a null adds that of a NUL character."""
     nulls: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A table, whatever the order of its rows."""
+    """Tally of a table; independent of the order of the rows."""
 
     rows: int
     columns: Mapping[str, ColumnTally]
 
 
 def tally_csv(source: TextIO, *, null: str) -> Tally:
-    """What a CSV file with a header holds.
+    """Tally of a CSV file with a header.
 
     Args:
         source: The file, opened with `newline=""`.
-        null: The word that stands for null.
+        null: The text of a null.
     """
     reader = csv.reader(source)
     counting = _Counting(next(reader))
     while rows := list(itertools.islice(reader, _CHUNK_ROWS)):
         columns = zip(*rows, strict=True)
-        counting.add([[None if v == null else v for v in column] for column in columns])
+        counting.add([[None if cell == null else cell for cell in column] for column in columns])
     return counting.tally()
 
 
 def tally_parquet(folder: Path) -> Tally:
-    """What the Parquet files in a folder hold, hidden names left out."""
-    found = ds.dataset(folder, format="parquet", ignore_prefixes=[".", "_"])
-    counting = _Counting(found.schema.names)
-    for batch in found.to_batches(batch_size=_CHUNK_ROWS):
+    """Tally of the Parquet files in a folder, without hidden names."""
+    dataset = ds.dataset(folder, format="parquet", ignore_prefixes=[".", "_"])
+    counting = _Counting(dataset.schema.names)
+    for batch in dataset.to_batches(batch_size=_CHUNK_ROWS):
         counting.add([_canonical(column).to_pylist() for column in batch.columns])
     return counting.tally()
 
 
-def differences(expected: Tally, found: Tally) -> list[str]:
-    """What is not equal, a line each; nothing where all is."""
+def differences(expected: Tally, actual: Tally) -> list[str]:
+    """Differences of two tables, a line each; empty if there are none."""
     lines = []
-    if expected.rows != found.rows:
-        lines.append(f"rows: {expected.rows:,} expected, {found.rows:,} found")
-    for name in sorted({*expected.columns, *found.columns}):
-        one, other = expected.columns.get(name), found.columns.get(name)
-        if one is None or other is None:
-            lines.append(f"column {name}: {'not expected' if one is None else 'missing'}")
-        elif one != other:
+    if expected.rows != actual.rows:
+        lines.append(f"rows: {expected.rows:,} expected, {actual.rows:,} found")
+    for name in sorted({*expected.columns, *actual.columns}):
+        wanted, column = expected.columns.get(name), actual.columns.get(name)
+        if wanted is None or column is None:
+            lines.append(f"column {name}: {'not expected' if wanted is None else 'missing'}")
+        elif wanted != column:
             lines.append(
-                f"column {name}: checksum {one.checksum:016x} and {one.nulls:,} nulls expected, "
-                f"{other.checksum:016x} and {other.nulls:,} found"
+                f"column {name}: checksum {wanted.checksum:016x} and {wanted.nulls:,} nulls "
+                f"expected, {column.checksum:016x} and {column.nulls:,} found"
             )
     return lines
 
 
 class _Counting:
-    """Adds up a table, some rows at a time; a column's value is hashed once."""
+    """Adds up a table, some rows at a time; each distinct value of a column is hashed once."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        # Whole rows are put together in the order of the names: a file may have any.
+        # Whole rows are joined in the order of the names, because files may have any order of columns.
         self._order = sorted(range(len(names)), key=lambda index: names[index])
         self._counts: list[Counter[str | None]] = [Counter() for _ in names]
         self._rows, self._row_sum = 0, 0
 
     def add(self, columns: Sequence[Sequence[str | None]]) -> None:
-        """Some rows, as their columns."""
+        """Add some rows, as columns."""
         for counts, values in zip(self._counts, columns, strict=True):
             counts.update(values)
         texts = [
@@ -110,7 +110,7 @@ class _Counting:
             self._rows += 1
 
     def tally(self) -> Tally:
-        """All that was added."""
+        """The tally of all added rows."""
         columns = {
             name: _column(counts) for name, counts in zip(self._names, self._counts, strict=True)
         }

@@ -1,4 +1,4 @@
-"""Asks Spark SQL, over the topics themselves, for the demo's two tables."""
+"""The demo's two tables by Spark SQL over the topics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["tables_in_sql"]
 def tables_in_sql(
     job_ids: Sequence[str], servers: str, output: Path
 ) -> list[tuple[list[Row], list[Row]]]:
-    """For each job its attempts and its thrown-away splits.
+    """The attempts and the thrown-away splits of each job.
 
     Args:
-        job_ids: Whose topics.
-        servers: Of their broker.
-        output: Where what Spark says goes.
+        job_ids: Ids of the jobs.
+        servers: Addresses of their broker.
+        output: File for the output of Spark.
     """
-    with _said_to(output):
+    with _output_to(output):
         spark = history_session(app_name="coordlog demo")
         try:
             return [_tables(spark, job_id, servers) for job_id in job_ids]
@@ -44,8 +44,8 @@ def _tables(spark: SparkSession, job_id: str, servers: str) -> tuple[list[Row], 
 
 
 @contextmanager
-def _said_to(path: Path) -> Iterator[None]:
-    """What this process and its JVM write goes to a file."""
+def _output_to(path: Path) -> Iterator[None]:
+    """Redirects the output of this process and its JVM to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)

@@ -1,1 +1,1 @@
-"""The parts of the rules example: the operator and its coordinator, and what proves them right."""
+"""The parts of the rules example: the operator, its coordinator, and the proof of their result."""

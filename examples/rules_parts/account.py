@@ -1,6 +1,6 @@
-"""What became of every rule, from the records in the topic alone: nothing of the driver's is asked.
+"""The history of every rule, from the records in the topic alone, without the driver.
 
-This is a reader's own fold. It knows what a reset means, and nothing of the coordinator's code.
+This is a reader's own fold. It implements resets, and uses no code of the coordinator.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from coordlog import Kind, Payload, Record
+from coordlog.history import History
 from coordlog.log.interface import Log
-from coordlog.log.reader import read_counted
 from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.payloads import PublishFiles
@@ -26,18 +26,18 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRule:
-    """One `rules.update`, to one attempt."""
+    """A `rules.update` to an attempt."""
 
     sequence: int
     subtask: int
     rule: RuleUpdate
     is_held: bool
-    """A checkpoint held the gateway when it was sent."""
+    """Whether a checkpoint held the gateway when the event was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One event that an attempt sent up."""
+    """An event from an attempt to the coordinator."""
 
     sequence: int
     subtask: int
@@ -50,36 +50,38 @@ class Account:
     """The fold. `apply` each record that counts, in log order."""
 
     sent: dict[int, SentRule] = field(default_factory=dict)
-    """By event id, all branches."""
+    """Sent rules by event id, of all branches."""
     acked: set[int] = field(default_factory=set)
+    """Ids of acked events."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Why, by event id."""
+    """Reasons of failed events, by event id."""
     words: dict[int, Word] = field(default_factory=dict)
-    """By sequence, all branches."""
+    """Events to the coordinator by sequence, of all branches."""
     redelivered: int = 0
+    """Number of redelivered events."""
     handled: dict[int, list[SentRule]] = field(default_factory=dict)
-    """By subtask, in the order of the acks: those of the branch that is in force."""
+    """Handled rules of the current branch by subtask, in the order of the acks."""
     heard: dict[int, list[Word]] = field(default_factory=dict)
-    """By subtask, in the order in which the coordinator was given them, on that branch."""
+    """Events of the current branch by subtask, in the order in which the coordinator handled them."""
     checkpoints: dict[int, CheckpointMetadata] = field(default_factory=dict)
-    """The completed ones."""
+    """Completed checkpoints by id."""
     published: list[str] = field(default_factory=list)
-    """The names of committed files, in the order of their intents."""
+    """Names of committed files, in the order of their intents."""
     kinds: Counter[Kind] = field(default_factory=Counter)
     counted: int = 0
 
     @property
     def undecided(self) -> list[int]:
-        """Events that were sent and of which the log does not say what became."""
+        """Ids of sent events that were neither acked nor failed."""
         return sorted(self.sent.keys() - self.acked - self.failed.keys())
 
     @property
     def last_checkpoint(self) -> CheckpointMetadata | None:
-        """The newest completed one."""
+        """The newest completed checkpoint, or None."""
         return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
 
     def apply(self, record: Record) -> None:
-        """One more record."""
+        """Apply the next record."""
         self.counted += 1
         self.kinds[record.kind] += 1
         match record.kind:
@@ -91,7 +93,7 @@ class Account:
             case Kind.RESET_TO_CHECKPOINT:
                 self._reset_all(_int(record.checkpoint_id))
             case Kind.COMMIT_INTENT:
-                self.published += [one.final for one in _payload(record, PublishFiles).files]
+                self.published += [file.final for file in _payload(record, PublishFiles).files]
             case _ if record.operator_id == OPERATOR_ID:
                 self._apply_event(record)
             case _:
@@ -107,7 +109,7 @@ class Account:
                 self.handled.setdefault(rule.subtask, []).append(rule)
             case Kind.EVENT_FAILED:
                 if _int(record.event_id) not in self.sent:
-                    self._send(record)  # there was nobody to send it to: sent and failed in one
+                    self._send(record)  # there was no attempt: one record for sent and failed
                 self.failed[_int(record.event_id)] = record.reason or ""
             case Kind.EVENT_TO_COORDINATOR:
                 word = Word(
@@ -134,35 +136,34 @@ class Account:
         )
 
     def _reset_subtask(self, subtask: int, checkpoint_id: int) -> None:
-        """One subtask goes back; the coordinator lives on and has undone what it said since."""
+        """Take a subtask back; the coordinator continues and undoes the subtask's later events."""
         cut = self._cut(checkpoint_id)
-        self.handled[subtask] = [one for one in self.handled.get(subtask, []) if one.sequence < cut]
-        self.heard[subtask] = [
-            one for one in self.heard.get(subtask, []) if one.last_barrier < checkpoint_id
-        ]
+        handled, heard = self.handled.get(subtask, []), self.heard.get(subtask, [])
+        self.handled[subtask] = [rule for rule in handled if rule.sequence < cut]
+        self.heard[subtask] = [word for word in heard if word.last_barrier < checkpoint_id]
 
     def _reset_all(self, checkpoint_id: int) -> None:
-        """All go back; what was under way to the coordinator is redelivered, after this record."""
+        """Take all back; events in flight to the coordinator are redelivered, after this record."""
         cut = self._cut(checkpoint_id)
         for subtask, rules in self.handled.items():
-            self.handled[subtask] = [one for one in rules if one.sequence < cut]
+            self.handled[subtask] = [rule for rule in rules if rule.sequence < cut]
         for subtask, words in self.heard.items():
-            self.heard[subtask] = [one for one in words if one.sequence < cut]
+            self.heard[subtask] = [word for word in words if word.sequence < cut]
 
     def _cut(self, checkpoint_id: int) -> int:
         """The sequence at which the coordinator's part of a checkpoint was taken."""
         if checkpoint_id not in self.checkpoints:
             return -1
         cuts = self.checkpoints[checkpoint_id].coordinators
-        return next(one.sequence for one in cuts if one.operator_id == OPERATOR_ID)
+        return next(cut.sequence for cut in cuts if cut.operator_id == OPERATOR_ID)
 
 
 def read_account(log: Log) -> Account:
-    """The whole topic, as far as it counts."""
+    """The account of all records of the topic that count."""
     account = Account()
-    for turn in read_counted(log, log.start_offset(), log.high_watermark()):
-        for one in turn.entries:
-            account.apply(one.record())
+    for turn in History(log).turns():
+        for entry in turn.entries:
+            account.apply(entry.record())
     return account
 
 
@@ -179,5 +180,5 @@ def _word(record: Record) -> Payload:
 
 
 def _int(value: int | None) -> int:
-    assert value is not None, "records of this kind have it"
+    assert value is not None, "records of this kind have a value"
     return value

@@ -1,4 +1,4 @@
-"""The driver's side: makes rules while rows flow, and owes every subtask each of them, once."""
+"""The driver's side: makes rules while rows flow, and sends each to every subtask, once."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OPERATOR_ID = "rules"
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """What the coordinator knows of one subtask."""
+    """The coordinator's state of a subtask."""
 
     sent: int = 0
-    """The newest rule that it has been sent; what is above it is owed."""
+    """Number of the newest rule that was sent to it; newer ones are still to be sent."""
     applied: int = 0
-    """The newest rule that it has said to be in force."""
+    """Number of the newest rule that it has reported as in force."""
     rows: int | None = None
-    """All its rows, once it has finished."""
+    """Number of all its rows once it has finished, or None before."""
 
     def hear(self, event: Payload) -> None:
-        """The subtask's word. Raises RulesOutOfOrderError where one is lost or comes twice."""
+        """Apply an event of the subtask. Raises RulesOutOfOrderError if one is lost or arrives twice."""
         match event:
             case RuleApplied(number=number):
                 expected = self.applied + 1
@@ -53,68 +53,62 @@ class View:
 
 
 class RulesState:
-    """All that a checkpoint must keep of the coordinator."""
+    """The coordinator's whole state: the content of its checkpoints."""
 
     def __init__(self) -> None:
         self.factors: list[int] = []
-        """Rule n's is at n - 1."""
+        """Factors of the rules; that of rule n has index n - 1."""
         self._views: dict[int, View] = {}
 
     @property
     def views(self) -> Mapping[int, View]:
-        """By subtask; those that nothing was sent to or heard from may be missing."""
+        """Views by subtask; one without any event may be missing."""
         return self._views
 
     def view(self, subtask: int) -> View:
-        """Of one subtask."""
+        """The view of a subtask."""
         return self._views.setdefault(subtask, View())
 
     def to_bytes(self) -> bytes:
-        """For a checkpoint."""
+        """The state as bytes, for a checkpoint."""
         views = {str(subtask): asdict(view) for subtask, view in sorted(self._views.items())}
         return json.dumps({"factors": self.factors, "views": views}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RulesState:
-        """From a checkpoint."""
-        made, loaded = cls(), json.loads(data)
-        made.factors = loaded["factors"]
-        made._views = {int(subtask): View(**view) for subtask, view in loaded["views"].items()}
-        return made
+        """The state in a checkpoint."""
+        state, loaded = cls(), json.loads(data)
+        state.factors = loaded["factors"]
+        state._views = {int(subtask): View(**view) for subtask, view in loaded["views"].items()}
+        return state
 
 
 class RulesCoordinator(OperatorCoordinator):
     """Makes a rule every `interval_s`, and one in the middle of each checkpoint.
 
-    What is owed to a subtask without an attempt is sent when its next attempt is ready.
+    A subtask without an attempt gets its rules when its next attempt is ready.
     """
 
     def __init__(self, context: CoordinatorContext, interval_s: float) -> None:
         self._context, self._interval_s = context, interval_s
         self._state = RulesState()
-        self._gateways: dict[int, SubtaskGateway] = {}
 
     def start(self) -> None:
-        """Timers do not outlive a coordinator: begin one."""
+        """Start the timer: timers end with their coordinator."""
         self._context.schedule(self._interval_s, self._tick)
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """Hear it; the same where a restore delivers it again."""
+        """Apply it, also if a restore delivers it again."""
         self._state.view(subtask).hear(event)
 
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
     ) -> None:
-        """There is a way again: send what is owed."""
-        self._gateways[subtask] = gateway
+        """Send the rules that the subtask does not have."""
         self._send_owed(subtask)
 
-    def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
-        """The way is gone; what is made from here on is owed."""
-        self._gateways.pop(subtask, None)
-
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
-        """One subtask goes back: what it was sent and has said since then has not happened."""
+        """Undo the events to and from the subtask since the checkpoint."""
         lost, view = self._context.lost_events(subtask), self._state.view(subtask)
         view.sent -= len(lost.to_subtask)
         for event in lost.to_coordinator:
@@ -124,12 +118,12 @@ class RulesCoordinator(OperatorCoordinator):
                 view.applied -= 1
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
-        """Hand over the state; a rule made after that is none of this checkpoint's, and waits."""
+        """Complete with the state; a rule made after that is not part of the checkpoint, and waits."""
         result.complete(self._state.to_bytes())
         self._make_rule()
 
     def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
-        """All go back, this one too."""
+        """Restore the state: all subtasks and this coordinator go back."""
         if state is not None:
             self._state = RulesState.from_bytes(state)
 
@@ -139,11 +133,11 @@ class RulesCoordinator(OperatorCoordinator):
 
     def _make_rule(self) -> None:
         self._state.factors.append(self._context.random().randint(2, 1000))
-        for subtask in sorted(self._gateways):
+        for subtask in self._context.gateways:
             self._send_owed(subtask)
 
     def _send_owed(self, subtask: int) -> None:
-        view, gateway = self._state.view(subtask), self._gateways[subtask]
+        view, gateway = self._state.view(subtask), self._context.gateways[subtask]
         if view.rows is not None:
             return
         for number in range(view.sent + 1, len(self._state.factors) + 1):
@@ -153,7 +147,7 @@ class RulesCoordinator(OperatorCoordinator):
 
 
 class RulesProvider(CoordinatorProvider):
-    """Makes the coordinators, and names what they and their subtasks exchange."""
+    """Makes the coordinators, and declares the types of their events."""
 
     operator_id = OPERATOR_ID
     payload_types: tuple[type[Payload], ...] = (RuleUpdate, RuleApplied, RulesFinished)
@@ -162,7 +156,7 @@ class RulesProvider(CoordinatorProvider):
         self._interval_s = interval_s
 
     def create(self, context: CoordinatorContext) -> RulesCoordinator:
-        """A new one."""
+        """A new coordinator."""
         return RulesCoordinator(context, self._interval_s)
 
 

@@ -1,4 +1,4 @@
-"""What the rules operator and its coordinator say to each other."""
+"""Events between the rules operator and its coordinator."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
@@ -28,6 +28,6 @@ class RulesFinished(Payload):
     """Up: the subtask has no more rows, and needs no more rules."""
 
     number: int
-    """The last rule in force, 0 for none."""
+    """Number of the last rule in force, 0 for none."""
     rows: int
-    """All rows that it has given on."""
+    """Number of all rows that it has emitted."""

@@ -1,4 +1,4 @@
-"""The subtask's side: prices each row by the rule in force, and says which rule that is."""
+"""The subtask's side: prices each row by the rule in force, and adds the rule's number to the row."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["NO_RULE", "RuleInForce", "RulesOperator", "RulesOutOfOrderError"]
 
 
 class RulesOutOfOrderError(Exception):
-    """A rule, or the word of one, came twice, too early, or not at all."""
+    """A rule, or an event about one, came twice, too early, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleInForce:
-    """The operator's whole state: what a snapshot holds."""
+    """The operator's whole state: the content of a snapshot."""
 
     number: int
     factor: int
     rows: int
-    """Rows given on by this subtask since the job began."""
+    """Number of rows that this subtask has emitted since the job began."""
 
     def to_bytes(self) -> bytes:
-        """For a snapshot."""
+        """The state as bytes, for a snapshot."""
         return json.dumps([self.number, self.factor, self.rows]).encode()
 
     @classmethod
     def from_bytes(cls, state: bytes) -> RuleInForce:
-        """From a snapshot."""
+        """The state in a snapshot."""
         number, factor, rows = json.loads(state)
         return cls(number=number, factor=factor, rows=rows)
 
@@ -47,7 +47,7 @@ class RulesOperator(Operator):
     """Adds to each row its subtask, its place among the subtask's rows, the rule, and the price.
 
     Args:
-        pause_s: Seconds that each batch takes longer, so that there is time to kill something.
+        pause_s: Delay of each batch, seconds, so that there is time for a kill.
     """
 
     def __init__(self, pause_s: float = 0.0) -> None:
@@ -55,13 +55,13 @@ class RulesOperator(Operator):
         self._state = NO_RULE
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """Begin where the restored checkpoint says."""
+        """Begin with the state of the restored checkpoint."""
         self._context = context
         if state is not None:
             self._state = RuleInForce.from_bytes(state)
 
     def handle_event(self, event: Payload) -> None:
-        """A rule comes into force; the coordinator is told before the rule is acked."""
+        """Bring a rule into force; the event to the coordinator precedes the rule's ack."""
         assert isinstance(event, RuleUpdate)
         state = self._state
         if event.number != state.number + 1:
@@ -85,14 +85,14 @@ class RulesOperator(Operator):
         )
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """The rule and the count belong to the rows that are above the barrier."""
+        """The rule and the number of rows before the barrier."""
         return Snapshot(state=self._state.to_bytes())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """No more rows: say so."""
+        """Report the end of the rows."""
         self._context.send_event(RulesFinished(number=self._state.number, rows=self._state.rows))
         yield from ()
 
     def final_snapshot(self) -> Snapshot:
-        """As at a barrier."""
+        """The same as at a barrier."""
         return Snapshot(state=self._state.to_bytes())

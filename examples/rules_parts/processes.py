@@ -1,4 +1,4 @@
-"""Starts the driver in a session of its own, and kills what it has started, nothing else."""
+"""Starts the driver in a session of its own, and kills only processes of that session."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _POLL_S: Final = 0.05
 
 
 class DriverProcess:
-    """One life of the driver; what it says goes to a file.
+    """A process of the driver; its output goes to a file.
 
     Args:
-        command: The program's, without the interpreter.
-        tag: In the environment of all that it starts: what carries it may be killed.
-        output: Appended to.
+        command: Command line without the interpreter.
+        tag: Value of `TAG_VARIABLE` for all its processes: only these may be killed.
+        output: File to which the output is appended.
     """
 
     def __init__(self, command: Sequence[str], *, tag: str, output: Path) -> None:
@@ -42,43 +42,43 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """The driver's, and its process group's."""
+        """Id of the driver's process, and of its process group."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether the driver is gone."""
+        """Whether the driver has ended."""
         return self._process.poll() is not None
 
     def wait(self, limit_s: float) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
+        """Wait for its exit status. Raises subprocess.TimeoutExpired."""
         return self._process.wait(limit_s)
 
     def kill_worker(self, pid: int) -> None:
-        """End one of its Python workers by SIGKILL, once it is seen to be one.
+        """End one of its Python workers by SIGKILL, after a check of the process.
 
         Raises:
-            WrongProcessError: It is none of Spark's, or not of this run.
+            WrongProcessError: The process is no Python worker of Spark, or not of this run.
         """
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError as error:
             raise WrongProcessError(f"process {pid} is gone") from error
-        if "pyspark" not in command or pid not in self._left():
+        if "pyspark" not in command or pid not in self._remaining():
             raise WrongProcessError(f"process {pid} is no Python worker of this run: {command!r}")
         os.kill(pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL to the driver's process group, and to whatever of its session is left."""
+        """Send SIGKILL to the driver's process group, and to the remaining processes of its session."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(_GONE_S)
         deadline = time.monotonic() + _GONE_S
-        while self._left() and time.monotonic() < deadline:
+        while self._remaining() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        kill_all(self._left())
+        kill_all(self._remaining())
 
-    def _left(self) -> list[int]:
+    def _remaining(self) -> list[int]:
         return [pid for pid in pids_with_tag(self._tag) if _session(pid) == self._process.pid]
 
 

@@ -1,4 +1,4 @@
-"""Whether nothing was lost and nothing came twice: the topic, the last checkpoint, and the output."""
+"""Checks that no rule and no row was lost or doubled: by the topic, the last checkpoint, and the output."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class OutputRow(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What there is in the end, from three sides that do not know of each other."""
+    """The final state, from three independent sources."""
 
     coordinator: RulesState
-    """From the last checkpoint's bytes, and the events that were on their way at its cut."""
+    """State from the last checkpoint's bytes, and the events that were in flight at its cut."""
     operators: Mapping[int, RuleInForce]
-    """By subtask, from the last checkpoint's snapshots."""
+    """States by subtask, from the last checkpoint's snapshots."""
     rows: Sequence[OutputRow]
-    """From the files, in the order in which they were committed."""
+    """Rows of the files, in the order in which the files were committed."""
 
 
 def amount_of(row_id: int) -> int:
-    """Of an input row."""
+    """Amount of an input row."""
     return row_id * 7919 % 1000 + 1
 
 
 def find(account: Account, output: Path) -> Found:
-    """All three sides. Raises ValueError where no checkpoint has completed."""
+    """The final state. Raises ValueError if no checkpoint has completed."""
     metadata = account.last_checkpoint
     if metadata is None:
         raise ValueError("no checkpoint has completed")
     return Found(
         coordinator=_coordinator_state(account, metadata),
         operators={
-            **{one.subtask: _operator_state(one.states) for one in metadata.subtasks},
-            **{one.subtask: _operator_state(one.states) for one in metadata.finished},
+            **{part.subtask: _operator_state(part.states) for part in metadata.subtasks},
+            **{part.subtask: _operator_state(part.states) for part in metadata.finished},
         },
         rows=list(read_output(output, account.published)),
     )
@@ -71,21 +71,21 @@ def read_output(output: Path, names: Sequence[str]) -> Iterator[OutputRow]:
 def lost_rules(account: Account, found: Found) -> list[tuple[int, int]]:
     """Subtask and number of each rule that should be in force on the surviving branch and is not.
 
-    An event whose fate the log does not tell counts too.
+    Includes events that were neither acked nor failed.
     """
     lost = [
         (account.sent[event_id].subtask, account.sent[event_id].rule.number)
         for event_id in account.undecided
     ]
     for subtask in sorted(found.operators):
-        handled = {one.rule.number for one in account.handled.get(subtask, [])}
+        handled = {sent.rule.number for sent in account.handled.get(subtask, [])}
         expected = range(1, _last(found, subtask) + 1)
         lost += [(subtask, number) for number in expected if number not in handled]
     return lost
 
 
 def problems(account: Account, found: Found, *, parallelism: int, row_count: int) -> list[str]:
-    """What is not as it must be, a line each."""
+    """Errors of the final state, a line each."""
     wrong = [
         f"{path} was committed twice"
         for path, group in itertools.groupby(sorted(account.published))
@@ -105,27 +105,27 @@ def problems(account: Account, found: Found, *, parallelism: int, row_count: int
 
 
 def _rules(account: Account, found: Found, subtask: int) -> Iterator[str]:
-    """In both directions: 1, 2, 3 … up to what the operator has in force."""
+    """Errors of the events in both directions: they must be 1, 2, 3 … up to the operator's rule in force."""
     last = _last(found, subtask)
     view = found.coordinator.view(subtask)
     expected = list(range(1, last + 1))
-    handled = [one.rule.number for one in account.handled.get(subtask, [])]
+    handled = [sent.rule.number for sent in account.handled.get(subtask, [])]
     if handled != expected:
         yield f"handled rules {_first_gap(handled)}, expected 1 to {last}"
-    factors = [one.rule.factor for one in account.handled.get(subtask, [])]
+    factors = [sent.rule.factor for sent in account.handled.get(subtask, [])]
     if factors != found.coordinator.factors[: len(factors)]:
-        yield "a rule that it handled is another one than the coordinator's of that number"
-    heard = [one.event.number for one in account.heard.get(subtask, [])]  # type: ignore[attr-defined]
+        yield "a rule that it handled differs from the coordinator's rule of that number"
+    heard = [word.event.number for word in account.heard.get(subtask, [])]  # type: ignore[attr-defined]
     if heard != [*expected, last]:
         yield f"the coordinator heard {_first_gap(heard)}, expected 1 to {last}, and {last} again"
     if view.applied != last:
-        yield f"the coordinator holds rule {view.applied} to be in force; the operator's is {last}"
+        yield f"the coordinator has rule {view.applied} as in force; the operator's is {last}"
     if view.rows != found.operators.get(subtask, NO_RULE).rows:
-        yield f"the coordinator was told of {view.rows} rows"
+        yield f"the coordinator has {view.rows} reported rows"
 
 
 def _rows(found: Found, subtask: int) -> Iterator[str]:
-    """In committed order: counted without a gap, never an older rule, priced by that rule."""
+    """Errors of the rows in committed order: numbered without a gap, never an older rule, priced by that rule."""
     rows = [row for row in found.rows if row["subtask"] == subtask]
     nth = [row["nth"] for row in rows]
     if nth != list(range(1, found.operators.get(subtask, NO_RULE).rows + 1)):
@@ -156,9 +156,9 @@ def _first_gap(numbers: Sequence[int]) -> str:
 
 
 def _coordinator_state(account: Account, metadata: CheckpointMetadata) -> RulesState:
-    """The bytes of the cut, and then what the restore of this checkpoint would deliver again."""
-    cut = next(one for one in metadata.coordinators if one.operator_id == OPERATOR_ID)
-    assert cut.state is not None, "the rules' coordinator keeps bytes"
+    """The state at the cut, and the events that a restore of this checkpoint would redeliver."""
+    cut = next(cut for cut in metadata.coordinators if cut.operator_id == OPERATOR_ID)
+    assert cut.state is not None, "the rules' coordinator has a state"
     state = RulesState.from_bytes(cut.state)
     for sequence in metadata.in_flight_events:
         word = account.words.get(sequence)
@@ -168,7 +168,7 @@ def _coordinator_state(account: Account, metadata: CheckpointMetadata) -> RulesS
 
 
 def _operator_state(states: Sequence[OperatorState]) -> RuleInForce:
-    for one in states:
-        if one.operator_id == OPERATOR_ID and one.state is not None:
-            return RuleInForce.from_bytes(one.state)
+    for operator in states:
+        if operator.operator_id == OPERATOR_ID and operator.state is not None:
+            return RuleInForce.from_bytes(operator.state)
     return NO_RULE

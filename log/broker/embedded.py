@@ -28,9 +28,9 @@ __all__ = ["EmbeddedBroker", "embedded_broker"]
 
 
 class EmbeddedBroker:
-    """A running single-node broker on the loopback interface; `embedded_broker` makes one.
+    """A running single-node broker on the loopback interface; created by `embedded_broker`.
 
-    Not for several threads at once. After `kill` or `terminate` only `restart` brings it back, with
+    Not for several threads at once. After `kill` or `terminate` only `restart` starts it again, with
     the same data, on the same port.
     """
 
@@ -41,12 +41,12 @@ class EmbeddedBroker:
 
     @property
     def port(self) -> int:
-        """Where it listens; the same after a restart."""
+        """Port of the broker; the same after a restart."""
         return self._state.port
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given."""
+        """Address for clients."""
         return self._state.bootstrap_servers
 
     @property
@@ -56,26 +56,26 @@ class EmbeddedBroker:
 
     @property
     def folder(self) -> Path:
-        """Where its data, its settings and its log are."""
+        """Folder of its data, its settings and its log."""
         return self._folder
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process runs."""
         return is_alive(self._state.java)
 
     def kill(self) -> None:
-        """End it by SIGKILL; returns when it is gone. What was acknowledged stays."""
+        """End it by SIGKILL; returns when it is gone. Acknowledged records stay."""
         kill_broker(self._state)
         self._drop_guard()
 
     def terminate(self, *, limit_s: float = limits.STOP_LIMIT_S) -> None:
-        """End it in order; returns when it is gone, after SIGKILL where it takes too long."""
+        """End it in order; returns when it is gone, after SIGKILL if it takes longer than `limit_s`."""
         stop_broker(self._state, limit_s=limit_s)
         self._drop_guard()
 
     def restart(self) -> None:
-        """Start it again, on the same data and port; ends it first where it runs."""
+        """Start it again, on the same data and port; ends it first if it runs."""
         self.terminate()
         options = dataclasses.replace(self._options, port=self.port, port_is_fixed=True)
         self._started = start_broker(self._folder, options)
@@ -97,18 +97,18 @@ def embedded_broker(
     settings: Mapping[str, str] | None = None,
     start_limit_s: float = limits.START_LIMIT_S,
 ) -> Generator[EmbeddedBroker, None, None]:
-    """Run a broker of one's own for the block; it ends with the block, or with this process.
+    """Run a private broker for the block; it ends with the block, or with this process.
 
-    It listens on 127.0.0.1 only and asks nobody for a password.
+    It listens on 127.0.0.1 only and requires no password.
 
     Args:
-        data_dir: Where its data stays; without it they are in a temporary folder, and go.
-        port: Where it must listen; without it on any port that is free.
-        settings: Settings of the broker, above those that make it small.
+        data_dir: Folder in which its data stay; default: a temporary folder, which is removed.
+        port: Port on which it must listen; default: any free port.
+        settings: Settings of the broker, which override those that make it small.
         start_limit_s: How long its start may take, in seconds.
 
     Raises:
-        BrokerStartError: It did not come up; with the end of its log.
+        BrokerStartError: The broker did not start; with the end of its log.
         BrokerBusyError: Another broker uses `data_dir`.
         EnvironmentSetupError: No Java, no jars, a port that is taken.
     """
@@ -121,7 +121,7 @@ def embedded_broker(
         else:
             folder = private_folder(Path(data_dir).absolute())
             busy = BrokerBusyError(f"another process uses {folder}", "choose another data_dir")
-            limit_s = limits.STOP_LIMIT_S  # one whose process was killed may be about to end
+            limit_s = limits.STOP_LIMIT_S  # a broker whose process was killed may be about to end
             stack.enter_context(file_lock(folder / LOCK_FILE, limit_s=limit_s, busy=busy))
             left = running_state(folder)
             if left is not None and not wait_until_gone(left.java, limit_s):

@@ -1,4 +1,4 @@
-"""What lies in a broker's folder: its settings, its formatted data, its log."""
+"""Content of a broker's folder: its settings, its formatted data, its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordlog.log.broker import limits
 from coordlog.log.broker.java import find_java
 from coordlog.log.broker.state import DATA_FOLDER, HOST
 from coordlog.log.local.environment_errors import BrokerStartError
-from coordlog.log.local.fsync import sync_path
+from coordlog.log.local.fsync import naming, sync_path
 
 __all__ = [
     "LOG_FILE",
@@ -99,7 +99,7 @@ def java_command(classes: str) -> list[str]:
 
 
 def write_settings(folder: Path, ports: tuple[int, int], extra: Mapping[str, str]) -> None:
-    """Write what the broker reads at its start: the ports for clients and controller, and more."""
+    """Write the broker's settings for its start: the ports for clients and controller, and more."""
     port, controller_port = ports
     settings = {
         **_SETTINGS,
@@ -109,20 +109,21 @@ def write_settings(folder: Path, ports: tuple[int, int], extra: Mapping[str, str
         **extra,
     }
     text = "".join(f"{name}={value}\n" for name, value in settings.items())
-    (folder / SETTINGS_FILE).write_text(text, "ascii")
-    (folder / _LOGGING_FILE).write_text(_LOGGING, "ascii")
+    for name, content in ((SETTINGS_FILE, text), (_LOGGING_FILE, _LOGGING)):
+        with naming(folder / name):
+            (folder / name).write_text(content, "ascii")
 
 
 def new_cluster_id() -> str:
-    """The id of a cluster that no other has."""
+    """A new unique id of a cluster."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def format_once(folder: Path, java: list[str], wanted_id: str | None = None) -> None:
-    """Format the data folder by Kafka's own tool; one that is formatted stays as it is.
+    """Format the data folder by Kafka's own tool; a formatted folder stays unchanged.
 
-    The tool writes the file that makes it count as formatted last, so one that was interrupted is
-    formatted again. `wanted_id` is the cluster's, where the broker is one of several.
+    The tool writes last the file that marks the folder as formatted, so that an interrupted folder is
+    formatted again. `wanted_id` is the cluster's id, if the broker is one of several.
     """
     if cluster_id(folder) is not None:
         return
@@ -154,27 +155,27 @@ def format_once(folder: Path, java: list[str], wanted_id: str | None = None) -> 
 
 
 def _bring_to_disk(folder: Path) -> None:
-    """Flush what the tool has written, its names included.
+    """Flush all files of the tool, their names included.
 
-    It flushes only the file that makes the folder count as formatted: after a power cut within
-    the next seconds the others would be there, empty, and the broker would never start again.
+    The tool flushes only the file that marks the folder as formatted: after a power cut within the
+    next seconds the others would exist, empty, and the broker would never start again.
     """
     for path in (*folder.rglob("*"), folder, folder.parent):
         sync_path(path)
 
 
 def cluster_id(folder: Path) -> str | None:
-    """The cluster of a data folder, None where it is not formatted."""
+    """The cluster id of a data folder, or None if it is not formatted."""
     try:
         text = (folder / DATA_FOLDER / "meta.properties").read_text("utf-8")
     except OSError:
         return None
-    found = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^cluster\.id=(\S+)$", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def last_lines(folder: Path) -> tuple[str, ...]:
-    """The end of what a broker said, on its output and in its log."""
+    """The last lines of a broker's output and log."""
     lines: list[str] = []
     for name in (OUTPUT_FILE, LOG_FILE):
         try:
@@ -185,7 +186,7 @@ def last_lines(folder: Path) -> tuple[str, ...]:
 
 
 def start_failure(folder: Path, what: str) -> BrokerStartError:
-    """The error of a failed start, with the end of what the broker said."""
+    """The error of a failed start, with the last lines of the broker's output and log."""
     path = folder / LOG_FILE
     shown = path if path.is_file() and path.stat().st_size else folder / OUTPUT_FILE
     return BrokerStartError(what, str(shown), last_lines(folder))

@@ -1,7 +1,7 @@
 """The guard of a broker: a small process that starts Java and decides when it must end.
 
-It runs apart from whoever asked for the broker, so that neither a signal to that one, nor Ctrl-C in
-its terminal, nor its death decides by chance what becomes of the broker. Two ways:
+It runs apart from the process that started the broker, so that neither a signal to that process, nor
+Ctrl-C in its terminal, nor its death ends the broker by chance. It has two modes:
 
 * following a process: the broker ends when that process does, however that happens;
 * shared: the broker ends when no client has been connected for long enough.
@@ -41,26 +41,26 @@ from coordlog.log.local.processes import Process, find_process
 __all__ = ["LOCK_FILE", "Orders", "main"]
 
 LOCK_FILE = "lock"
-"""In the broker's folder: who holds it may start or stop the broker."""
+"""Lock file in the broker's folder: its holder may start or stop the broker."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What a guard is told when it starts.
+    """Options of a guard at its start.
 
     Attributes:
         run: The name of this start.
-        folder: The broker's, in which Java runs.
-        command: Starts the broker.
-        port: Where it will listen.
-        cluster_id: Its cluster.
-        follow: The process whose end is the broker's end; None for a shared broker. The guard's
+        folder: The broker's folder, in which Java runs.
+        command: Command that starts the broker.
+        port: Port on which the broker will listen.
+        cluster_id: The broker's cluster.
+        follow: The process with which the broker ends; None for a shared broker. The guard's
             standard input is then a pipe from that process.
-        delete: Remove the folder if the process that is followed is gone.
-        idle_minutes: For a shared broker; None: it stays.
-        idle_check_s: How often to look for clients.
+        delete: Remove the folder if the followed process is gone.
+        idle_minutes: Minutes without a client after which a shared broker stops; None: never.
+        idle_check_s: How often to count clients.
     """
 
     run: str
@@ -89,8 +89,8 @@ def main() -> int:
     """Carry out the orders in the first argument."""
     orders = Orders.from_json(sys.argv[1])
     if orders.follow is None and os.fork() > 0:
-        # A shared broker outlives who started it. Given to init, its guard leaves nobody a child
-        # to wait for.
+        # A shared broker outlives the process that started it. Its guard becomes a child of init, so
+        # that no process has to wait for it.
         os._exit(0)
     os.umask(0o077)
     return _Guard(orders).run()
@@ -120,7 +120,7 @@ class _Guard:
             stdin=subprocess.DEVNULL,
             preexec_fn=self._end_with_guard(),  # noqa: PLW1509, there is one thread
         ) as java:
-            # One that has failed already is told of all the same: who waits for it looks there.
+            # A process that has failed already is written too: the starter waits for this state.
             process = find_process(java.pid) or Process(pid=java.pid, born="ended at once")
             state = BrokerState(
                 run=self._orders.run,
@@ -145,7 +145,7 @@ class _Guard:
         self._ending = True
 
     def _end_with_guard(self) -> Callable[[], None] | None:
-        """What Java's process does before it is Java: ask to be signalled when the guard dies."""
+        """Function for Java's process before the exec: request a signal for the guard's death."""
         if sys.platform != "linux":
             return None
         libc = ctypes.CDLL(None, use_errno=True)
@@ -170,7 +170,7 @@ class _Guard:
     def _watch_process(self, java: subprocess.Popen[bytes], followed: int) -> None:
         gone = False
         while java.poll() is None and not self._ending and not gone:
-            # By both: the pipe's other end may have been inherited, and tells at once if not.
+            # Both checks: another process may have inherited the pipe's other end; if not, it closes at once.
             gone = self._pause(limits.GUARD_CHECK_S, listen=True) or os.getppid() != followed
         if self._orders.delete and java.poll() is None and _is_gone(followed):
             java.kill()
@@ -193,9 +193,9 @@ class _Guard:
         return limit is not None and time.monotonic() - idle_since >= limit * 60
 
     def _stop_unless_wanted(self, java: subprocess.Popen[bytes], last_touch: int | None) -> bool:
-        """Stop Java under the lock: whoever looks meanwhile waits, and finds no broker.
+        """Stop Java under the lock: a client that checks meanwhile waits, and finds no broker.
 
-        Who found it running before touched the state while it held the lock.
+        A client that found it running before has touched the state while it held the lock.
         """
         lock = try_lock(self._folder / LOCK_FILE)
         if lock is None:
@@ -212,8 +212,8 @@ class _Guard:
 def _is_gone(parent: int) -> bool:
     """Whether the parent has died, or is about to have.
 
-    A process that is killed closes its files first, and gives up its children last: its pipe tells
-    earlier than its number does.
+    A killed process closes its files first, and loses its children last: its pipe ends before its
+    process number is gone.
     """
     deadline = time.monotonic() + limits.KILL_LIMIT_S
     while os.getppid() == parent:
@@ -224,7 +224,7 @@ def _is_gone(parent: int) -> bool:
 
 
 def _end(java: subprocess.Popen[bytes]) -> None:
-    """Ask Java to end; after a while make it."""
+    """Terminate Java; kill it after `STOP_LIMIT_S`."""
     if java.poll() is None:
         java.terminate()
         try:

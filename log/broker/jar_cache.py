@@ -1,4 +1,4 @@
-"""What this user's cache holds, and its removal: only what this package has put there."""
+"""Content of this user's cache, and its removal: only files that this package has written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["CacheContent", "CacheEntry", "cache_content", "clear_cache"]
 _JARS: Final = "jars"
 _LOCK: Final = ".lock"
 _OURS: Final = re.compile(
-    rf"(?:{'|'.join(re.escape(one.value) for one in JarSet)})-[0-9a-f]+|\.unfinished-.+"
+    rf"(?:{'|'.join(re.escape(jar_set.value) for jar_set in JarSet)})-[0-9a-f]+|\.unfinished-.+"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
-    """One set of jars, or what a fetch that was killed has left."""
+    """One set of jars, or the rest of a fetch that was killed."""
 
     path: Path
     size_bytes: int
@@ -34,12 +34,12 @@ class CacheEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheContent:
-    """What is in the cache.
+    """Content of the cache.
 
     Attributes:
         folder: The cache.
-        entries: What this package has put there, in order of their names.
-        strangers: What somebody else has: it stays.
+        entries: Entries that this package has written, in order of their names.
+        strangers: Entries of others, which stay.
     """
 
     folder: Path
@@ -48,23 +48,23 @@ class CacheContent:
 
 
 def cache_content() -> CacheContent:
-    """What is there now; an empty one where there is no cache."""
+    """The present content; empty if there is no cache."""
     folder = cache_folder()
     jars = folder / _JARS
     entries: list[CacheEntry] = []
-    strangers = [one for one in _inside(folder) if one.name != _JARS]
-    for one in _inside(jars):
-        if _OURS.fullmatch(one.name) and one.is_dir() and not one.is_symlink():
-            entries.append(CacheEntry(path=one, size_bytes=_size_of(one)))
-        elif one.name != _LOCK:
-            strangers.append(one)
+    strangers = [path for path in _inside(folder) if path.name != _JARS]
+    for path in _inside(jars):
+        if _OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            entries.append(CacheEntry(path=path, size_bytes=_size_of(path)))
+        elif path.name != _LOCK:
+            strangers.append(path)
     return CacheContent(folder=folder, entries=tuple(entries), strangers=tuple(strangers))
 
 
 def clear_cache() -> tuple[CacheEntry, ...]:
-    """Remove what this package has put into the cache; returns what has gone.
+    """Remove this package's entries from the cache; returns the removed entries.
 
-    Links are removed and not followed. The lock stays: two could each lock one of its name.
+    Links are removed and not followed. The lock stays: else two processes could each lock a file of its name.
 
     Raises:
         JarsError: Another process has been fetching jars for too long.
@@ -78,8 +78,8 @@ def clear_cache() -> tuple[CacheEntry, ...]:
     )
     with file_lock(jars / _LOCK, limit_s=2 * limits.RESOLVE_LIMIT_S, busy=busy):
         entries = cache_content().entries
-        for one in entries:
-            shutil.rmtree(one.path)
+        for entry in entries:
+            shutil.rmtree(entry.path)
     return entries
 
 
@@ -89,5 +89,5 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 
 def _size_of(folder: Path) -> int:
-    files = (one for one in folder.rglob("*") if one.is_file() and not one.is_symlink())
-    return sum(one.stat().st_size for one in files)
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)

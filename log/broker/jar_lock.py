@@ -1,6 +1,6 @@
-"""Which jars, exactly: the lock file beside this module, one line per jar with its SHA-256.
+"""The exact jars: the lock file beside this module, one line per jar with its SHA-256.
 
-`scripts/lock_jars.py` writes it anew.
+`scripts/lock_jars.py` writes the file.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class JarSet(enum.Enum):
     BROKER = "broker"
     """A Kafka broker, complete."""
     SPARK = "spark"
-    """What Spark 4.1 needs beside its own jars to read a topic of Avro records."""
+    """Jars that Spark 4.1 needs besides its own to read a topic of Avro records."""
     DELTA = "delta"
-    """What Spark 4.1 needs to read and write Delta tables; only who wants them fetches it."""
+    """Jars that Spark 4.1 needs to read and write Delta tables; fetched on demand."""
     ICEBERG = "iceberg"
-    """The same of Iceberg tables."""
+    """Jars that Spark 4.1 needs to read and write Iceberg tables; fetched on demand."""
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether set-up leaves it out."""
+        """Whether set-up leaves the set out."""
         return self in (JarSet.DELTA, JarSet.ICEBERG)
 
 
@@ -97,10 +97,12 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
         if jar.file_name in {other.file_name for other in jars}:
             raise ValueError(f"line {number}: {jar.file_name} stands twice")
         jars.append(jar)
-    missing = [one.value for one in JarSet if not sets.get(one) and not one.is_on_demand]
+    missing = [
+        jar_set.value for jar_set in JarSet if not sets.get(jar_set) and not jar_set.is_on_demand
+    ]
     if missing:
         raise ValueError(f"no jars of {', '.join(missing)}")
-    return {jar_set: tuple(found) for jar_set, found in sets.items()}
+    return {jar_set: tuple(jars) for jar_set, jars in sets.items()}
 
 
 def format_lock(sets: Mapping[JarSet, Iterable[Jar]]) -> str:

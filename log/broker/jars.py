@@ -1,11 +1,11 @@
-"""Brings the jars that are needed into a cache of this user, once; from then on without a network.
+"""Fetches the needed jars into a cache of this user, once; later runs need no network.
 
-The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; which file is the
-right one is decided here, by its SHA-256. `python -m coordlog.log.broker.jars` brings those
-that are not on demand, `python -m coordlog.log.broker.jars delta iceberg` these two.
+The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; each file is checked
+here, by its SHA-256. `python -m coordlog.log.broker.jars` fetches the sets that are not on demand,
+`python -m coordlog.log.broker.jars delta iceberg` these two.
 
-Ivy asks Maven Central. It goes through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`;
-`COORDLOG_IVY_SETTINGS` names a settings file of Ivy for a mirror.
+Ivy fetches from Maven Central, through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`.
+`COORDLOG_IVY_SETTINGS` is the path of a settings file of Ivy, for a mirror.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTINGS: Final = """\
 </ivysettings>
 """
 _UNFINISHED: Final = ".unfinished-"
-_TOLD_EVERY: Final = 10
+_PROGRESS_EVERY: Final = 10
 _MEBIBYTE: Final = 1024 * 1024
 
 Progress = Callable[[str], None]
@@ -59,17 +59,17 @@ Progress = Callable[[str], None]
 def resolve(jar_set: JarSet, *, progress: Progress | None = None) -> tuple[Path, ...]:
     """The jars of a set as files in the cache, in the lock's order; fetched if they are missing.
 
-    Several processes may do this at once: one fetches, the others wait for it. A set appears in
-    the cache whole and checked, or not at all.
+    Several processes may call it at once: one fetches, the others wait. A set appears in
+    the cache complete and checked, or not at all.
 
     Args:
-        jar_set: Which.
-        progress: Gets a line now and then while jars are fetched; nothing when they are there.
+        jar_set: The set.
+        progress: Called with a line now and then while jars are fetched; not called if none is missing.
 
     Raises:
-        JavaError: No Java that can run Ivy.
-        JarsError: They could not be fetched, within the limit.
-        ChecksumError: A file is not the one of the lock.
+        JavaError: There is no Java that can run Ivy.
+        JarsError: The jars could not be fetched within the time limit.
+        ChecksumError: A file differs from that of the lock.
     """
     jars = locked(jar_set)
     cache = cache_folder() / "jars"
@@ -102,16 +102,16 @@ def class_path(jar_set: JarSet, *, progress: Progress | None = None) -> str:
 def install(
     folder: Path, jars: Sequence[Jar], fetch: Callable[[Path], None], *, work_in: Path
 ) -> None:
-    """Fill a folder with exactly these jars, or leave everything as it was.
+    """Fill a folder with exactly these jars, or change nothing.
 
     Args:
-        folder: Where they appear, all at once. What is there is replaced.
-        jars: What must be there.
-        fetch: Puts the jars into the folder that it is given; what else it leaves is dropped.
-        work_in: A folder on the same disk, for what is not finished.
+        folder: Folder in which they appear, all at once. An existing folder is replaced.
+        jars: The jars that the folder must have.
+        fetch: Puts the jars into the folder of its argument; other files there are dropped.
+        work_in: A folder on the same disk, for unfinished files.
 
     Raises:
-        ChecksumError: A file has another content than it should.
+        ChecksumError: A file has the wrong content.
         JarsError: A file is missing.
     """
     with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=work_in) as temporary:
@@ -124,9 +124,9 @@ def install(
             if not path.is_file():
                 raise JarsError(f"{jar.coordinates} was not fetched", "do the same again")
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != jar.sha256:
-                raise ChecksumError(jar.coordinates, jar.sha256, found)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != jar.sha256:
+                raise ChecksumError(jar.coordinates, jar.sha256, digest)
             path.rename(checked / jar.file_name)
         if folder.exists():  # incomplete, or it would not be replaced
             folder.rename(Path(temporary, "replaced"))
@@ -134,9 +134,9 @@ def install(
 
 
 def main(named: Sequence[str] = ()) -> int:
-    """Bring the sets that are not on demand, or those that are named; one line each."""
-    known = [one.value for one in JarSet]
-    if unknown := [one for one in named if one not in known]:
+    """Fetch the named sets, or those that are not on demand; prints a line each. Returns the exit status."""
+    known = [jar_set.value for jar_set in JarSet]
+    if unknown := [name for name in named if name not in known]:
         print(f"error: no set {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)  # noqa: T201, a command prints
         return 2
     for jar_set in JarSet:
@@ -152,11 +152,11 @@ def main(named: Sequence[str] = ()) -> int:
 
 
 def _silent(_line: str) -> None:
-    """Where nobody wants to know."""
+    """Progress without output."""
 
 
 def _complete(folder: Path, jars: Sequence[Jar]) -> bool:
-    """Whether all jars are there with their sizes; their content was checked when they came."""
+    """Whether all jars exist with their sizes; their content was checked when they were fetched."""
     try:
         return all((folder / jar.file_name).stat().st_size == jar.size for jar in jars)
     except OSError:
@@ -164,20 +164,20 @@ def _complete(folder: Path, jars: Sequence[Jar]) -> bool:
 
 
 def _fetch_set(jar_set: JarSet, jars: Sequence[Jar], folder: Path, progress: Progress) -> None:
-    # Whoever left these was killed: it is we who hold the lock.
-    for left in folder.parent.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    # The process that left these was killed: this one has the lock.
+    for unfinished in folder.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     mebibytes = sum(jar.size for jar in jars) // _MEBIBYTE + 1
     progress(f"{jar_set.value}: fetching {len(jars)} jars, {mebibytes} MiB, once")
 
     def fetch(target: Path) -> None:
-        fetch_with_ivy(jars, target, lambda n: _tell(progress, jar_set, n, len(jars)))
+        fetch_with_ivy(jars, target, lambda n: _report(progress, jar_set, n, len(jars)))
 
     install(folder, jars, fetch, work_in=folder.parent)
 
 
-def _tell(progress: Progress, jar_set: JarSet, count: int, total: int) -> None:
-    if count % _TOLD_EVERY == 0:
+def _report(progress: Progress, jar_set: JarSet, count: int, total: int) -> None:
+    if count % _PROGRESS_EVERY == 0:
         progress(f"{jar_set.value}: {count} of {total} jars")
 
 
@@ -185,9 +185,9 @@ def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], N
     """Put these jars into a folder, unchecked, by the Ivy that PySpark bundles.
 
     Args:
-        jars: Which; checksums and sizes are not looked at.
-        target: An empty folder; Ivy's own cache lies in it too.
-        fetched: Told how many are there, after each.
+        jars: The jars; checksums and sizes are not checked.
+        target: An empty folder; Ivy's own cache is in it too.
+        fetched: Called with the number of fetched jars, after each.
     """
     settings = Path(os.environ.get(SETTINGS_VARIABLE) or target / "settings.xml").absolute()
     if settings.parent == target:
@@ -218,7 +218,7 @@ def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], N
         code = process.wait()
     if ran_out.is_set():
         raise JarsError(
-            f"{count} of {len(jars)} jars came within {limits.RESOLVE_LIMIT_S:.0f} s",
+            f"{count} of {len(jars)} jars were fetched within {limits.RESOLVE_LIMIT_S:.0f} s",
             "check the network, then do the same again",
         )
     if code != 0:
@@ -232,21 +232,21 @@ def _ivy_failure(reason: str | None, last_lines: tuple[str, ...]) -> JarsError:
             "check the network; behind a proxy set HTTPS_PROXY=http://HOST:PORT, for a mirror set "
             f"{SETTINGS_VARIABLE} to a settings file of Ivy; then do the same again",
         )
-    missing = [found[1] for line in last_lines if (found := _MISSING.search(line)) is not None]
+    missing = [match[1] for line in last_lines if (match := _MISSING.search(line)) is not None]
     if missing:
         return JarsError(
             f"the Maven repository has no {', '.join(missing)}",
             f"if it is a mirror of yours, add them, or take another one by {SETTINGS_VARIABLE}",
         )
-    said = " / ".join([line for line in last_lines if line][-3:])
-    return JarsError(f"Ivy failed: {said}", "do the same again")
+    output = " / ".join([line for line in last_lines if line][-3:])
+    return JarsError(f"Ivy failed: {output}", "do the same again")
 
 
 _MISSING: Final = re.compile(r":: (\S+#\S+;\S+): not found")
 
 
 def _ivy_module(jars: Sequence[Jar]) -> str:
-    """The jars as a module of Ivy that depends on each of them, and on nothing behind them."""
+    """The jars as a module of Ivy that depends on each of them, but not on their own dependencies."""
     dependencies = "".join(
         f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} "
         f'rev={quoteattr(jar.version)} conf="default->default" transitive="false"/>\n'
@@ -262,9 +262,9 @@ def _ivy_module(jars: Sequence[Jar]) -> str:
 
 
 def proxy_options() -> list[str]:
-    """For `java`: `HTTPS_PROXY` in the words of the JVM, which does not read it.
+    """Options of `java` for `HTTPS_PROXY`, which the JVM does not read.
 
-    What the user tells the JVM itself in JAVA_TOOL_OPTIONS counts more.
+    A proxy in JAVA_TOOL_OPTIONS has precedence.
     """
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
     if not proxy or "proxyHost" in os.environ.get("JAVA_TOOL_OPTIONS", ""):
@@ -279,7 +279,7 @@ def proxy_options() -> list[str]:
 def _bounded(
     command: list[str],
 ) -> Generator[tuple[subprocess.Popen[str], threading.Event], None, None]:
-    """A process whose output is read; killed at the limit, which sets the event."""
+    """A process whose output is read, and an event that is set if it is killed at the time limit."""
     ran_out = threading.Event()
     with subprocess.Popen(  # noqa: S603, the Java of this machine
         command,

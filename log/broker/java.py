@@ -22,10 +22,10 @@ _INSTALL: Final = (
 
 
 def find_java() -> str:
-    """The `java` that Spark would take: of `JAVA_HOME`, else the first on `PATH`.
+    """The `java` that Spark would use: that of `JAVA_HOME`, else the first on `PATH`.
 
     Raises:
-        JavaError: There is none, it does not run, or it is older than 17.
+        JavaError: There is no Java, it does not run, or it is older than 17.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -50,16 +50,16 @@ def find_java() -> str:
 
 
 def java_version(text: str) -> int | None:
-    """The feature number in what `java -version` prints: 17 of `17.0.15`, 8 of `1.8.0_412`."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
+    """The feature number in the output of `java -version`: 17 of `17.0.15`, 8 of `1.8.0_412`."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
 
 
 def pyspark_jars() -> Path:
     """The folder of jars in the PySpark that is installed, found without importing it.
 
     Raises:
-        JavaError: PySpark is not there, or has no jars (the variant for Spark Connect only).
+        JavaError: PySpark is not installed, or has no jars (the variant for Spark Connect only).
     """
     spec = importlib.util.find_spec("pyspark")
     for location in (spec.submodule_search_locations if spec else None) or ():

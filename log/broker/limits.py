@@ -1,4 +1,4 @@
-"""Every limit of the broker that runs here and of bringing its jars, with unit, default and why.
+"""Every limit of the local broker and of fetching its jars, with unit, default and why.
 
 Durations end in `_S` (seconds), sizes in `_BYTES`.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 # --- jars ----------------------------------------------------------------------------------------
 RESOLVE_LIMIT_S: Final = 300.0
-"""Bringing one set of jars: 44 MB, 6 s on a good line."""
+"""Time to fetch one set of jars: 44 MB, 6 s on a good line."""
 
 JAVA_VERSION_MIN: Final = 17
 """Kafka 4's broker modules and Spark 4 are built for it."""
@@ -42,25 +42,25 @@ START_LIMIT_S: Final = 120.0
 """From a started process to an answer: 2.7 s on a quiet machine, 28 s were seen on a loaded one."""
 
 START_TRIES: Final = 3
-"""Starts with another port each, when somebody took the chosen one before the broker could."""
+"""Starts with another port each, if another process takes the chosen port before the broker does."""
 
 GUARD_START_LIMIT_S: Final = 60.0
-"""Until the broker's guard has started Java and said so: 0.1 s on a quiet machine."""
+"""Until the broker's guard has started Java and written its state: 0.1 s on a quiet machine."""
 
 FORMAT_LIMIT_S: Final = 60.0
 """Formatting a data folder: one start of a JVM, 1 s."""
 
 STOP_LIMIT_S: Final = 30.0
-"""From SIGTERM to SIGKILL: a stop takes 0.3 s, more when there is much to flush."""
+"""From SIGTERM to SIGKILL: a stop takes 0.3 s, more if there is much to flush."""
 
 KILL_LIMIT_S: Final = 10.0
 """From SIGKILL until the process is gone: the kernel's work alone."""
 
 PROBE_TIMEOUT_S: Final = 2.0
-"""One question whether the broker answers."""
+"""One probe whether the broker answers."""
 
 POLL_S: Final = 0.05
-"""Pause between two looks at something that is about to happen."""
+"""Pause between two checks of a condition that is about to change."""
 
 FAILED_START_LINES: Final = 15
 """Lines of the log that the error of a failed start shows."""
@@ -75,12 +75,12 @@ BROKER_HEAP: Final = "256m"
 
 # --- the guard -----------------------------------------------------------------------------------
 GUARD_CHECK_S: Final = 1.0
-"""How often a guard looks whether the process that it follows is still there. It is told earlier by
-a closed pipe; this is for a pipe that somebody else has inherited."""
+"""How often a guard checks whether the process that it follows still exists. A closed pipe shows its
+end earlier; this check is for a pipe that another process has inherited."""
 
 IDLE_MINUTES: Final = 60.0
-"""A shared broker without a client for so long stops. A client that lives says something every five
-minutes, when it renews what it knows of the cluster."""
+"""Minutes without a client after which a shared broker stops. A live client sends a request every
+five minutes, when it renews its metadata of the cluster."""
 
 IDLE_CHECK_S: Final = 30.0
-"""How often the guard of a shared broker looks for clients."""
+"""How often the guard of a shared broker counts clients."""

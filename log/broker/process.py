@@ -47,15 +47,15 @@ class StartOptions:
     """How a broker is started.
 
     Attributes:
-        port: Where to listen if that is possible.
-        port_is_fixed: Whether it must be there, or may be elsewhere.
-        settings: Of the broker, above our own.
+        port: Port to listen on, if it is free; None for any.
+        port_is_fixed: Whether another port is an error.
+        settings: Settings of the broker, which override our own.
         follow: Whether the broker ends with this process, or is shared.
         delete: Remove the folder if this process dies.
-        idle_minutes: A shared broker without a client for so long stops; None: it stays.
-        idle_check_s: How often it looks for clients.
+        idle_minutes: Minutes without a client after which a shared broker stops; None: never.
+        idle_check_s: How often the guard counts clients.
         limit_s: How long a start may take.
-        cluster_id: Of the cluster that it is one of several brokers of; None: it is alone.
+        cluster_id: Id of the cluster, if the broker is one of several; None for a single broker.
     """
 
     port: int | None = None
@@ -74,8 +74,8 @@ class StartedBroker:
     """A broker that has answered.
 
     Attributes:
-        state: Which, and where.
-        guard: The guard, where it is this process's child: close its input and wait for it.
+        state: The broker's state, with its address.
+        guard: The guard, if it is this process's child: close its input and wait for it.
     """
 
     state: BrokerState
@@ -87,11 +87,11 @@ def start_broker(
 ) -> StartedBroker:
     """Start a broker on a folder, and return when it answers.
 
-    The caller holds the folder's lock, and has seen that no broker runs there. What was written to
-    the folder by an earlier one is there again.
+    The caller holds the folder's lock, and has checked that no broker runs there. The broker has the
+    data of earlier brokers of the folder.
 
     Raises:
-        BrokerStartError: It ended, or did not answer in time.
+        BrokerStartError: The broker ended, or did not answer in time.
         BrokerError: The port is fixed and taken.
         EnvironmentSetupError: No Java, no jars.
     """
@@ -106,30 +106,30 @@ def start_broker(
         try:
             return _start_once(folder, java, ports[0], options, deadline)
         except BrokerStartError:
-            # Between our look and its start somebody may have taken one of them.
+            # Between our check and its start another process may have taken a port.
             if tries_left == 0 or all(is_free(port) for port in ports):
                 raise
     raise AssertionError("the last try raises")
 
 
 def stop_broker(state: BrokerState, *, limit_s: float = limits.STOP_LIMIT_S) -> bool:
-    """End a broker and its guard: True by its own doing, False if it had to be killed.
+    """End a broker and its guard: True if it ended in order, False if it had to be killed.
 
     Raises:
-        BrokerError: It does not go even when killed.
+        BrokerError: The broker does not end even when killed.
     """
     send_signal(state.java, signal.SIGTERM)
     by_itself = wait_until_gone(state.java, limit_s)
     if not by_itself:
         kill_broker(state)
-    # The guard goes by itself when Java has; one that does not is of no use to anybody.
+    # The guard ends by itself after Java; a guard that does not has no use.
     if not wait_until_gone(state.guard, limits.KILL_LIMIT_S):
         send_signal(state.guard, signal.SIGKILL)
     return by_itself
 
 
 def kill_broker(state: BrokerState) -> None:
-    """End a broker as a power cut would, but for what the system holds in memory."""
+    """End a broker as a power cut would, except that the system's memory stays."""
     send_signal(state.java, signal.SIGKILL)
     if not wait_until_gone(state.java, limits.KILL_LIMIT_S):
         raise BrokerError(
@@ -140,18 +140,18 @@ def kill_broker(state: BrokerState) -> None:
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of the loopback interface now."""
-    with socket.socket() as one:
-        # As the broker does it: what is left of connections of before is no obstacle.
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe:
+        # As the broker does: remains of earlier connections are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind((HOST, port))
+            probe.bind((HOST, port))
         except OSError:
             return False
         return True
 
 
 def _choose_ports(options: StartOptions) -> tuple[int, int]:
-    """For clients, and for the controller in the same process."""
+    """The ports for clients, and for the controller in the same process."""
     free = _free_ports()
     port = options.port
     if port is None or not is_free(port):
@@ -206,7 +206,7 @@ def _start_once(
 
 
 def _start_guard(folder: Path, orders: Orders) -> subprocess.Popen[bytes]:
-    # So that the guard finds this package where we have found it.
+    # So that the guard imports this package from the same place.
     package_root = str(Path(sys.modules["coordlog"].__file__ or "").absolute().parents[1])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with (folder / OUTPUT_FILE).open("wb") as output:
@@ -222,7 +222,7 @@ def _start_guard(folder: Path, orders: Orders) -> subprocess.Popen[bytes]:
 
 
 def _wait_for_java(folder: Path, run: str, guard: subprocess.Popen[bytes]) -> BrokerState:
-    """Wait until the guard has said which process is the broker."""
+    """Wait until the guard has written the broker's process to the state."""
     deadline = time.monotonic() + limits.GUARD_START_LIMIT_S
     while True:
         code = guard.poll()
@@ -245,7 +245,7 @@ def _wait_for_answer(folder: Path, state: BrokerState, limit_s: float, deadline:
 
 
 def _abandon(guard: subprocess.Popen[bytes], state: BrokerState | None) -> None:
-    """After a failed start nothing of it runs on."""
+    """End all processes of a failed start."""
     if state is not None:
         send_signal(state.java, signal.SIGKILL)
         send_signal(state.guard, signal.SIGTERM)
@@ -253,7 +253,7 @@ def _abandon(guard: subprocess.Popen[bytes], state: BrokerState | None) -> None:
 
 
 def end_guard(guard: subprocess.Popen[bytes]) -> None:
-    """Tell a guard that is our child to end what it guards, and wait for it."""
+    """Make a guard that is our child end its broker, and wait for it."""
     if guard.stdin is not None:
         guard.stdin.close()
     try:

@@ -1,8 +1,8 @@
-"""The broker that all jobs of a user share when none is named: started when needed, kept on disk.
+"""The broker that all jobs of a user share if none is named: started when needed, kept on disk.
 
-It belongs to nobody who uses it: it runs in a session of its own until `coordlog broker stop`, or
+It belongs to none of its clients: it runs in a session of its own until `coordlog broker stop`, or
 until it has had no client for an hour. Its data stay in the user's folder. After a reboot or a kill
-the next job starts it on the same data, on another port where the old one has been taken.
+the next job starts it on the same data, on another port if the old one has been taken.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Where the shared broker is.
+    """Address of the shared broker.
 
     Attributes:
-        bootstrap_servers: For clients.
+        bootstrap_servers: Address for clients.
         folder: Its data, its settings and its log.
         started: Whether this call has started it.
     """
@@ -70,18 +70,18 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBrokerStatus:
-    """What is known of the shared broker.
+    """State of the shared broker.
 
     Attributes:
-        running: Whether its process is there.
+        running: Whether its process runs.
         answering: Whether it also answers.
         folder: Its data, its settings and its log; may not exist yet.
         log_path: Its log.
-        bootstrap_servers: For clients; None where it does not run, as what follows.
+        bootstrap_servers: Address for clients; None if it does not run, as all that follow.
         pid: Its process.
-        since: When it was started, in seconds of the Unix epoch.
-        clients: How many connections it has; None also where the system does not tell.
-        idle_minutes: After how long without a client it stops; None: never by itself.
+        since: Time of its start, in seconds of the Unix epoch.
+        clients: Number of its connections; None also if the system does not report it.
+        idle_minutes: Minutes without a client after which it stops; None: never by itself.
     """
 
     running: bool
@@ -96,7 +96,7 @@ class SharedBrokerStatus:
 
 
 class StopOutcome(enum.Enum):
-    """What `stop_shared` has found and done."""
+    """Outcome of `stop_shared`."""
 
     NOT_RUNNING = "not running"
     STOPPED = "stopped"
@@ -110,20 +110,20 @@ def ensure_shared_broker(
     idle_minutes: float | None = None,
     start_limit_s: float = limits.START_LIMIT_S,
 ) -> BrokerAddress:
-    """The shared broker's address; starts it where it does not run. Several may call at once.
+    """The shared broker's address; starts the broker if it does not run. Concurrent calls are safe.
 
     Args:
-        notify: Gets one line when this call has started it, and some while jars are fetched.
-        idle_minutes: Without a client for so long it stops, 0: never; without this, what
-            `COORDLOG_BROKER_IDLE_MINUTES` says, or 60. Counts for a start only.
+        notify: Called with one line when this call has started it, and with some while jars are fetched.
+        idle_minutes: Minutes without a client after which it stops, 0: never; default:
+            `COORDLOG_BROKER_IDLE_MINUTES`, or 60. Counts for a start only.
         start_limit_s: How long its start may take, in seconds.
 
     Raises:
-        BrokerStartError: It did not come up; with the end of its log.
-        BrokerError: One runs and does not answer.
+        BrokerStartError: The broker did not start; with the end of its log.
+        BrokerError: A broker runs and does not answer.
         EnvironmentSetupError: No Java, no jars.
     """
-    tell = notify or _silent
+    report = notify or _silent
     idle = _idle_minutes(idle_minutes)
     folder = private_folder(_folder())
     with _locked(folder, start_limit_s):
@@ -142,9 +142,9 @@ def ensure_shared_broker(
             idle_check_s=min(limits.IDLE_CHECK_S, idle * 60 / 4) if idle else limits.IDLE_CHECK_S,
             limit_s=start_limit_s,
         )
-        state = start_broker(folder, options, progress=tell).state
+        state = start_broker(folder, options, progress=report).state
     _logging.info("started a broker at %s, data in %s", state.bootstrap_servers, folder)
-    tell(
+    report(
         f"started a Kafka broker at {state.bootstrap_servers}, data in {folder}, "
         "stop it with `coordlog broker stop`"
     )
@@ -157,7 +157,7 @@ def start_shared(
     idle_minutes: float | None = None,
     start_limit_s: float = limits.START_LIMIT_S,
 ) -> SharedBrokerStatus:
-    """As `ensure_shared_broker`, for who wants to know all about it."""
+    """As `ensure_shared_broker`, but returns the whole state."""
     ensure_shared_broker(notify=notify, idle_minutes=idle_minutes, start_limit_s=start_limit_s)
     return shared_status()
 
@@ -170,7 +170,7 @@ def stop_shared(*, limit_s: float = limits.STOP_LIMIT_S) -> StopOutcome:
 
     Raises:
         BrokerBusyError: Another process is starting it.
-        BrokerError: It does not go even when killed.
+        BrokerError: The broker does not end even when killed.
     """
     folder = _folder()
     if not folder.is_dir():
@@ -183,7 +183,7 @@ def stop_shared(*, limit_s: float = limits.STOP_LIMIT_S) -> StopOutcome:
 
 
 def shared_status() -> SharedBrokerStatus:
-    """What is known of the shared broker; changes nothing, and waits for nobody."""
+    """State of the shared broker; changes nothing, and waits for no lock."""
     folder = _folder()
     running = running_state(folder)
     if running is None:
@@ -192,7 +192,7 @@ def shared_status() -> SharedBrokerStatus:
         )
     return SharedBrokerStatus(
         running=True,
-        clients=client_count(running.port),  # before we are one ourselves
+        clients=client_count(running.port),  # before our own probe connects
         answering=answers(running.port, running.cluster_id),
         folder=folder,
         log_path=folder / LOG_FILE,
@@ -204,7 +204,7 @@ def shared_status() -> SharedBrokerStatus:
 
 
 def _silent(_line: str) -> None:
-    """Where nobody wants to know."""
+    """The default of `notify`."""
 
 
 def _folder() -> Path:
@@ -221,10 +221,10 @@ def _locked(folder: Path, start_limit_s: float) -> contextlib.AbstractContextMan
     return file_lock(folder / LOCK_FILE, limit_s=limit_s, busy=busy)
 
 
-def _idle_minutes(given: float | None) -> float:
-    """What counts of an argument, the environment and the default; 0: it never stops by itself."""
-    if given is not None:
-        name, text = "idle_minutes", str(given)
+def _idle_minutes(argument: float | None) -> float:
+    """The first of argument, environment and default; 0: the broker never stops by itself."""
+    if argument is not None:
+        name, text = "idle_minutes", str(argument)
     else:
         name, text = IDLE_VARIABLE, os.environ.get(IDLE_VARIABLE) or str(limits.IDLE_MINUTES)
     try:
@@ -237,9 +237,9 @@ def _idle_minutes(given: float | None) -> float:
 
 
 def _answers_in_time(folder: Path, running: BrokerState, limit_s: float) -> bool:
-    """True once it answers, False if it ends.
+    """True once the broker answers, False if it ends.
 
-    One whose starter has died may not be ready yet, or on its way out.
+    A broker whose starter has died may not be ready yet, or may be ending.
     """
     deadline = time.monotonic() + limit_s
     while not answers(running.port, running.cluster_id):

@@ -1,4 +1,4 @@
-"""What a broker's folder tells about the broker in it, and the questions to that broker."""
+"""State of a broker in its folder, and probes of that broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 
 from coordlog.log.broker import limits
 from coordlog.log.local.environment_errors import BrokerError
-from coordlog.log.local.fsync import sync_path
+from coordlog.log.local.fsync import naming, sync_path
 from coordlog.log.local.processes import Process, find_process, is_alive
 
 __all__ = [
@@ -35,7 +35,7 @@ HOST: Final = "127.0.0.1"
 STATE_FILE: Final = "broker.json"
 DATA_FOLDER: Final = "data"
 _DATA_LOCK: Final = ".lock"
-"""Kafka's own, of each data folder."""
+"""Kafka's own lock file in each data folder."""
 
 _METADATA: Final = 3
 _METADATA_VERSION: Final = 2  # the first that names the cluster
@@ -50,11 +50,11 @@ class BrokerState:
     Attributes:
         run: The start's own name.
         java: The broker's process.
-        guard: The process that started it and looks after it.
-        port: Where it listens on the loopback interface.
-        cluster_id: What a broker there says if it is this one.
-        since: When it was started, in seconds of the Unix epoch.
-        idle_minutes: After how many minutes without a client it stops; None: never by itself.
+        guard: The process that started and watches it.
+        port: Its port on the loopback interface.
+        cluster_id: Cluster id that identifies this broker at that port.
+        since: Time of the start, in seconds of the Unix epoch.
+        idle_minutes: Minutes without a client after which it stops; None: never by itself.
     """
 
     run: str
@@ -74,7 +74,8 @@ class BrokerState:
 def write_state(folder: Path, state: BrokerState) -> None:
     """Replace the folder's state in one step; it is on disk when this returns."""
     unfinished = folder / f"{STATE_FILE}.{state.run}"
-    unfinished.write_text(json.dumps(asdict(state), indent=1), "utf-8")
+    with naming(unfinished):
+        unfinished.write_text(json.dumps(asdict(state), indent=1), "utf-8")
     sync_path(unfinished)
     unfinished.replace(folder / STATE_FILE)
     sync_path(folder)
@@ -83,17 +84,17 @@ def write_state(folder: Path, state: BrokerState) -> None:
 def read_state(folder: Path) -> BrokerState | None:
     """The last start in this folder, running or not; None if there is none that can be read.
 
-    Fields that only a newer version knows are passed over.
+    Unknown fields of a newer version are ignored.
 
     Raises:
-        BrokerError: It cannot be read, and a broker uses the folder: it is another version's.
+        BrokerError: The state cannot be read, and a broker of another version uses the folder.
     """
     path = folder / STATE_FILE
     try:
-        says = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
         for name in ("java", "guard"):
-            says[name] = Process(pid=says[name]["pid"], born=says[name]["born"])
-        return BrokerState(**{field.name: says[field.name] for field in fields(BrokerState)})
+            content[name] = Process(pid=content[name]["pid"], born=content[name]["born"])
+        return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -122,19 +123,19 @@ def is_data_in_use(folder: Path) -> bool:
 
 
 def running_state(folder: Path) -> BrokerState | None:
-    """The last start in this folder if its broker's process is there; it need not answer."""
+    """The last start in this folder if its broker's process runs; it need not answer."""
     state = read_state(folder)
     return state if state is not None and is_alive(state.java) else None
 
 
 def touch_state(folder: Path) -> None:
-    """Tell the guard that somebody is about to connect: its count of idle minutes starts anew."""
+    """Announce a client to the guard: its count of idle minutes begins again."""
     with contextlib.suppress(OSError):
         os.utime(folder / STATE_FILE)
 
 
 def touched(folder: Path) -> int | None:
-    """Changes with each `touch_state`."""
+    """A number that changes with each `touch_state`; None if there is no state."""
     try:
         return (folder / STATE_FILE).stat().st_mtime_ns
     except OSError:
@@ -142,9 +143,9 @@ def touched(folder: Path) -> int | None:
 
 
 def answers(port: int, cluster_id: str) -> bool:
-    """Whether the broker of this cluster answers on the port, and knows itself as registered.
+    """Whether the broker of this cluster answers on the port, and is registered in its metadata.
 
-    Asks by hand: no client of Kafka is made, or waits longer than it should.
+    Sends one request without a Kafka client, which could wait longer.
     """
     client = b"coordlog"
     body = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(client)) + client
@@ -162,9 +163,9 @@ def answers(port: int, cluster_id: str) -> bool:
 
 
 def client_count(port: int) -> int | None:
-    """How many connections there are to a port here; None where the system does not tell.
+    """Number of connections to a local port; None if the system does not report it.
 
-    One that the broker makes to itself, to end a transaction, counts until it has lain unused for
+    A connection of the broker to itself, to end a transaction, counts until it has been idle for
     ten minutes.
     """
     if sys.platform != "linux":
@@ -179,17 +180,17 @@ def client_count(port: int) -> int | None:
 
 
 def count_connections(lines: Iterable[str], port: int) -> int:
-    """Of lines of /proc/net/tcp, those that are the server's end of a living connection."""
-    wanted = f":{port:04X}"
-    fields = (line.split() for line in lines)
-    return sum(1 for one in fields if one[1].endswith(wanted) and one[3] == _ESTABLISHED)
+    """Number of lines of /proc/net/tcp that are the server's end of an established connection."""
+    local_port = f":{port:04X}"
+    entries = (line.split() for line in lines)
+    return sum(1 for entry in entries if entry[1].endswith(local_port) and entry[3] == _ESTABLISHED)
 
 
 def this_process() -> Process:
     """The process that runs this."""
-    found = find_process(os.getpid())
-    assert found is not None
-    return found
+    process = find_process(os.getpid())
+    assert process is not None
+    return process
 
 
 def _received(connection: socket.socket, size: int) -> bytes:

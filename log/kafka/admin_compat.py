@@ -1,4 +1,4 @@
-"""What brokers answer, past what kafka-python 3.0.12 loses of it."""
+"""Answers of brokers that kafka-python 3.0.12 loses in part."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["cluster_of", "settings_of"]
 
 
 def cluster_of(admin: Any) -> dict[str, Any]:  # noqa: ANN401, the client has no types
-    """The cluster, by the request that every broker knows: its brokers have a `node_id`.
+    """The cluster, by a request that every broker supports: its brokers have a `node_id`.
 
-    `describe_cluster` fails on brokers before Kafka 3.7: it looks for a field that they do not send.
+    `describe_cluster` fails on brokers before Kafka 3.7: it needs a field that they do not send.
     """
-    asked = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
-    return dict(admin._manager.run(asked, []))  # noqa: SLF001, as above
+    request = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
+    return dict(admin._manager.run(request, []))  # noqa: SLF001, as above
 
 
 def settings_of(admin: Any, topic: str) -> dict[str, str]:  # noqa: ANN401
-    """A topic's settings, those without a value left out: the broker keeps them and does not know them.
+    """A topic's settings, without those that have no value: the broker stores them without a meaning.
 
     Raises:
-        TopicAuthorizationFailedError: The broker gave none, and every topic has some: it refuses to
-            tell, which the client does not say.
+        TopicAuthorizationFailedError: The broker returned none, and every topic has some: the user lacks
+            the right, which the client does not report.
     """
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource], config_filter="all")["topic"][topic]
-    if not found:
+    configs = admin.describe_configs([resource], config_filter="all")["topic"][topic]
+    if not configs:
         raise errors.TopicAuthorizationFailedError(topic)
-    values = {name: one["value"] for name, one in found.items()}
+    values = {name: config["value"] for name, config in configs.items()}
     return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""kafka-python behind bounds: makes clients, waits no longer than said, names their errors."""
+"""kafka-python behind bounds: clients, waits with a timeout, and errors of this package."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no 
     """Connects directly, and closes the socket of a connection that fails.
 
     kafka-python 3.0.12 leaves it to the garbage collector: a hundred a minute while a broker is
-    gone. It looks up who connects by the scheme of its `proxy_url`.
+    gone. It chooses the class that connects by the scheme of its `proxy_url`.
     """
 
     SCHEMES = ("coordlog-direct",)
 
     def socket(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-        """The socket that is to be connected."""
+        """The socket to connect."""
         self._socket = super().socket(*args, **options)
         return self._socket
 
@@ -70,7 +70,7 @@ def check_servers(bootstrap_servers: str) -> None:
     """Check the addresses of brokers.
 
     Raises:
-        OptionError: They are none, or hold a user's name.
+        OptionError: They are invalid, or hold a user's name.
     """
     if "@" in bootstrap_servers:
         # Not shown: it may hold a password.
@@ -91,7 +91,7 @@ def check_servers(bootstrap_servers: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where a topic is, and how to reach it."""
+    """Address of a topic, with the options to reach it."""
 
     topic: str
     bootstrap_servers: str
@@ -99,7 +99,7 @@ class Connection:
     connect_timeout_s: float
 
     def __post_init__(self) -> None:
-        """Raises OptionError if the brokers are no addresses: a wait for those would be in vain."""
+        """Raises OptionError if the addresses of the brokers are invalid: a wait for those would be in vain."""
         check_servers(self.bootstrap_servers)
 
     @property
@@ -108,32 +108,32 @@ class Connection:
         return f"{self.topic} at {self.bootstrap_servers}"
 
     def options(self, timeout_s: float) -> dict[str, object]:
-        """What every client of kafka-python is made with."""
+        """Options of every client of kafka-python."""
         timeout_ms = max(1, int(timeout_s * 1000))
         return {
             "bootstrap_servers": self.bootstrap_servers.split(","),
             "bootstrap_timeout_ms": timeout_ms,
             "reconnect_backoff_ms": 20,
-            "reconnect_backoff_max_ms": 500,  # the default comes back up to 10 s late
+            "reconnect_backoff_max_ms": 500,  # the default reconnects up to 10 s late
             "retry_backoff_ms": 5,
             "proxy_url": f"{_ClosedSocket.SCHEMES[0]}://",
             **self.security.client_options(),
         }
 
     def unavailable(self, doing: str, began: float, error: object) -> LogUnavailableError:
-        """No answer, since `began` by the monotonic clock."""
+        """The error that the log did not answer since `began`, seconds of the monotonic clock."""
         waited_s = time.monotonic() - began
         return LogUnavailableError(self.name, doing, waited_s, described(error))
 
     def refusal(self, error: Exception, needs: str) -> AccessError | None:
-        """What an error means where the broker keeps us out; None where it means something else.
+        """The AccessError for an error by which the broker refuses access; None for any other error.
 
         Args:
-            error: Of the client.
-            needs: The operation on the topic, as ACLs name it, that the user must be allowed.
+            error: Error of the client.
+            needs: The operation on the topic, as ACLs name it, that the user needs.
         """
         is_missing = isinstance(error, errors.TopicAuthorizationFailedError) and needs
-        # An idempotent producer is refused in the name of the cluster where it may write no topic.
+        # An idempotent producer without a right to write any topic is refused in the name of the cluster.
         if is_missing or (needs == "Write" and _NO_PRODUCER in str(error)):
             return right_missing(
                 self.name,
@@ -145,7 +145,7 @@ class Connection:
         return refusal(self.name, self.security, error)
 
     def failure(self, doing: str, began: float, error: Exception, needs: str = "") -> LogError:
-        """What an error of a question or a read means for who asked."""
+        """The error of this package for a client's error in a request or a read."""
         if isinstance(error, errors.UnknownTopicOrPartitionError):
             return TopicError(
                 self.topic,
@@ -165,7 +165,7 @@ def described(error: object) -> str:
 
 
 def made(make: Callable[..., T], options: dict[str, object]) -> T:
-    """A client of kafka-python; one that cannot be made leaves no thread and no socket behind."""
+    """A client of kafka-python. If it cannot be created, no thread and no socket is left behind."""
     inner: list[Any] = []
 
     def net_client(**configs: Any) -> object:  # noqa: ANN401, the client has no types
@@ -176,8 +176,8 @@ def made(make: Callable[..., T], options: dict[str, object]) -> T:
     try:
         return make(kafka_client=net_client, **options)
     except BaseException:
-        for one in inner:
-            one.close()
+        for client in inner:
+            client.close()
         raise
 
 
@@ -208,7 +208,7 @@ class _Call(Generic[T]):
                 self._too_late(result)
 
     def abandon(self) -> bool:
-        """Whether nobody will look at the result: False where it came in this moment."""
+        """Abandon the call. False if its result has just arrived."""
         with self._lock:
             self._is_abandoned = not self.is_done.is_set()
             return self._is_abandoned
@@ -217,24 +217,24 @@ class _Call(Generic[T]):
 def within(timeout_s: float, call: Callable[[], T], *, too_late: Callable[[T], None]) -> T:
     """Return what `call` returns, raise what it raises, or TimeoutError after `timeout_s`.
 
-    kafka-python waits without a bound in places. The call runs on a daemon thread; a result that
-    nobody waits for any more goes to `too_late`.
+    kafka-python waits without a bound in places. The call runs on a daemon thread; a result after
+    the timeout is passed to `too_late`.
     """
-    one = _Call(call, too_late)
-    threading.Thread(target=one.run, name="coordlog-kafka-call", daemon=True).start()
-    if not one.is_done.wait(timeout_s) and one.abandon():
+    running = _Call(call, too_late)
+    threading.Thread(target=running.run, name="coordlog-kafka-call", daemon=True).start()
+    if not running.is_done.wait(timeout_s) and running.abandon():
         raise TimeoutError(f"no answer within {timeout_s:.1f} s")
-    if one.error is not None:
-        raise one.error
-    return one.result  # type: ignore[return-value]
+    if running.error is not None:
+        raise running.error
+    return running.result  # type: ignore[return-value]
 
 
 def nothing(_result: object) -> None:
-    """The `too_late` of results that hold nothing."""
+    """The `too_late` of results that hold no resource."""
 
 
 class _Held:
-    """The admin client of one asker, so that it can be freed when the asker is gone."""
+    """The admin client of one `Questions`, so that it can be freed when that object is gone."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -248,9 +248,9 @@ class _Held:
 
 
 class Questions:
-    """Asks the broker, through an admin client that is thrown away when it fails.
+    """Requests to the broker, through an admin client that is discarded when it fails.
 
-    A client has a thread and connects again for ever; one that nobody closed goes with the object.
+    A client has a thread and reconnects for ever; a client that was not closed is freed with this object.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -259,16 +259,16 @@ class Questions:
         weakref.finalize(self, self._held.free)
 
     def ask(self, doing: str, question: Callable[[Any], T], *, needs: str = "") -> T:
-        """Ask `question` of an admin client, again after errors that may pass, within the bound.
+        """Call `question` with an admin client, again after errors that may pass, within the bound.
 
         Args:
             doing: For messages.
-            question: Given the client.
-            needs: What the user must be allowed to do with the topic, as ACLs name it.
+            question: Called with the client.
+            needs: The operation on the topic, as ACLs name it, that the user needs.
 
         Raises:
             LogUnavailableError: No answer within the bound.
-            AccessError: The broker does not let this user in, or not do that, or is not trusted.
+            AccessError: The broker refuses this user or the operation, or is not trusted.
             TopicError: There is no such topic.
         """
         began = time.monotonic()
@@ -282,7 +282,7 @@ class Questions:
                     admin = self._held.admin
                 return within(left_s, partial(question, admin), too_late=nothing)
             except (errors.KafkaError, OSError, RuntimeError) as error:
-                # RuntimeError: the client's loop was closed under a question of another thread.
+                # RuntimeError: the client's loop was closed during a request of another thread.
                 self.close()
                 passes = not isinstance(error, errors.KafkaError) or error.retriable
                 refused = self._connection.refusal(error, needs)
@@ -305,12 +305,12 @@ class Questions:
         )
 
     def close(self) -> None:
-        """Free the client, without waiting for it; the next question makes another."""
+        """Free the client, without waiting for it; the next request creates another."""
         self._held.free()
 
 
 def in_background(close: Callable[[], object]) -> None:
-    """Close something on a daemon thread, because closing may wait without a bound."""
+    """Call `close` on a daemon thread, because it may wait without a bound."""
 
     def run() -> None:
         with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a broker says of itself and of topics: for people who look for what is wrong. Changes nothing that stays."""
+"""State of brokers and topics, for a diagnosis. Leaves no change behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Disk:
     broker: int
     folder: str
     total_bytes: int
-    """-1 where the broker is too old to tell."""
+    """-1 if the broker is too old to report it."""
     usable_bytes: int
     error_code: int = 0
 
@@ -43,25 +43,25 @@ class TopicFacts:
     in_sync: int
     settings: Mapping[str, str]
     size_bytes: int
-    """Of one replica on disk."""
+    """Size of one replica on disk."""
     open_transactions: tuple[str, ...]
-    """In words: a producer's id and where its transaction began."""
+    """Texts, each with a producer's id and the first offset of its transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
-    """A cluster, and the topics that were asked for."""
+    """A cluster, and the requested topics."""
 
     bootstrap_servers: str
-    """Where they were asked: for commands that are told."""
+    """Address of the queries, for commands that are shown to the user."""
     cluster_id: str
     versions: Mapping[int, str]
-    """By broker id, the release that its protocols are of; what it is at least."""
+    """Lowest possible release of each broker by its id, from the protocols that it supports."""
     disks: tuple[Disk, ...]
     topics: tuple[TopicFacts, ...]
-    """In the order in which they were asked for."""
+    """The topics, in the requested order."""
     protocol: str = "PLAINTEXT"
-    """By which they were asked."""
+    """Security protocol of the queries."""
 
 
 def examine(
@@ -71,11 +71,11 @@ def examine(
     security: Security,
     connect_timeout_s: float = _CONNECT_S,
 ) -> BrokerFacts:
-    """Ask the brokers.
+    """Query the brokers.
 
     Raises:
         LogUnavailableError: No answer within `connect_timeout_s`.
-        TopicError: This user may not ask.
+        TopicError: This user may not query them.
     """
     connection = Connection(
         topic=_NO_NAME,
@@ -85,12 +85,12 @@ def examine(
     )
     questions = Questions(connection)
     try:
-        found = questions.ask(
+        facts = questions.ask(
             "looking at it", lambda admin: _facts(admin, bootstrap_servers, topics)
         )
     finally:
         questions.close()
-    return replace(found, protocol=security.protocol)
+    return replace(facts, protocol=security.protocol)
 
 
 def _facts(
@@ -99,19 +99,21 @@ def _facts(
     topics: tuple[str, ...],
 ) -> BrokerFacts:
     cluster = cluster_of(admin)
-    brokers = [one["node_id"] for one in cluster["brokers"]]
+    brokers = [broker["node_id"] for broker in cluster["brokers"]]
     folders = [
-        (one["broker"], folder) for one in admin.describe_log_dirs() for folder in one["log_dirs"]
+        (described["broker"], folder)
+        for described in admin.describe_log_dirs()
+        for folder in described["log_dirs"]
     ]
     sizes: dict[str, int] = {}
     for _, folder in folders:
         for topic in folder["topics"]:
-            size = sum(one["partition_size"] for one in topic["partitions"])
+            size = sum(partition["partition_size"] for partition in topic["partitions"])
             sizes[topic["name"]] = max(size, sizes.get(topic["name"], 0))
     return BrokerFacts(
         bootstrap_servers=bootstrap_servers,
         cluster_id=str(cluster["cluster_id"]),
-        versions={one: _version(admin, one) for one in brokers},
+        versions={broker: _version(admin, broker) for broker in brokers},
         disks=tuple(
             Disk(
                 broker=broker,
@@ -122,16 +124,16 @@ def _facts(
             )
             for broker, folder in folders
         ),
-        topics=tuple(_topic(admin, one, sizes.get(one, 0)) for one in topics),
+        topics=tuple(_topic(admin, name, sizes.get(name, 0)) for name in topics),
     )
 
 
 def _version(admin: Any, broker: int) -> str:  # noqa: ANN401
     try:
-        found = admin.get_broker_version_data(broker)
+        versions = admin.get_broker_version_data(broker)
     except errors.KafkaError:
         return ""
-    return ".".join(map(str, found.broker_version))
+    return ".".join(map(str, versions.broker_version))
 
 
 def _topic(admin: Any, name: str, size: int) -> TopicFacts:  # noqa: ANN401
@@ -148,20 +150,20 @@ def _topic(admin: Any, name: str, size: int) -> TopicFacts:  # noqa: ANN401
         settings=settings_of(admin, name),
         size_bytes=size,
         open_transactions=tuple(
-            f"producer {one.producer_id} since offset {one.current_transaction_start_offset}"
+            f"producer {producer.producer_id} since offset {producer.current_transaction_start_offset}"
             for state in producers.values()
-            for one in state.active_producers
-            if one.current_transaction_start_offset >= 0
+            for producer in state.active_producers
+            if producer.current_transaction_start_offset >= 0
         ),
     )
 
 
 def clock_ahead_s(bootstrap_servers: str, *, security: Security) -> float:
-    """By how much a broker's clock is ahead of this machine's, in seconds; told by a topic made for it, and removed.
+    """Seconds by which a broker's clock is ahead of this machine's; measured with a topic that is created and removed.
 
     Raises:
         LogUnavailableError: No answer in time.
-        TopicError: This user may not make a topic.
+        TopicError: This user may not create a topic.
     """
     topic = f"coordlog-clock-{secrets.token_hex(6)}"
     connection = Connection(

@@ -1,4 +1,4 @@
-"""The broker of a job's log if none is given: as the command line has it."""
+"""The broker of a job's log if the caller names none: the same as for the command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
 
 
 def default_broker(environment: Mapping[str, str] | None = None) -> tuple[str, Security]:
-    """The broker that `COORDLOG_BOOTSTRAP_SERVERS` names, else the shared local one; and how to reach it.
+    """The broker that `COORDLOG_BOOTSTRAP_SERVERS` names, else the shared local one; with its security options.
 
-    The shared one is started if it does not run, and asks nobody for a password.
+    The shared broker is started if it does not run, and requires no password.
 
     Raises:
         OptionError: A security option is unknown or wrong.
@@ -33,7 +33,7 @@ def default_broker(environment: Mapping[str, str] | None = None) -> tuple[str, S
 
 
 def security_for(bootstrap_servers: str, environment: Mapping[str, str] | None = None) -> Security:
-    """How to reach a named broker: by the environment's options, but the shared local one without.
+    """Security options of a named broker: those of the environment, or none for the shared local broker.
 
     Raises:
         OptionError: An option is unknown or wrong.

@@ -1,4 +1,4 @@
-"""The log that is a Kafka topic: found or created, checked, asked, read and written."""
+"""The log in a Kafka topic: finds, creates and checks the topic, and reads and writes its records."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _TOPIC: Final = re.compile(rf"({JOB_ID})\.log")
 _REPLICATION_MAX: Final = 3
 _TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
-"""An older broker refuses settings that bound timestamps one way, and bounds none by itself."""
+"""First Kafka release with the settings `TIMESTAMP_BOUNDS`: an older broker refuses them, and sets no bounds."""
 
 _NO_TOPIC: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
 _POLL_S: Final = 0.05
 
 
 class KafkaLog:
-    """One topic with one partition. Nothing is asked of the broker before the first use.
+    """One topic with one partition. The broker is not contacted before the first use.
 
-    `create` makes the topic where there is none; `open` refuses one that is missing. Both check its
-    settings, and every other method opens first. `open_to_read` is for who only reads.
+    `create` creates the topic if there is none; `open` refuses a missing topic. Both check its
+    settings. Other methods call `open` first if that is still to be done. `open_to_read` is for
+    readers that never append.
 
     Args:
         topic: The topic's name.
         bootstrap_servers: `host:port`, several with commas between.
         security: TLS and SASL.
-        fsync: Whether a record must be on disk before it is acknowledged, where there is one
-            replica.
-        replication: Replicas of a topic that is created; None for as many as there are brokers, at
-            most 3.
-        retention_ms: How long the broker must keep records; -1 for ever.
-        connect_timeout_s: How long the broker may take to answer a question.
+        fsync: Whether the broker of a topic with one replica must write a record to disk before it
+            acknowledges the record.
+        replication: Number of replicas if the topic is created. None: one for each broker, at most 3.
+        retention_ms: Time for which the broker must keep records, in milliseconds; -1 for ever.
+        connect_timeout_s: Longest wait for the answer to a request, in seconds.
 
     Raises:
         OptionError: An option has a wrong type or is out of range.
-        OptionsError: Several are.
+        OptionsError: Several options have a wrong type or are out of range.
     """
 
     def __init__(
@@ -95,13 +95,15 @@ class KafkaLog:
             security=security or Security(),
             connect_timeout_s=connect_timeout_s,
         )
+        self.job_id: str | None = None
+        """Job of the log, if `for_job` created it."""
         self._durability = Durability(fsync=fsync, retention_ms=retention_ms)
         self._replication = replication
         self._questions = Questions(self._connection)
         self._partition = TopicPartition(topic, 0)
         self._lock = threading.Lock()
         self._identity: LogIdentity | None = None
-        self._is_to_be_read = False
+        self._has_unchecked_settings = False
 
     @classmethod
     def for_job(
@@ -118,9 +120,9 @@ class KafkaLog:
     ) -> KafkaLog:
         """The log of a job: topic `<topic_prefix><job_id>.log`.
 
-        Without `bootstrap_servers` it is where the command line has it: at the broker that
-        `COORDLOG_BOOTSTRAP_SERVERS` names, by the security options of the environment, else at the
-        shared local broker, which is started if it does not run.
+        Without `bootstrap_servers` the log uses the same broker as the command line: that of
+        `COORDLOG_BOOTSTRAP_SERVERS`, with the security options of the environment; or, if the
+        variable is not set, the shared local broker, which is started if it does not run.
 
         Raises:
             OptionError: An option is out of range.
@@ -129,9 +131,9 @@ class KafkaLog:
         check_types(cls.for_job, locals())
         check_job_id(job_id)
         if bootstrap_servers is None:
-            bootstrap_servers, environments = default_broker()
-            security = environments if security is None else security
-        return cls(
+            bootstrap_servers, default_security = default_broker()
+            security = default_security if security is None else security
+        log = cls(
             topic_of(job_id, topic_prefix),
             bootstrap_servers,
             security=security,
@@ -140,6 +142,8 @@ class KafkaLog:
             retention_ms=retention_ms,
             connect_timeout_s=connect_timeout_s,
         )
+        log.job_id = job_id
+        return log
 
     def __repr__(self) -> str:
         return f"KafkaLog({self._connection.name!r}, {self._connection.security!r})"
@@ -151,19 +155,19 @@ class KafkaLog:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where the broker is, as it was given."""
+        """The broker's addresses, as passed."""
         return self._connection.bootstrap_servers
 
     @property
     def identity(self) -> LogIdentity:
-        """Which log this is: what stood there when it was opened."""
+        """The log's identity when it was opened."""
         with self._lock:
             if self._identity is not None:
                 return self._identity
         return self.open()
 
     def find(self) -> bool:
-        """Whether there is such a topic; nothing else is asked of it.
+        """Whether the topic exists. Does not check its settings.
 
         Raises:
             LogUnavailableError, AccessError: As `open`.
@@ -172,43 +176,43 @@ class KafkaLog:
         return bool(described["error_code"] != _NO_TOPIC)
 
     def open(self) -> LogIdentity:
-        """See that the topic is there and loses nothing.
+        """Check that the topic exists, and that its settings keep every record.
 
         Raises:
-            TopicError: It is missing, or a setting would lose history, or the broker is too old.
+            TopicError: The topic is missing, or a setting would lose history, or the broker is too old.
             LogUnavailableError: No answer within `connect_timeout_s`.
-            AccessError: The user is not let in, or lacks a right; or the broker is not trusted.
+            AccessError: The broker refuses the user, or the user lacks a right; or the broker is not trusted.
         """
-        identity, partitions = self._look()
+        identity, partitions = self._identify()
         settings = self._questions.ask(
             "asking for its settings",
             lambda admin: settings_of(admin, self.topic),
             needs="DescribeConfigs",
         )
-        found = FoundTopic(
+        topic = FoundTopic(
             name=self.topic,
             partition_count=len(partitions),
             replication=len(partitions[0]["replica_nodes"]),
             settings=settings,
         )
-        check_topic(found, self._durability, self._connection.bootstrap_servers)
-        return self._opened(identity, is_to_be_read=False)
+        check_topic(topic, self._durability, self._connection.bootstrap_servers)
+        return self._opened(identity, has_unchecked_settings=False)
 
     def open_to_read(self) -> LogIdentity:
-        """See that the topic is there, whatever its settings: what stands in it can be read.
+        """Check that the topic exists, but not its settings: reading needs no particular ones.
 
-        They are looked at, as by `open`, before something is written to it or removed.
+        The settings are checked later, as in `open`, before a record is appended or removed.
 
         Raises:
-            TopicError: It is missing, or has several partitions, or the broker is too old.
+            TopicError: The topic is missing, or has several partitions, or the broker is too old.
             LogUnavailableError, AccessError: As `open`.
         """
-        identity, partitions = self._look()
+        identity, partitions = self._identify()
         check_partitions(self.topic, len(partitions))
-        return self._opened(identity, is_to_be_read=True)
+        return self._opened(identity, has_unchecked_settings=True)
 
-    def _look(self) -> tuple[LogIdentity, list[dict[str, Any]]]:
-        """Which topic stands there, and its partitions."""
+    def _identify(self) -> tuple[LogIdentity, list[dict[str, Any]]]:
+        """The topic's identity, and its partitions."""
         cluster_id, described = self._questions.ask("opening it", self._describe, needs="Describe")
         if described["error_code"] == _NO_TOPIC:
             raise TopicError(
@@ -224,24 +228,24 @@ class KafkaLog:
         )
         return identity, described["partitions"]
 
-    def _opened(self, identity: LogIdentity, *, is_to_be_read: bool) -> LogIdentity:
+    def _opened(self, identity: LogIdentity, *, has_unchecked_settings: bool) -> LogIdentity:
         with self._lock:
             self._identity = identity
-            self._is_to_be_read = is_to_be_read
+            self._has_unchecked_settings = has_unchecked_settings
         return identity
 
-    def _see_that_it_fits(self) -> None:
-        """Before a change, of a log that was opened to be read."""
+    def _check_before_change(self) -> None:
+        """Check the settings before a change, if the log was opened by `open_to_read`."""
         with self._lock:
-            is_to_be_read = self._is_to_be_read
-        if is_to_be_read:
+            has_unchecked_settings = self._has_unchecked_settings
+        if has_unchecked_settings:
             self.open()
 
     def create(self) -> LogIdentity:
-        """Make the topic where there is none, then `open`.
+        """Create the topic if it does not exist, then open the log.
 
         Raises:
-            TopicError: As `open`; or the broker refuses to create it, with its reason.
+            TopicError: As `open`; or the broker refuses to create the topic, for the reason in the error.
             LogUnavailableError, AccessError: As `open`.
         """
         if not self.find():
@@ -262,27 +266,29 @@ class KafkaLog:
         )
 
     def delete(self) -> None:
-        """Remove the topic with all its records and wait until it is gone, where there is one.
+        """Remove the topic, if there is one, with all its records, and wait until it is gone.
 
         Raises:
-            LogUnavailableError: Not within `connect_timeout_s`.
+            LogUnavailableError: The topic is not gone within `connect_timeout_s`.
         """
         self._questions.ask("deleting its topic", self._delete, needs="Delete")
         with self._lock:
             self._identity = None
 
     def start_offset(self) -> int:
-        """As in the port."""
+        """As in `Log`."""
         return self._offset(OffsetSpec.EARLIEST)
 
     def high_watermark(self) -> int:
-        """As in the port."""
-        return self._offset(OffsetSpec.LATEST)  # read uncommitted: the high watermark itself
+        """As in `Log`."""
+        return self._offset(
+            OffsetSpec.LATEST
+        )  # with read_uncommitted, the latest offset is the high watermark
 
     def read(
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None
     ) -> Iterator[StoredRecord]:
-        """As in the port. The range is checked at once, the records come as they are asked for."""
+        """As in `Log`. The range is checked at once; the records are fetched during the iteration."""
         start, end = self._limits()
         if not start <= from_offset <= to_offset <= end:
             wrong = from_offset if from_offset < start else to_offset
@@ -294,17 +300,17 @@ class KafkaLog:
         return self.start_offset(), self.high_watermark()
 
     def writer(self) -> LogWriter:
-        """As in the port. It connects at its first append.
+        """As in `Log`. The writer connects at its first append.
 
         Raises:
-            TopicError, LogUnavailableError, AccessError: As `open`, of a log that was opened to be read.
+            TopicError, LogUnavailableError, AccessError: As `open`, if the log was opened to be read.
         """
-        self._see_that_it_fits()
+        self._check_before_change()
         return KafkaWriter(self._connection)
 
     def delete_below(self, offset: int) -> None:
-        """As in the port; a topic whose settings would lose history is refused, as by `open`."""
-        self._see_that_it_fits()
+        """As in `Log`. Refuses a topic whose settings would lose history, as `open` does."""
+        self._check_before_change()
         start, end = self._limits()
         if offset > end:
             raise OutOfRangeError(self._connection.name, offset, start, end)
@@ -317,7 +323,7 @@ class KafkaLog:
             self._questions.ask("deleting records", delete, needs="Delete")
 
     def close(self) -> None:
-        """As in the port."""
+        """As in `Log`."""
         self._questions.close()
 
     def _offset(self, spec: OffsetSpec) -> int:
@@ -353,11 +359,11 @@ class KafkaLog:
             configs = {
                 name: value for name, value in configs.items() if name not in TIMESTAMP_BOUNDS
             }
-        wanted = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
+        new_topic = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
         try:
-            admin.create_topics({self.topic: wanted})
+            admin.create_topics({self.topic: new_topic})
         except errors.TopicAlreadyExistsError:
-            pass  # another driver was faster; `open` looks at what it made
+            pass  # another driver has created it; `open` checks the topic
         except (
             errors.InvalidReplicationFactorError,
             errors.InvalidConfigurationError,
@@ -378,7 +384,7 @@ class KafkaLog:
             admin.delete_topics([self.topic])
         except errors.UnknownTopicOrPartitionError:
             return
-        # `Questions` bounds this loop from outside, and closes the client under it.
+        # `Questions` bounds this loop from outside, and closes the client during it.
         while admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             time.sleep(_POLL_S)
 
@@ -389,8 +395,7 @@ def topic_of(job_id: str, topic_prefix: str = "") -> str:
     Raises:
         OptionError: The prefix cannot begin a topic's name.
     """
-    if not _PREFIX.fullmatch(topic_prefix):
-        raise OptionError("topic_prefix", topic_prefix, "at most 100 of [A-Za-z0-9._-]")
+    _check_prefix(topic_prefix)
     return f"{topic_prefix}{job_id}.log"
 
 
@@ -401,13 +406,15 @@ def list_jobs(
     security: Security | None = None,
     connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
 ) -> tuple[str, ...]:
-    """The ids of the jobs that have a log at these brokers, sorted; those with that prefix only.
+    """The ids of the jobs that have a log with this prefix at these brokers, sorted.
 
-    Topics that the user may not see are left out by the broker.
+    The broker leaves out topics that the user may not see.
 
     Raises:
+        OptionError: The prefix cannot begin a topic's name.
         LogUnavailableError: No answer within `connect_timeout_s`.
     """
+    _check_prefix(topic_prefix)
     connection = Connection(
         topic="(all topics)",
         bootstrap_servers=bootstrap_servers,
@@ -419,8 +426,13 @@ def list_jobs(
         names: list[str] = questions.ask("listing jobs", lambda admin: admin.list_topics())
     finally:
         questions.close()
-    ours = [one.removeprefix(topic_prefix) for one in names if one.startswith(topic_prefix)]
-    return tuple(sorted(found[1] for one in ours if (found := _TOPIC.fullmatch(one))))
+    ours = [name.removeprefix(topic_prefix) for name in names if name.startswith(topic_prefix)]
+    return tuple(sorted(match[1] for name in ours if (match := _TOPIC.fullmatch(name))))
+
+
+def _check_prefix(topic_prefix: str) -> None:
+    if not _PREFIX.fullmatch(topic_prefix):
+        raise OptionError("topic_prefix", topic_prefix, "at most 100 of [A-Za-z0-9._-]")
 
 
 def _check_replication(replication: int | None) -> None:

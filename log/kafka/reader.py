@@ -23,12 +23,12 @@ _GONE: Final = (
     errors.OffsetOutOfRangeError,
     errors.LogTruncationError,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
 )
-"""What was there when the reading began is not there any more."""
+"""Errors if records were removed after the reading began."""
 
 CONSUMER_OPTIONS: Final[dict[str, Any]] = {
     "group_id": None,
     "enable_auto_commit": False,
-    # A log has no second best: 'earliest' would begin again at the start without a word.
+    # No other offset will do: 'earliest' would silently begin again at the start.
     "auto_offset_reset": "none",
     "isolation_level": "read_uncommitted",
     "allow_auto_create_topics": False,
@@ -53,14 +53,14 @@ def read_range(
         from_offset: Inclusive.
         to_offset: Exclusive.
         stall_s: So long without a record is an error.
-        limits: Asks for the log's start and high watermark, for an error's message.
+        limits: Returns the log's start and high watermark, for an error's message.
 
     Raises:
-        LogUnavailableError: Nothing came for `stall_s`.
+        LogUnavailableError: No record came for `stall_s`.
         RecordError: The broker's data is damaged there.
-        OutOfRangeError: What was there at the start has been removed since.
+        OutOfRangeError: Records of the range have been removed since the start.
         TopicError: The topic is gone.
-        AccessError: The user may not read it, or is not let in.
+        AccessError: The broker refuses the user, or the user may not read the topic.
     """
     if from_offset == to_offset:
         return
@@ -86,7 +86,7 @@ def _check_offset(
 ) -> None:
     """Offsets rise and are below the high watermark: no checksum of Kafka's holds a batch's own offset.
 
-    A hole is no damage: a marker of somebody's transaction stands there.
+    A gap is no damage: the marker of another producer's transaction has that offset.
     """
     is_beyond = offset >= to_offset and offset > following and offset >= limits()[1]
     if offset < following or is_beyond:
@@ -103,7 +103,7 @@ def _damaged(offset: int, what: str) -> RecordError:
 
 
 class _Reading:
-    """One consumer on its way; another takes its place when it fails."""
+    """One consumer at a time; another replaces it when it fails."""
 
     def __init__(self, connection: Connection, from_offset: int, stall_s: float) -> None:
         self._connection = connection
@@ -112,8 +112,8 @@ class _Reading:
         self._consumer: Any = None
         self._heard_at = time.monotonic()
         self.position = from_offset
-        """Every record below it has been handed out; control records of others' transactions move
-        it too."""
+        """Offset below which every record has been returned; control records of others' transactions
+        move it too."""
 
     def poll(self) -> Sequence[Any]:
         """The next records, perhaps none yet, after a fraction of a second at most."""

@@ -1,4 +1,4 @@
-"""How to reach a broker that asks for TLS or SASL; read from file or environment, never printed."""
+"""Options for a broker that requires TLS or SASL; read from file or environment, never printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENVIRONMENT_PREFIX: Final = "COORDLOG_KAFKA_"
 """`COORDLOG_KAFKA_SASL_PASSWORD` sets `sasl_password`, and so on."""
 
 FILE_VARIABLE: Final = "COORDLOG_KAFKA_SECURITY_FILE"
-"""Names a TOML file with the same fields; single variables go before it."""
+"""Variable that names a TOML file with the same fields; variables of single fields take precedence."""
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -47,18 +47,18 @@ class Security:
     sasl_username: str | None = None
     sasl_password: str | None = None
     ssl_cafile: str | None = None
-    """The authority that signed the broker's certificate; None for the machine's own."""
+    """Authority that signed the broker's certificate; None for those of the machine."""
     ssl_certfile: str | None = None
-    """The client's certificate, where the broker asks for one."""
+    """The client's certificate, if the broker requires one."""
     ssl_keyfile: str | None = None
     ssl_key_password: str | None = None
     ssl_check_hostname: Literal["yes", "no"] = "yes"
 
     def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if not isinstance(value, str) and (value is not None or one.default is not None):
-                raise OptionError(one.name, type(value).__name__, "a text")  # a secret, perhaps
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, str) and (value is not None or field.default is not None):
+                raise OptionError(field.name, type(value).__name__, "a text")  # may be a secret
         if self.protocol not in _PROTOCOLS:
             raise OptionError("protocol", self.protocol, f"one of {', '.join(_PROTOCOLS)}")
         if self.ssl_check_hostname not in {"yes", "no"}:
@@ -68,26 +68,26 @@ class Security:
                 expected = f"one of {', '.join(_MECHANISMS)}"
                 raise OptionError("sasl_mechanism", self.sasl_mechanism, expected)
             if self.sasl_username is None or self.sasl_password is None:
-                what = "given together with sasl_username and sasl_password"
-                raise OptionError("protocol", self.protocol, what)
+                expected = "given together with sasl_username and sasl_password"
+                raise OptionError("protocol", self.protocol, expected)
         self._check_used()
 
     def _check_used(self) -> None:
-        """Refuse what would do nothing: without TLS or SASL, where the user means to have it."""
+        """Refuse options without effect: the user sets options of TLS or SASL, and the protocol has neither."""
         for prefix, is_used, protocols in (
             ("sasl_", self.protocol.startswith("SASL"), "SASL_PLAINTEXT or SASL_SSL"),
             ("ssl_", self.protocol.endswith("SSL"), "SSL or SASL_SSL"),
         ):
-            given = [
-                one.name
-                for one in dataclasses.fields(self)
-                if one.name.startswith(prefix) and getattr(self, one.name) != one.default
+            names = [
+                field.name
+                for field in dataclasses.fields(self)
+                if field.name.startswith(prefix) and getattr(self, field.name) != field.default
             ]
-            if given and not is_used:
+            if names and not is_used:
                 raise OptionError(
                     "protocol",
                     self.protocol,
-                    f"{protocols} if {given[0]} is given: it does nothing here",
+                    f"{protocols} if {names[0]} is given: it does nothing here",
                 )
         if self.ssl_certfile is None and (self.ssl_keyfile or self.ssl_key_password):
             raise OptionError(
@@ -99,7 +99,7 @@ class Security:
 
     @classmethod
     def load(cls, environment: Mapping[str, str], file: Path | None = None) -> Security:
-        """The options in `file`, or in the one that the environment names, and in the environment.
+        """The options in `file`, or in the file that the environment names, and in the environment.
 
         Raises:
             OptionError: An option is unknown or wrong, or the file cannot be read.
@@ -116,7 +116,7 @@ class Security:
             if name not in known:
                 raise OptionError("security option", name, f"one of {', '.join(sorted(known))}")
             if not isinstance(value, str):
-                raise OptionError(name, type(value).__name__, "a string")  # a secret, perhaps
+                raise OptionError(name, type(value).__name__, "a string")  # may be a secret
         return cls(**options)  # type: ignore[arg-type]
 
     def client_options(self) -> dict[str, object]:
@@ -140,7 +140,7 @@ class Security:
         """The same for Spark's Kafka source, as options of its reader.
 
         A client's key must be in PKCS #8 (`-----BEGIN PRIVATE KEY-----`): Kafka's Java client reads
-        no other PEM. What is in the files goes with the options: executors need no files.
+        no other PEM. The options hold the files' contents: executors need no files.
 
         Raises:
             OptionError: A file cannot be read.
@@ -171,7 +171,7 @@ class Security:
 
 
 def _quoted(text: str | None) -> str:
-    """As JAAS reads it."""
+    """The text in quotes, as JAAS reads it."""
     escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -194,5 +194,5 @@ def _read(path: Path) -> dict[str, object]:
     except OSError as error:
         raise OptionError("security file", str(path), f"readable ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # Without the parser's words: they may quote a line with a password in it.
+        # Without the parser's message: it may quote a line with a password in it.
         raise OptionError("security file", str(path), 'TOML: name = "value" lines') from error

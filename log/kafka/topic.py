@@ -1,4 +1,4 @@
-"""What a log's topic must be like: settings to create it with and to refuse it by."""
+"""Settings of a log's topic: those of a new topic, and checks of an existing one."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _MESSAGE_BYTES_MIN: Final = RECORD_BYTES_MAX + 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durability:
-    """What the user asks of a topic."""
+    """The user's requirements of a topic."""
 
     fsync: bool = True
-    """On disk before it is acknowledged, where there is one replica."""
+    """Whether a record must be on disk before it is acknowledged, if there is one replica."""
     retention_ms: int = _FOREVER
-    """How long the broker must keep records at least; -1 for ever."""
+    """Milliseconds for which the broker must keep records at least; -1 for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one setting must be like."""
+    """Requirement of one setting."""
 
     setting: str
     wanted: str
@@ -142,17 +142,17 @@ def unfit_settings(settings: Mapping[str, str], wanted: Durability, replication:
     return [
         rule
         for rule in _rules(wanted, replication)
-        # A setting that the broker does not know cannot do harm: it is older than the setting.
+        # A setting that the broker does not have cannot do harm: the broker is older than the setting.
         if rule.setting in settings and not rule.fits(settings[rule.setting])
     ]
 
 
 def command_to_set(bootstrap_servers: str, topic: str, settings: Mapping[str, str]) -> str:
     """The command of Kafka's own that gives a topic these settings."""
-    said = ",".join(f"{name}={value}" for name, value in settings.items())
+    config = ",".join(f"{name}={value}" for name, value in settings.items())
     return (
         f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
-        f" --entity-type topics --entity-name {topic} --add-config {said}"
+        f" --entity-type topics --entity-name {topic} --add-config {config}"
     )
 
 
@@ -174,8 +174,7 @@ def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -
     """Refuse a topic that could lose history.
 
     Raises:
-        TopicError: It names every setting that does not fit, its value, and the command that mends
-            them.
+        TopicError: It names every wrong setting, its value, and the command that corrects them.
     """
     check_partitions(found.name, found.partition_count)
     wrong = unfit_settings(found.settings, wanted, found.replication)

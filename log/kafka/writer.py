@@ -1,4 +1,4 @@
-"""Appends through one idempotent producer, that is thrown away after its first failure."""
+"""Appends through one idempotent producer, which is discarded after its first failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PRODUCER_OPTIONS", "KafkaWriter"]
 
 _REQUEST_BYTES_MAX: Final = 1_048_576
 _RECORD_OVERHEAD_BYTES: Final = 128
-"""What a record's length fields and its header's name take, and the batch around it."""
+"""Bytes of a record's length fields and its header's name, and of the batch around it."""
 
 _PLAINLY_SMALL_BYTES: Final = _REQUEST_BYTES_MAX // 4
 """A value below it is not measured further: keys are shorter than the rest."""
@@ -47,7 +47,7 @@ _REFUSED: Final = (
     errors.RecordListTooLargeError,
     errors.UnsupportedVersionError,
 )
-"""What sending the same again cannot mend."""
+"""Errors that a repeated send cannot correct."""
 
 
 class KafkaWriter:
@@ -60,8 +60,8 @@ class KafkaWriter:
 
     def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
         """As in the port."""
-        assert not self._has_failed, "a writer is thrown away after its first failure"
-        self._has_failed = True  # until the opposite is shown
+        assert not self._has_failed, "a writer is discarded after its first failure"
+        self._has_failed = True  # until the append has succeeded
         began = time.monotonic()
         self._refuse_large(records)
         try:
@@ -70,7 +70,7 @@ class KafkaWriter:
             # ValueError: the producer's metadata has lost the partition.
             raise self._failure(began, error) from error
         if min(offsets) < 0:
-            # The broker knew the batch as a duplicate and did not say where the first copy is.
+            # The broker detected a duplicate batch and did not return the first copy's offsets.
             raise self._connection.unavailable("appending", began, "stored, but not known where")
         self._has_failed = False
         return offsets
@@ -90,11 +90,11 @@ class KafkaWriter:
             )
             for record in records
         ]
-        # The first future says more than a timeout; and `flush` of kafka-python 3.0.12 gives up with
-        # an UnknownError on a batch that the client splits because the broker found it too large.
+        # The first future's error is more precise than a timeout; and `flush` of kafka-python 3.0.12 fails
+        # with an UnknownError for a batch that the client splits because the broker found it too large.
         with contextlib.suppress(errors.KafkaTimeoutError, errors.UnknownError):
             self._producer.flush(timeout=max(0.0, end - time.monotonic()))
-        # What went well is read off; the first that did not raises what it has.
+        # Finished futures return their offsets; the first failed one raises its error.
         return [
             future.value.offset
             if future.is_done and future.exception is None
@@ -148,9 +148,9 @@ class KafkaWriter:
 def _discard(producer: Any) -> None:  # noqa: ANN401, the client has no types
     """End a producer, whatever state it is in.
 
-    After a batch that was sent has expired, kafka-python 3.0.12 can neither flush nor close, and
-    its thread goes on for ever. So the thread is told first to drop what it has; its `close` does
-    not say that before it has flushed.
+    After a sent batch has expired, kafka-python 3.0.12 can neither flush nor close, and its thread
+    runs for ever. So the thread is first made to drop its batches; `close` does that only after
+    a flush.
     """
     sender = producer._sender  # noqa: SLF001, the version is pinned, see above
     sender.force_close()

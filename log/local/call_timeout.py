@@ -1,4 +1,4 @@
-"""A wait with an end for a call that has none of its own."""
+"""A timeout for a call that has none of its own."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ R = TypeVar("R")
 
 
 class NotAnsweredError(TimeoutError):
-    """A call has not come back in time; its caller says what that means."""
+    """A call has not returned in time; its caller decides the consequence."""
 
 
 def answered(work: Callable[[], R], timeout_s: float) -> R:
-    """What `work` gives or raises, run on a thread of its own; a call that hangs is left behind there.
+    """Result or exception of `work`, run on a thread of its own; a call that hangs is abandoned there.
 
-    For what asks a file system or a client without a bound: a mount whose server is gone hangs in the system call.
-    What such a call does late must do no harm.
+    For calls of a file system or a client without a bound: a mount whose server is gone hangs in the system call.
+    Late effects of such a call must do no harm.
 
     Raises:
-        NotAnsweredError: It has not come back within `timeout_s`.
+        NotAnsweredError: The call has not returned within `timeout_s`.
     """
     future: Future[R] = Future()
 
     def run() -> None:
         try:
-            made = work()
-        except BaseException as error:  # noqa: BLE001, raised where it is waited for
+            result = work()
+        except BaseException as error:  # noqa: BLE001, raised in the waiting thread
             future.set_exception(error)
         else:
-            future.set_result(made)
+            future.set_result(result)
 
     threading.Thread(target=run, name="coordlog-call", daemon=True).start()
     try:

@@ -1,6 +1,6 @@
-"""What this machine lacks for a job: Java, jars, a broker.
+"""Errors for Java, jars or a broker that a job needs and this machine lacks.
 
-Each holds what happened and what to do about it.
+Each holds the fact and the next step.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = [
 
 
 class JavaError(EnvironmentSetupError):
-    """There is no Java here, or one that is too old."""
+    """This machine has no Java, or one that is too old."""
 
 
 class JarsError(EnvironmentSetupError):
-    """Jars that are needed could not be brought here; with a network, the same may work later."""
+    """Required jars could not be fetched; with a network, another try may succeed later."""
 
     retriable: ClassVar[bool] = True
 
@@ -50,17 +50,17 @@ class BrokerError(EnvironmentSetupError):
 
 
 class BrokerBusyError(BrokerError):
-    """Somebody else starts or stops the same broker, or uses its folder."""
+    """Another process starts or stops the same broker, or uses its folder."""
 
     retriable: ClassVar[bool] = True
 
 
 class BrokerStartError(BrokerError):
-    """A broker did not come up.
+    """A broker did not start.
 
     Attributes:
-        log_path: Its log, with all that it said.
-        last_lines: The end of that.
+        log_path: The broker's log.
+        last_lines: The log's last lines.
     """
 
     def __init__(self, what: str, log_path: str, last_lines: tuple[str, ...]) -> None:

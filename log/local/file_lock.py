@@ -1,4 +1,4 @@
-"""A lock between processes: held by an open file, and gone with the process that held it."""
+"""A lock between processes: held by an open file, and released with the process that holds it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["file_lock", "try_lock"]
+__all__ = ["file_lock", "lock_open", "try_lock"]
 
 _POLL_S: Final = 0.05
 
 
 def try_lock(path: Path) -> int | None:
-    """A file descriptor that holds the lock until it is closed; None where another holds it."""
+    """A file descriptor that holds the lock until it is closed; None if another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        is_ours = lock_open(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
+    if not is_ours:
+        os.close(descriptor)
+        return None
     return descriptor
+
+
+def lock_open(descriptor: int) -> bool:
+    """Lock an open file until it is closed; False if another holds its lock.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -34,9 +47,9 @@ def file_lock(path: Path, *, limit_s: float, busy: Exception) -> Generator[None,
     """Hold the lock for the block.
 
     Args:
-        path: The file; made when missing, never removed, or two could each lock one of its name.
+        path: The file; created if missing, never removed: else two processes could each lock a file of its name.
         limit_s: How long to wait for another holder.
-        busy: What is raised when it did not let go.
+        busy: Exception that is raised if the holder does not release the lock in time.
     """
     deadline = time.monotonic() + limit_s
     while (descriptor := try_lock(path)) is None:

@@ -1,4 +1,4 @@
-"""Names that stay: folders and files whose entries are on disk when a call returns; and files opened safely."""
+"""Durable names: folders and files whose entries are on disk when a call returns; and files opened safely."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["make_folders", "open_plain", "sync_path"]
+__all__ = ["make_folders", "naming", "open_plain", "sync_path"]
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """Open a plain file to read it. What is judged of it is judged of the open descriptor: a name can be swapped.
+    """Open a plain file to read it. The open descriptor is checked, not the name, which can be swapped.
 
     Raises:
-        OSError: It cannot be opened, or is a folder, a pipe or a device: reading those may never end.
+        OSError: The file cannot be opened, or is a folder, a pipe or a device: reading those may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a plain file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Add the file's name to errors of its writes that have none: of a full disk, for example."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_path(path: Path) -> None:
@@ -34,10 +46,10 @@ def sync_path(path: Path) -> None:
 
 
 def make_folders(folder: Path, *, mode: int = 0o777) -> None:
-    """Make `folder` and what is missing above it, each name on disk."""
+    """Create `folder` and its missing parents, each name on disk."""
     missing = [folder]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True, mode=mode)
-        sync_path(one.parent)
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True, mode=mode)
+        sync_path(path.parent)

@@ -1,4 +1,4 @@
-"""Processes by more than their number, which another one is given when they have ended."""
+"""Processes, identified by more than their number, which the system uses again after their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_S: Final = 0.05
 _PROBE_TIMEOUT_S: Final = 2.0
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_ENDED_STATES: Final = "ZX"  # ended, and not yet asked about by its parent
+_ENDED_STATES: Final = "ZX"  # ended, and not yet collected by its parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Process:
 
     Attributes:
         pid: Its number.
-        born: When it began. Together with the number it is unique, over reboots too.
+        born: Time of its start. Unique together with the number, over reboots too.
     """
 
     pid: int
@@ -35,7 +35,7 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """The process that has this number now; None where there is none, or it has ended."""
+    """The process that has this number now; None if there is none, or it has ended."""
     born = _born_linux(pid) if sys.platform == "linux" else _born_elsewhere(pid)
     return None if born is None else Process(pid=pid, born=born)
 
@@ -46,7 +46,7 @@ def is_alive(process: Process) -> bool:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """Send a signal; nothing happens where the process has ended."""
+    """Send a signal, unless the process has ended."""
     if is_alive(process):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
@@ -64,7 +64,7 @@ def wait_until_gone(process: Process, limit_s: float) -> bool:
 
 @functools.cache
 def _boot_id() -> str:
-    """Empty if there is none, as in some sandboxes: then the times of two runs are not told apart."""
+    """The boot's id; empty if there is none, as in some sandboxes: then times of two boots are not distinguished."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

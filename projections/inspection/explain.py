@@ -1,4 +1,4 @@
-"""Why something is as it is: the records that led there, first to last, each in words."""
+"""Reasons for the place of a split, the fate of an event or the end of a checkpoint: its records, in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordlog.errors import OptionError, RecordError
+from coordlog.errors import OptionError
 from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
 from coordlog.projections.tables.audit import Stored, audit_records
@@ -22,8 +22,8 @@ __all__ = ["Explained", "Step", "explain_checkpoint", "explain_event", "explain_
 _CHARS: Final = 160
 _DISCOVERED: Final = "coordlog.splits_discovered@"
 _EVENTS: Final = (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR)
-_TOLD: Final = (Kind.FACT, Kind.COMMIT_INTENT)
-"""Beside events: the kinds of which the payload is shown."""
+_KINDS_SHOWN: Final = (Kind.FACT, Kind.COMMIT_INTENT)
+"""Kinds whose payload is shown, beside events."""
 _REFUSED: Final = payload_type_of(Refused).key
 
 
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """The chain, and what it comes to."""
+    """The chain of records, and its outcome."""
 
     steps: tuple[Step, ...]
     outcome: str
@@ -48,7 +48,7 @@ class Explained:
 
 @dataclass(slots=True)
 class _Known:
-    """All that counts, in log order."""
+    """All records that count, in log order."""
 
     offsets: list[int]
     records: list[Record]
@@ -61,52 +61,51 @@ class _Known:
 def _read(stored: Iterable[Stored]) -> _Known:
     known = _Known([], [], [], {}, (), ())
     attempts, splits, checkpoints = AttemptFold(), SplitFold(), CheckpointFold()
-    for one in audit_records(stored):
-        if not one.counts:
+    for entry in audit_records(stored):
+        if not entry.counts:
             continue
-        if one.record is None:
-            raise RecordError(one.offset, "", one.problem or "it cannot be read")
-        if one.record.sequence is not None:
-            known.by_sequence[one.record.sequence] = len(known.records)
-        known.offsets.append(one.offset)
-        known.records.append(one.record)
-        known.fields.append(one.fields)
-        with Applying(one.offset, one.record):
-            attempts.apply(one.record, one.fields)
-            splits.apply(one.record, one.fields, attempts)
-            checkpoints.apply(one.record)
+        record = entry.known()
+        if record.sequence is not None:
+            known.by_sequence[record.sequence] = len(known.records)
+        known.offsets.append(entry.offset)
+        known.records.append(record)
+        known.fields.append(entry.fields)
+        with Applying(entry.offset, record):
+            attempts.apply(record, entry.fields)
+            splits.apply(record, entry.fields, attempts)
+            checkpoints.apply(record)
     known.splits, known.checkpoints = splits.rows(), checkpoints.rows()
     return known
 
 
 def explain_split(stored: Iterable[Stored], split_id: str) -> Explained:
-    """Where a split was found, who had it, whose work was thrown away, what committed it.
+    """The history of a split: its discovery, its attempts, work thrown away, and its commit.
 
     Args:
         stored: All of the log, from its first record on.
-        split_id: As `coordlog splits` names it.
+        split_id: Id as in `coordlog splits`.
 
     Raises:
         OptionError: The log has no such split.
         RecordError: A record that counts cannot be read.
     """
     known = _read(stored)
-    row = next((one for one in known.splits if one.split_id == split_id), None)
+    row = next((split for split in known.splits if split.split_id == split_id), None)
     if row is None:
-        names = ", ".join(one.split_id for one in known.splits[:3])
+        names = ", ".join(split.split_id for split in known.splits[:3])
         raise OptionError(
             "split", split_id, f"one that the log knows, as in {names}" if names else "in the log"
         )
-    wanted = {one.sequence for one in row.assignments}
-    wanted |= {one.sequence for one in row.thrown_away}
-    holders = {(one.subtask, one.attempt_number) for one in row.assignments}
-    holders |= {(one.subtask, one.attempt_number) for one in row.thrown_away}
-    holders |= {one.reread_by for one in row.thrown_away if one.reread_by is not None}
+    sequences = {assignment.sequence for assignment in row.assignments}
+    sequences |= {lost.sequence for lost in row.thrown_away}
+    holders = {(holder.subtask, holder.attempt_number) for holder in row.assignments}
+    holders |= {(lost.subtask, lost.attempt_number) for lost in row.thrown_away}
+    holders |= {lost.reread_by for lost in row.thrown_away if lost.reread_by is not None}
     if row.finished_by is not None:
         holders.add(row.finished_by)
 
     def is_of_split(record: Record, fields: Fields | None) -> bool:
-        if record.sequence in wanted:
+        if record.sequence in sequences:
             return True
         match record.kind:
             case Kind.FACT:
@@ -131,21 +130,24 @@ def explain_split(stored: Iterable[Stored], split_id: str) -> Explained:
 
 
 def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
-    """What led to an event, and what became of it.
+    """The causes of an event, and its outcome.
 
     Args:
         stored: As in `explain_split`.
-        sequence: Of its `EVENT_TO_SUBTASK` or `EVENT_TO_COORDINATOR`; of one that was never sent its `EVENT_FAILED`.
+        sequence: Sequence of its `EVENT_TO_SUBTASK` or `EVENT_TO_COORDINATOR`, or of its `EVENT_FAILED` if the event
+            was never sent.
 
     Raises:
-        OptionError: No event stands there.
+        OptionError: The record with this sequence is no event.
         RecordError: A record that counts cannot be read.
     """
     known = _read(stored)
     place = known.by_sequence.get(sequence)
     if place is None or not _is_event(known.records[place]):
-        there = "nothing" if place is None else f"a {known.records[place].kind.value}"
-        raise OptionError("event", sequence, f"the sequence of an event; {there} stands there")
+        actual = "no record" if place is None else f"a {known.records[place].kind.value}"
+        raise OptionError(
+            "event", sequence, f"the sequence of an event; {actual} has this sequence"
+        )
     event = known.records[place]
     is_down = event.kind is Kind.EVENT_TO_SUBTASK
 
@@ -160,9 +162,9 @@ def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
         return is_down and is_same and record.kind in (Kind.EVENT_ACKED, Kind.EVENT_FAILED)
 
     fate = "no record answers it yet"
-    for one in known.records:
-        if is_of_event(one, None):
-            fate = _fate(one) or fate
+    for record in known.records:
+        if is_of_event(record, None):
+            fate = _fate(record) or fate
     return _explained(known, is_of_event, f"event at sequence {sequence}: {fate}", with_causes=True)
 
 
@@ -171,17 +173,17 @@ def _is_event(record: Record) -> bool:
 
 
 def _is_never_sent(record: Record) -> bool:
-    """Of an event to an attempt that was over."""
+    """Whether the record is of an event to an attempt that was over."""
     return record.kind is Kind.EVENT_FAILED and record.attributes.get("never_sent") == "true"
 
 
 def _is_skipped(record: Record) -> bool:
-    """Of an event that is neither delivered nor handled (clause J2)."""
+    """Whether its event is neither delivered nor handled (J2: skip poison)."""
     return record.attributes.get("skipped") == "true"
 
 
 def _fate(record: Record) -> str | None:
-    """What this record makes of its event; None where nothing."""
+    """Outcome of an event by this record, or None if the record is not its outcome."""
     if _is_never_sent(record):
         return "failed: it was never sent"
     if _is_skipped(record):
@@ -203,18 +205,18 @@ _FATES_SKIPPED: Final[Mapping[Kind, str]] = {
 
 
 def explain_checkpoint(stored: Iterable[Stored], checkpoint_id: int) -> Explained:
-    """What a checkpoint waited for, how it ended, what it committed, who went back to it.
+    """The history of a checkpoint: its acks, its end, its commits, and the resets to it.
 
     Args:
         stored: As in `explain_split`.
-        checkpoint_id: Its number.
+        checkpoint_id: Number of the checkpoint.
 
     Raises:
         OptionError: The log has no such checkpoint.
         RecordError: A record that counts cannot be read.
     """
     known = _read(stored)
-    row = next((one for one in known.checkpoints if one.checkpoint_id == checkpoint_id), None)
+    row = next((row for row in known.checkpoints if row.checkpoint_id == checkpoint_id), None)
     if row is None:
         raise OptionError("checkpoint", checkpoint_id, "one that was triggered in this log")
     undoing = _undoing(known, checkpoint_id) if row.status is CheckpointStatus.ABANDONED else None
@@ -227,15 +229,15 @@ def explain_checkpoint(stored: Iterable[Stored], checkpoint_id: int) -> Explaine
 
 
 def _undoing(known: _Known, checkpoint_id: int) -> Record | None:
-    """The first going back to before a checkpoint that had completed."""
+    """The first reset to a checkpoint before this one after its completion, or None."""
     is_completed = False
-    for one in known.records:
-        number = one.checkpoint_id
-        if one.kind is Kind.CHECKPOINT_COMPLETED and number == checkpoint_id:
+    for record in known.records:
+        number = record.checkpoint_id
+        if record.kind is Kind.CHECKPOINT_COMPLETED and number == checkpoint_id:
             is_completed = True
-        is_back = one.kind is Kind.RESET_TO_CHECKPOINT and number is not None
+        is_back = record.kind is Kind.RESET_TO_CHECKPOINT and number is not None
         if is_completed and is_back and number is not None and number < checkpoint_id:
-            return one
+            return record
     return None
 
 
@@ -251,13 +253,13 @@ def _explained(
         for place, (record, fields) in enumerate(zip(known.records, known.fields, strict=True))
         if is_wanted(record, fields)
     }
-    left = list(places) if with_causes else []
-    while left:
-        cause = known.records[left.pop()].cause
+    pending = list(places) if with_causes else []
+    while pending:
+        cause = known.records[pending.pop()].cause
         place = None if cause is None else known.by_sequence.get(cause)
         if place is not None and place not in places:
             places.add(place)
-            left.append(place)
+            pending.append(place)
     return Explained(
         steps=tuple(
             Step(
@@ -275,16 +277,16 @@ def _explained(
 
 def _words(record: Record, fields: Fields | None) -> str:
     """The record as a sentence."""
-    what = _type(record)
+    content = _type(record)
     if record.kind is Kind.EVENT_TO_SUBTASK and (record.payload_type or "").startswith(ADD_SPLITS):
-        what = f"splits {', '.join(split_ids(fields or {}))}"
+        content = f"splits {', '.join(split_ids(fields or {}))}"
     elif (record.payload_type or "").startswith(_DISCOVERED) and fields is not None:
-        found = split_ids(fields)
-        what = f"of {len(found)} new splits: {', '.join(found)}"
-    elif fields is not None and (record.kind in _TOLD or _is_event(record)):
-        what = f"{what} ({on_one_line(fields, _CHARS)})"
+        new_splits = split_ids(fields)
+        content = f"of {len(new_splits)} new splits: {', '.join(new_splits)}"
+    elif fields is not None and (record.kind in _KINDS_SHOWN or _is_event(record)):
+        content = f"{content} ({on_one_line(fields, _CHARS)})"
     back_to = record.checkpoint_id
-    said = _sentence(record).format(
+    sentence = _sentence(record).format(
         kind=record.kind.value,
         who=_who(record),
         operator=record.operator_id or "the driver",
@@ -292,17 +294,17 @@ def _words(record: Record, fields: Fields | None) -> str:
         back="its start" if back_to in (None, NO_CHECKPOINT) else f"checkpoint {back_to}",
         event=record.event_id,
         cause=record.cause,
-        what=on_one_line(what, _CHARS),
+        what=on_one_line(content, _CHARS),
         refused=(fields or {}).get("what", "something"),
         outcome=record.attributes.get("outcome", ""),
     )
     why = "" if record.reason is None else f", because {on_one_line(record.reason, _CHARS)}"
-    return said + why
+    return sentence + why
 
 
 def _sentence(record: Record) -> str:
-    """By its kind, and by the attributes that say otherwise: some records tell that something has not been done."""
-    said = record.attributes
+    """Template by kind and attributes: some records state that an action was not done."""
+    attributes = record.attributes
     match record.kind:
         case Kind.EVENT_ACKED if _is_skipped(record):
             return "event {event} to {who} counts as processed"
@@ -312,19 +314,21 @@ def _sentence(record: Record) -> str:
             return "{who} sent {what} to the coordinator of {operator!r}, which did not handle it"
         case Kind.EVENT_FAILED if _is_never_sent(record):
             return "event {event}, {what}, to {who} was never sent"
-        case Kind.COMMIT_OUTCOME if said.get("settled") == "false":
-            tried = ", and no other try can help" if said.get("final") else ""
+        case Kind.COMMIT_OUTCOME if attributes.get("settled") == "false":
+            tried = ", and no other try can help" if attributes.get("final") else ""
             return (
                 f"the commit of sequence {{cause}} for {{operator!r}} could not be settled{tried}"
             )
-        case Kind.COORDINATOR_NOTIFIED if said.get("what") in _NOTIFIED:
-            return f"the coordinator of {{operator!r}} was told that {_NOTIFIED[said['what']]}"
+        case Kind.COORDINATOR_NOTIFIED if attributes.get("what") in _NOTIFIED:
+            return (
+                f"the coordinator of {{operator!r}} was told that {_NOTIFIED[attributes['what']]}"
+            )
         case Kind.FACT if record.payload_type == _REFUSED:
             by = "{operator!r}" if record.subtask is None else "{who}"
             return f"{{refused}} of {by} was recorded only"
-        case Kind.FACT if said.get("closed") == "true":
+        case Kind.FACT if attributes.get("closed") == "true":
             return "what came for {operator!r} was recorded only: {what}"
-        case Kind.RESPONSE if said.get("outcome", _ANSWERED) != _ANSWERED:
+        case Kind.RESPONSE if attributes.get("outcome", _ANSWERED) != _ANSWERED:
             return "the request of sequence {cause} to {operator!r} was not answered ({outcome})"
         case _:
             return _SENTENCES.get(record.kind, "{kind}")

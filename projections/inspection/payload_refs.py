@@ -18,43 +18,43 @@ from coordlog.schemas.payload_address import PayloadAddress, address_in
 __all__ = ["NeededPayload", "StrangeAddress", "needed_payloads"]
 
 _SHOWN_BYTES: Final = 120
-"""Of what may be megabytes long."""
+"""Length of the shown beginning: a payload may be megabytes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededPayload:
-    """One of them."""
+    """A stored payload that a new epoch needs."""
 
     what: str
-    """For people: whose state, of which checkpoint; which event."""
+    """Description for people: operator and checkpoint of a state, or number of an event."""
     address: PayloadAddress
     is_for_driver: bool
-    """The driver opens it; else an attempt does."""
+    """Whether the driver opens it; else an attempt does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangeAddress:
-    """What begins like an address and is none: damaged, or of a newer version."""
+    """A payload with the prefix of an address that is no address: damaged, or of a newer version."""
 
     what: str
-    """As of a needed payload."""
+    """Description as of a needed payload."""
     shown: str
-    """How it begins, for people."""
+    """Beginning of the payload, for people."""
 
 
 def needed_payloads(state: JobState) -> Iterator[NeededPayload | StrangeAddress]:
-    """What going on from the last completed checkpoint, or where the log ends, opens first."""
+    """Payloads opened first by a rollback to the last completed checkpoint, or by a resume."""
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         yield from _of_checkpoint(checkpoint)
     for event in state.owed_redeliveries:
-        yield from _one(
+        yield from _needed(
             f"event {event.event_id} of subtask {event.subtask} (sequence {event.sequence})",
             event.payload,
             is_for_driver=True,
         )
     for intent in sorted_values(state.intents):
-        yield from _one(
+        yield from _needed(
             f"the commit of operator {intent.operator_id!r} (sequence {intent.sequence})",
             intent.payload,
             is_for_driver=True,
@@ -65,10 +65,10 @@ def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload | 
     of_it = f"in checkpoint {checkpoint.checkpoint_id} (sequence {checkpoint.sequence})"
     for operator_id, cut in sorted_items(checkpoint.cuts):
         what = f"the state of coordinator {operator_id!r} {of_it}"
-        yield from _one(what, cut.state, is_for_driver=True)
+        yield from _needed(what, cut.state, is_for_driver=True)
     for event in checkpoint.in_flight:
         what = f"event {event.event_id} of subtask {event.subtask} (sequence {event.sequence})"
-        yield from _one(what, event.payload, is_for_driver=True)
+        yield from _needed(what, event.payload, is_for_driver=True)
     for subtask, states in sorted_items(checkpoint.states):
         yield from _of_subtask(subtask, states, of_it)
     for subtask, part in sorted_items(checkpoint.finished):
@@ -78,12 +78,12 @@ def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload | 
 def _of_subtask(
     subtask: int, states: tuple[OperatorState, ...], of_it: str
 ) -> Iterator[NeededPayload | StrangeAddress]:
-    for one in states:
-        what = f"the state of operator {one.operator_id!r} of subtask {subtask} {of_it}"
-        yield from _one(what, one.state, is_for_driver=False)
+    for operator in states:
+        what = f"the state of operator {operator.operator_id!r} of subtask {subtask} {of_it}"
+        yield from _needed(what, operator.state, is_for_driver=False)
 
 
-def _one(
+def _needed(
     what: str, data: bytes | None, *, is_for_driver: bool
 ) -> Iterator[NeededPayload | StrangeAddress]:
     try:

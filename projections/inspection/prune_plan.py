@@ -1,8 +1,7 @@
-"""What of a log's beginning can be removed: it must begin with a `SNAPSHOT` from which all is there that is to be kept.
+"""Removable beginning of a log: the log must then begin with a `SNAPSHOT` that leaves all kept checkpoints restorable.
 
-Restorable is what the job state holds. A snapshot holds the checkpoints that were retained where it was taken; those
-that completed behind it stand in the log. So a log may begin with a snapshot where each checkpoint that is to be kept
-is of one or the other kind.
+A checkpoint is restorable if the job state holds it. A snapshot holds the checkpoints retained at its place; those
+completed behind it are in the log. So a log may begin with a snapshot if each checkpoint to keep is of either kind.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordlog.errors import PayloadLostError, RecordError
-from coordlog.projections.inspection.codeless_fold import PlainFold, record_of
+from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_and_kept_apart
 from coordlog.projections.tables.apply_errors import Applying
@@ -19,15 +18,15 @@ from coordlog.projections.tables.audit import AuditRecord, Stored, audit_records
 from coordlog.schemas.payload_address import address_in
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["PrunePlan", "SnapshotPlace", "kept_checkpoints", "plan_prune"]
+__all__ = ["PrunePlan", "SnapshotPlace", "plan_prune", "savepoint_checkpoints"]
 
 _OVERHEAD_BYTES = 61
-"""What a record takes on disk beside key and value: its header, its lengths, a part of its batch's 61 bytes."""
+"""Size of a record on disk beside key and value: header, lengths, a part of its batch's 61 bytes."""
 
 
-def kept_checkpoints(state: JobState) -> tuple[int, ...]:
-    """The checkpoints that are kept by name, ascending."""
-    return tuple(sorted(set(sorted_values(state.kept))))
+def savepoint_checkpoints(state: JobState) -> tuple[int, ...]:
+    """Checkpoints of savepoints, ascending."""
+    return tuple(sorted(set(sorted_values(state.savepoints))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,63 +37,63 @@ class SnapshotPlace:
     sequence: int
     timestamp_us: int
     completed: frozenset[int]
-    """The checkpoints that its state holds."""
+    """Checkpoints in its state."""
     bytes_below: int
     records_below: int
     why_not: str | None = None
-    """Why nothing can begin with it; None where it can."""
+    """Reason if no log can begin with it, else None."""
     kept_apart: tuple[bytes, ...] = ()
-    """Addresses: of what stands in the payload store, and only the job's own driver needs."""
+    """Addresses of payloads in the payload store that only the driver of the job needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
-    """How a log would be pruned."""
+    """Plan of pruning a log."""
 
     start: int
-    """The log's first offset; 0 where it is empty."""
+    """First offset of the log; 0 if it is empty."""
     end: int
-    """The offset after its last record."""
+    """Offset after the last record."""
     state: JobState
-    """At its end, without coordinators' projections."""
+    """State at the end, without projections of coordinators."""
     began_us: int
-    """The time of its first record, 0 where it is empty."""
+    """Time of the first record; 0 if the log is empty."""
     checkpoints: tuple[int, ...]
-    """Those that stay restorable, ascending: the last ones, and what is kept."""
+    """Checkpoints that stay restorable, ascending: the last ones, and savepoints."""
     oldest_us: int | None
-    """When the oldest of them completed; None where there is none, or that is not in the log any more."""
+    """Completion time of the oldest of them, or None if there is none or its record was pruned."""
     begins_with: SnapshotPlace | None
-    """What the log would begin with; None where nothing can be removed."""
+    """First record after the prune, or None if no record can be removed."""
     why_not: str
-    """Why nothing can be; empty where something can."""
+    """Reason if no record can be removed, else empty."""
     record_count: int
-    """Of all that is there."""
+    """Number of records in the log."""
     byte_count: int
     newest: SnapshotPlace | None
-    """The newest snapshot that a log can begin with, whatever is to be kept."""
+    """Newest snapshot that a log can begin with, whichever checkpoints are kept."""
 
 
 def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
-    """What could be removed, so that the last `keep_checkpoints` restorable checkpoints and all kept ones stay.
+    """Plan of a prune that keeps the last `keep_checkpoints` restorable checkpoints and all savepoints.
 
     Args:
         stored: All of the log, from its first record on.
-        keep_checkpoints: 1 or more. Where fewer are restorable, all of them.
+        keep_checkpoints: 1 or more. If fewer are restorable, all of them stay.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
     """
     fold = _Fold()
-    for one in audit_records(fold.noting(stored)):
-        fold.feed(one)
+    for entry in audit_records(fold.noting(stored)):
+        fold.feed(entry)
     state = fold.state
     restorable = sorted(n for n in state.completed if n <= state.last_checkpoint)
-    wanted = tuple(sorted({*restorable[-keep_checkpoints:], *kept_checkpoints(state)}))
-    usable = [one for one in fold.snapshots if one.why_not is None]
-    # Behind what the log begins with must stand one that the job's own code can start from.
-    named = [one for one in usable if one.offset <= fold.named]
-    fitting = [one for one in named if all(fold.has(one, n) for n in wanted)]
-    begins_with = max(fitting, key=lambda one: one.offset, default=None)
+    wanted = tuple(sorted({*restorable[-keep_checkpoints:], *savepoint_checkpoints(state)}))
+    usable = [snapshot for snapshot in fold.snapshots if snapshot.why_not is None]
+    # The remaining log must hold a snapshot that the job's own code can start from.
+    named = [snapshot for snapshot in usable if snapshot.offset <= fold.named]
+    sufficient = [snapshot for snapshot in named if all(fold.has(snapshot, n) for n in wanted)]
+    begins_with = max(sufficient, key=lambda snapshot: snapshot.offset, default=None)
     why_not = ""
     if not usable:
         why_not = "it has no snapshot"
@@ -118,7 +117,7 @@ def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
         why_not=why_not,
         record_count=fold.record_count,
         byte_count=fold.byte_count,
-        newest=max(named, key=lambda one: one.offset, default=None),
+        newest=max(named, key=lambda snapshot: snapshot.offset, default=None),
     )
 
 
@@ -131,7 +130,7 @@ class _Fold:
         self._completed: dict[int, int] = {}
         self.completed_us: dict[int, int] = {}
         self.named = -1
-        """The newest snapshot that the last driver has taken or come across, by what its headers say."""
+        """Offset of the newest snapshot that the last driver has taken or read, from its headers."""
         self._pointers: dict[int, int] = {}
         self._is_command = False
 
@@ -140,63 +139,63 @@ class _Fold:
         return self._plain.state
 
     def noting(self, stored: Iterable[Stored]) -> Iterator[Stored]:
-        """The records, with their headers' pointers kept until they are fed."""
-        for one in stored:
-            header = one.header
+        """The records; keeps the pointer of each header until the record is fed."""
+        for entry in stored:
+            header = entry.header
             if header is not None:
-                self._pointers[one.offset] = header.snapshot_offset
-            yield one
+                self._pointers[entry.offset] = header.snapshot_offset
+            yield entry
 
-    def feed(self, one: AuditRecord) -> None:
+    def feed(self, entry: AuditRecord) -> None:
         if self.start < 0:
-            self.start, self.began_us = one.offset, one.timestamp_ms * 1000
-        self.end = one.offset + 1
-        pointer = self._pointers.pop(one.offset, -1)
-        if one.counts:
-            self._apply(one)
-            self._name(one, pointer)
+            self.start, self.began_us = entry.offset, entry.timestamp_ms * 1000
+        self.end = entry.offset + 1
+        pointer = self._pointers.pop(entry.offset, -1)
+        if entry.counts:
+            self._apply(entry)
+            self._name(entry, pointer)
         self.record_count += 1
-        self.byte_count += _OVERHEAD_BYTES + len(one.key or b"") + len(one.value or b"")
+        self.byte_count += _OVERHEAD_BYTES + len(entry.key or b"") + len(entry.value or b"")
 
-    def _apply(self, one: AuditRecord) -> None:
-        record = record_of(one)
-        with Applying(one.offset, record):
+    def _apply(self, entry: AuditRecord) -> None:
+        record = entry.known()
+        with Applying(entry.offset, record):
             if record.kind is Kind.SNAPSHOT:
-                self._snapshot(one, record)
-            self._plain.apply(one)
+                self._snapshot(entry, record)
+            self._plain.apply(entry)
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
-            self._completed[record.checkpoint_id] = one.offset
+            self._completed[record.checkpoint_id] = entry.offset
             self.completed_us[record.checkpoint_id] = record.timestamp_us
 
-    def _name(self, one: AuditRecord, pointer: int) -> None:
-        """A command folds without the job's projections: what its headers name, the job may not be able to read."""
-        kind = None if one.record is None else one.record.kind
+    def _name(self, entry: AuditRecord, pointer: int) -> None:
+        """Update `named`. Ignores pointers of commands: the job may be unable to read those snapshots."""
+        kind = None if entry.record is None else entry.record.kind
         if kind is Kind.EPOCH_STARTED:
-            self._is_command = "command" in self.state.launch
+            self._is_command = self.state.launch_info.is_command
             if not self._is_command:
                 self.named = pointer
         elif not self._is_command:
-            self.named = max(self.named, pointer, one.offset if kind is Kind.SNAPSHOT else -1)
-        elif kind is Kind.SNAPSHOT:  # a command that takes one has folded what it needs to
-            self.named = max(self.named, one.offset)
+            self.named = max(self.named, pointer, entry.offset if kind is Kind.SNAPSHOT else -1)
+        elif kind is Kind.SNAPSHOT:  # a command that takes a snapshot has the job's projections
+            self.named = max(self.named, entry.offset)
 
-    def _snapshot(self, one: AuditRecord, record: Record) -> None:
-        """Its state must be the fold's there: what it is not, no log may begin with."""
+    def _snapshot(self, entry: AuditRecord, record: Record) -> None:
+        """Add a snapshot. If its state is not the state of the fold, no log may begin with it."""
         why_not = None
         try:
             held, apart = state_and_kept_apart(record)
             why_not = _strange(apart)
         except (SnapshotUnusableError, PayloadLostError) as error:
-            if not self._plain.is_begun:
-                raise RecordError(one.offset, record.kind.value, str(error)) from error
+            if entry.beginning is not None:
+                raise RecordError(entry.offset, record.kind.value, str(error)) from error
             held, apart, why_not = self.state, (), str(error)
-        if not self._plain.is_begun:
+        if entry.beginning is not None:
             self._plain.begin_with(held)
         elif held != self.state:
             why_not = "its state is not the fold's there"
         self.snapshots.append(
             SnapshotPlace(
-                offset=one.offset,
+                offset=entry.offset,
                 sequence=-1 if record.sequence is None else record.sequence,
                 timestamp_us=record.timestamp_us,
                 completed=frozenset(held.completed),
@@ -208,7 +207,7 @@ class _Fold:
         )
 
     def has(self, snapshot: SnapshotPlace, checkpoint_id: int) -> bool:
-        """Whether a log that begins with the snapshot comes to the checkpoint."""
+        """Whether a log that begins with the snapshot holds the checkpoint."""
         completed_at = self._completed.get(checkpoint_id)
         return checkpoint_id in snapshot.completed or (
             completed_at is not None and completed_at > snapshot.offset
@@ -216,7 +215,7 @@ class _Fold:
 
 
 def _strange(apart: Iterable[bytes]) -> str | None:
-    """Why one of these is no address, damaged or of a newer version; None where each is."""
+    """Fault of the first value that is no address (damaged, or of a newer version), or None."""
     try:
         for data in apart:
             address_in(data)

@@ -1,8 +1,8 @@
-"""A history without its contents: same records, same lengths, same way from one state to the next; for a bug report.
+"""A history without its contents, for a bug report: same records, same lengths, same transitions of state.
 
-What is taken out: payloads (of events, states, committables, intents), reasons, split ids, paths, hosts, addresses.
-What stays: the names of the job, of operators, of payload types and their fields, versions, counts, sizes and times.
-Each text becomes another of its length, the same one wherever it stands, so that a split is still one split.
+Removed: payloads (of events, states, committables, intents), reasons, split ids, paths, hosts, addresses.
+Kept: the names of the job, of operators, of payload types and their fields, versions, counts, sizes and times.
+Each text becomes another text of its length, the same one at each place, so that a split is still one split.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["Redacted", "Redaction"]
 
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _LONG: Final = 24
-"""Characters from which two texts never become one by chance."""
+"""Length in bytes from which two replacements are never equal by chance."""
 _TRIES: Final = 1_000
 _OURS: Final = "coordlog."
-"""Before the names of our own types: their numbers are counts and places, and stay."""
+"""Prefix of built-in types: their numbers are counts and places, and are kept."""
 _KEPT_FIELDS: Final = frozenset(
     {
         "cluster_id",
@@ -59,7 +59,7 @@ _KEPT_FIELDS: Final = frozenset(
         "what",
     }
 )
-"""Texts of our own types that are names, and no contents."""
+"""Fields of built-in types whose texts are names, not contents."""
 _KEPT_ATTRIBUTES: Final = frozenset(
     {
         "adopted_cluster_id",
@@ -83,11 +83,11 @@ _KEPT_ATTRIBUTES: Final = frozenset(
     }
 )
 _KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "projection", "version"})
-"""Of each operator in the attribute `operators`."""
+"""Keys kept of each operator in the attribute `operators`."""
 _EVENT: Final = re.compile(r"(?P<what>.*/)(?P<digest>[0-9a-f]{16})", re.DOTALL)
-"""An event as failures name it: by operator, type and the digest of its content."""
+"""An event as named in failures: operator, type and the digest of its content."""
 _STOPPED_BY: Final = frozenset({"SIGHUP", "SIGINT", "SIGTERM", "SystemExit", "stop"})
-"""Values of the field `by` that coordlog itself gives; others are the caller's words."""
+"""Values of the field `by` set by coordlog itself; others are texts of the caller."""
 _TEXT_ATTRIBUTES: Final = frozenset(
     {
         "address",
@@ -107,7 +107,7 @@ _PLAIN_VALUE: Final = re.compile(r"true|false|-?\d+(\.\d+)?")
 
 
 class Redacted(NamedTuple):
-    """What stands in a stored record's place."""
+    """Replacement of a stored record."""
 
     key: bytes | None
     value: bytes | None
@@ -115,10 +115,10 @@ class Redacted(NamedTuple):
 
 
 class Redaction:
-    """Redacts one log's records; `record` must be given all of them, in log order.
+    """Redacts the records of one log; the caller passes all of them to `record`, in log order.
 
     Args:
-        key: Of chance, and kept by nobody: without it nobody can try what a text has been.
+        key: Random key, to be discarded: without it no reader can test guesses of a text.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -129,7 +129,7 @@ class Redaction:
         self._digests: dict[str, str] = {}
 
     def record(self, stored: Stored) -> Redacted:
-        """One record, whether it counts or not; one that cannot be read is zeros of the same length."""
+        """The redacted record, whether it counts or not; zeros of the same length if it cannot be read."""
         header = decode_header(stored.header_bytes)
         if header is None:
             return Redacted(_zeros(stored.key), _zeros(stored.value), _zeros(stored.header_bytes))
@@ -158,7 +158,7 @@ class Redaction:
         )
 
     def text(self, text: str) -> str:
-        """Another text of as many bytes, the same one each time."""
+        """The replacement of a text: as many bytes, the same at each call."""
         length = len(text.encode(errors="surrogatepass"))
         if length >= _LONG:
             return self._chance(text, 0, length)
@@ -174,37 +174,37 @@ class Redaction:
         return known
 
     def digest(self, digest: str) -> str:
-        """Of an event's content, that of what stands in its place: the fold compares them. Each time the same."""
+        """The digest of an event's redacted content, for the digest of its content: the fold compares them."""
         return self._digests.setdefault(digest, self.text(digest))
 
-    def _learn_event(self, was: bytes | None, now: bytes | None) -> None:
+    def _learn_event(self, content: bytes | None, redacted: bytes | None) -> None:
         try:
-            self._digests.setdefault(digest_of(was or b""), digest_of(now or b""))
+            self._digests.setdefault(digest_of(content or b""), digest_of(redacted or b""))
         except ValueError:
-            return  # what begins like an address and is none
+            return  # content with the prefix of an address that is no address
 
-    def _event(self, said: str) -> str:
-        found = _EVENT.fullmatch(said)
-        return self.text(said) if found is None else found["what"] + self.digest(found["digest"])
+    def _event(self, name: str) -> str:
+        match = _EVENT.fullmatch(name)
+        return self.text(name) if match is None else match["what"] + self.digest(match["digest"])
 
     def content(self, data: bytes) -> bytes:
-        """As many zeros; in place of a stored payload's address another one, of the same epoch and length."""
+        """As many zeros; for the address of a stored payload another address of the same epoch and length."""
         try:
             address = address_in(data)
         except ValueError:
             address = None
         if address is None:
             return bytes(len(data))
-        other = hmac.new(self._key, address.path.encode(), hashlib.sha256).hexdigest()
-        return dataclasses.replace(address, sha256=other).encode()
+        digest = hmac.new(self._key, address.path.encode(), hashlib.sha256).hexdigest()
+        return dataclasses.replace(address, sha256=digest).encode()
 
     def _chance(self, text: str, number: int, length: int) -> str:
         seed = text.encode(errors="surrogatepass")
-        made = b""
-        while len(made) < length:
-            block = len(made).to_bytes(8, "big") + number.to_bytes(8, "big") + seed
-            made += hmac.new(self._key, block, hashlib.sha256).digest()
-        return "".join(_ALPHABET[one % len(_ALPHABET)] for one in made[:length])
+        data = b""
+        while len(data) < length:
+            block = len(data).to_bytes(8, "big") + number.to_bytes(8, "big") + seed
+            data += hmac.new(self._key, block, hashlib.sha256).digest()
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in data[:length])
 
     def _attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
         return {name: self._attribute(name, value) for name, value in attributes.items()}
@@ -222,25 +222,24 @@ class Redaction:
         return self.text(value)
 
     def _operators(self, text: str) -> str:
-        """What an epoch says of its operators, without where they write."""
+        """The attribute `operators` of an epoch, without destinations and options."""
         try:
-            said = json.loads(text)
-            made = [
+            redacted = [
                 {
-                    name: one if name in _KEPT_OF_OPERATORS else self._said(one)
-                    for name, one in operator.items()
+                    name: value if name in _KEPT_OF_OPERATORS else self._setting(value)
+                    for name, value in operator.items()
                 }
-                for operator in said
+                for operator in json.loads(text)
             ]
         except (ValueError, AttributeError, TypeError):
             return self.text(text)
-        return json.dumps(made, sort_keys=True)
+        return json.dumps(redacted, sort_keys=True)
 
-    def _said(self, one: object) -> object:
+    def _setting(self, value: object) -> object:
         """A destination, or options by name."""
-        if isinstance(one, dict):
-            return {self.text(str(name)): self._said(each) for name, each in one.items()}
-        return self.text(str(one))
+        if isinstance(value, dict):
+            return {self.text(str(name)): self._setting(option) for name, option in value.items()}
+        return self.text(str(value))
 
     # --- payloads -----------------------------------------------------------------------------------------------------
     def _learn(self, key: str, schema_json: str) -> None:
@@ -251,7 +250,7 @@ class Redaction:
             self._schemas[key] = None
 
     def _payload(self, key: str | None, payload: bytes | None) -> bytes | None:
-        """The payload with other contents; zeros where its type is not known, or it is none of it."""
+        """The payload with other contents; zeros if its type is not known, or it is not of that type."""
         known = self._schemas.get(key or "")
         if payload is None:
             return None
@@ -262,14 +261,14 @@ class Redaction:
         content = plain(payload)
         mark = payload[: len(payload) - len(content)]
         try:
-            made = mark + avro.encode(walk.value(schema, avro.decode(content), ""))
+            redacted = mark + avro.encode(walk.value(schema, avro.decode(content), ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return _zeros(payload)
-        return made if len(made) == len(payload) else _zeros(payload)
+        return redacted if len(redacted) == len(payload) else _zeros(payload)
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
     def _snapshot(self, record: Record) -> bytes | None:
-        """The redacted state, without those of projections; its length is another one, as it is compressed."""
+        """The redacted state, without states of projections; its length differs, as it is compressed."""
         try:
             state = state_of(record)
             for key, schema_json in sorted_items(state.schemas):
@@ -282,21 +281,21 @@ class Redaction:
             return _zeros(record.payload)
 
     def _stored_snapshot(self, record: Record) -> bytes:
-        """The snapshot's own numbers, and where its state had been kept."""
+        """The snapshot with its numbers, and a redacted address of its state."""
         held = SNAPSHOT_TYPE.decode(record.payload or b"")
         assert isinstance(held, JobSnapshot), "it has been decoded before"
         state, digest = self.content(held.state), bytes(len(held.state_sha256))
         return SNAPSHOT_TYPE.encode(dataclasses.replace(held, state=state, state_sha256=digest))
 
     def state(self, state: JobState) -> JobState:
-        """A job's state, redacted as its records are: what the fold of the redacted records comes to."""
+        """The redacted state of a job: equal to the fold of its redacted records."""
         for _, gateway in sorted_items(state.gateways):
             for _, event in sorted_items(gateway.unacked):
-                now = self._payload(event.payload_type, event.payload)
-                self._learn_event(event.payload, now)
-        made = self._fields("", state)
-        assert isinstance(made, JobState), "what it was"
-        return made
+                redacted = self._payload(event.payload_type, event.payload)
+                self._learn_event(event.payload, redacted)
+        redacted_state = self._fields("", state)
+        assert isinstance(redacted_state, JobState), "the type of the argument"
+        return redacted_state
 
     def _fields(self, name: str, value: Any) -> Any:  # noqa: ANN401, whatever a state holds
         if name == "launch":
@@ -310,30 +309,30 @@ class Redaction:
         if isinstance(value, Map):
             return Map({self._key_of(name, k): self._fields("", v) for k, v in value.items()})
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [one.name for one in dataclasses.fields(value)]
-            made = {one: self._fields(one, getattr(value, one)) for one in names}
-            return dataclasses.replace(value, **self._with_payload(value, made))
+            fields = [field.name for field in dataclasses.fields(value)]
+            redacted = {field: self._fields(field, getattr(value, field)) for field in fields}
+            return dataclasses.replace(value, **self._with_payload(value, redacted))
         names_of = getattr(value, "_fields", None)
         if isinstance(value, tuple) and names_of is not None:
-            named = {one: self._fields(one, getattr(value, one)) for one in names_of}
+            named = {field: self._fields(field, getattr(value, field)) for field in names_of}
             return type(value)(**self._with_payload(value, named))
         if isinstance(value, tuple):
-            return tuple(self._fields(name, one) for one in value)
+            return tuple(self._fields(name, item) for item in value)
         return value
 
-    def _with_payload(self, value: Any, made: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-        if "payload" in made:
-            made["payload"] = self._payload(value.payload_type, value.payload)
-        return made
+    def _with_payload(self, value: Any, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+        if "payload" in fields:
+            fields["payload"] = self._payload(value.payload_type, value.payload)
+        return fields
 
     def _key_of(self, name: str, key: Any) -> Any:  # noqa: ANN401
         if name in ("begun_places", "kept_splits", "last_intents", "skipped_splits"):
             return (key[0], self.text(key[1]))
-        if name == "kept":
+        if name == "savepoints":
             return self.text(key)
         if name == "poison":
-            what, _, rest = key.partition(":")
-            return f"{what}:{self._event(rest) if what == 'event' else self.text(rest)}"
+            kind, _, name = key.partition(":")
+            return f"{kind}:{self._event(name) if kind == 'event' else self.text(name)}"
         if name == "skipped_events":
             way, subtask, event_type, digest, operator_id = key.split("/", 4)
             return "/".join((way, subtask, event_type, self.digest(digest), operator_id))
@@ -341,7 +340,7 @@ class Redaction:
 
 
 class _Walk:
-    """Through one value and its schema."""
+    """Walks through one value and its schema."""
 
     def __init__(self, redaction: Redaction, *, keeps_our_own: bool) -> None:
         self._text, self._content = redaction.text, redaction.content
@@ -363,11 +362,11 @@ class _Walk:
         kind = schema["type"]
         if kind == "record":
             return {
-                one["name"]: self.value(one["type"], value[one["name"]], one["name"])
-                for one in schema["fields"]
+                field["name"]: self.value(field["type"], value[field["name"]], field["name"])
+                for field in schema["fields"]
             }
         if kind == "array":
-            return [self.value(schema["items"], one, name) for one in value]
+            return [self.value(schema["items"], item, name) for item in value]
         if kind == "map":
             return {self._text(k): self.value(schema["values"], v, name) for k, v in value.items()}
         if kind == "enum":
@@ -392,15 +391,15 @@ class _Walk:
 
 
 def _branch(schemas: Sequence[Any], value: Any, named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """The branch of a union that the value is of."""
-    for one in schemas:
-        schema = named.get(one, one) if isinstance(one, str) else one
-        if _fits(schema, value):
-            return one
+    """The branch of a union whose values include `value`. Raises ValueError if there is none."""
+    for branch in schemas:
+        schema = named.get(branch, branch) if isinstance(branch, str) else branch
+        if _is_of(schema, value):
+            return branch
     raise ValueError("a value of no branch")
 
 
-def _fits(schema: Any, value: Any) -> bool:  # noqa: ANN401
+def _is_of(schema: Any, value: Any) -> bool:  # noqa: ANN401
     kind = str(schema["type"] if isinstance(schema, dict) else schema)
     match value:
         case None:
@@ -419,19 +418,19 @@ def _fits(schema: Any, value: Any) -> bool:  # noqa: ANN401
             return kind == "array"
         case _:
             return kind == "map" or (
-                kind == "record" and {one["name"] for one in schema["fields"]} == set(value)
+                kind == "record" and {field["name"] for field in schema["fields"]} == set(value)
             )
 
 
 def _as_long(value: int) -> int:
-    """A number that Avro encodes with as many bytes."""
+    """A number with as many bytes in Avro's encoding."""
     zigzag = value << 1 if value >= 0 else (-value << 1) - 1
     length = max(1, -(-zigzag.bit_length() // 7))
     return 0 if length == 1 else 1 << (7 * length - 8)
 
 
 def _first_alike(symbols: list[str], value: str) -> str:
-    """The first symbol whose index Avro encodes with as many bytes."""
+    """The first symbol whose index has as many bytes in Avro's encoding."""
     return symbols[min(symbols.index(value), _as_long(symbols.index(value)))]
 
 
@@ -443,5 +442,5 @@ def _without_logical_types(schema: Any) -> Any:  # noqa: ANN401, JSON
     if isinstance(schema, dict):
         return {k: _without_logical_types(v) for k, v in schema.items() if k != "logicalType"}
     if isinstance(schema, list):
-        return [_without_logical_types(one) for one in schema]
+        return [_without_logical_types(branch) for branch in schema]
     return schema

@@ -1,4 +1,4 @@
-"""The completed checkpoints of a job: where each stands, and whether the job can go back to it."""
+"""Completed checkpoints of a job: offset of each, and whether the job can roll back to it."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedRow:
-    """One checkpoint that has completed."""
+    """A completed checkpoint."""
 
     checkpoint_id: int
     offset: int | None
-    """Of its `CHECKPOINT_COMPLETED`; None where that was pruned, and the state alone has the checkpoint."""
+    """Offset of its `CHECKPOINT_COMPLETED`; None if that was pruned, so that only the state has the checkpoint."""
     log_start: int
-    """The first offset of the log: what was pruned stood before it."""
+    """First offset of the log: pruned records were before it."""
     epoch: int | None
-    """None where its record was pruned."""
+    """Epoch of its record, or None if that was pruned."""
     completed_us: int | None
-    """Microseconds since 1970, UTC; None where its record was pruned."""
+    """Time of its record in microseconds since 1970, UTC; None if that was pruned."""
     triggered_us: int | None
-    """None where the log does not have that any more."""
+    """Time of its `CHECKPOINT_TRIGGERED`, or None if the log does not have that any more."""
     is_last: bool
-    """The one that the job goes on from."""
-    kept_as: tuple[str, ...]
-    """The names that keep it."""
+    """Whether the job continues from it."""
+    savepoints: tuple[str, ...]
+    """Names of the savepoints that keep it."""
     why_not: str | None
-    """Why the job cannot go back to it; None where it can."""
+    """Reason why the job cannot roll back to it, or None if it can."""
 
 
 def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow, ...]:
-    """The completed checkpoints of a job, by number: those in the log, and those that the state has from before it.
+    """Completed checkpoints by ascending number: those in the log, and those that the state has from before it.
 
     Args:
-        records: All of its log, from its first record on.
+        records: All of the job's log, from its first record on.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
@@ -61,14 +61,14 @@ def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow,
     triggered: dict[int, int] = {}
     completed: dict[int, tuple[AuditRecord, Record]] = {}
     fold = PlainFold()
-    for one in records:
-        record = fold.apply(one)
+    for entry in records:
+        record = fold.apply(entry)
         if record is None or record.checkpoint_id is None:
             continue
         if record.kind is Kind.CHECKPOINT_TRIGGERED:
             triggered[record.checkpoint_id] = record.timestamp_us
         elif record.kind is Kind.CHECKPOINT_COMPLETED:
-            completed[record.checkpoint_id] = one, record
+            completed[record.checkpoint_id] = entry, record
     return tuple(
         _row(fold, number, completed.get(number), triggered.get(number))
         for number in sorted({*completed, *sorted(fold.state.completed)})
@@ -76,18 +76,21 @@ def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow,
 
 
 def _row(
-    fold: PlainFold, number: int, there: tuple[AuditRecord, Record] | None, triggered_us: int | None
+    fold: PlainFold,
+    number: int,
+    stored: tuple[AuditRecord, Record] | None,
+    triggered_us: int | None,
 ) -> CompletedRow:
     state = fold.state
     return CompletedRow(
         checkpoint_id=number,
-        offset=None if there is None else there[0].offset,
+        offset=None if stored is None else stored[0].offset,
         log_start=fold.start,
-        epoch=None if there is None else there[1].epoch,
-        completed_us=None if there is None else there[1].timestamp_us,
+        epoch=None if stored is None else stored[1].epoch,
+        completed_us=None if stored is None else stored[1].timestamp_us,
         triggered_us=triggered_us,
         is_last=number == state.last_checkpoint,
-        kept_as=names_of(state, number),
+        savepoints=names_of(state, number),
         why_not=_why_not(state, number),
     )
 
@@ -98,41 +101,41 @@ def _why_not(state: JobState, checkpoint_id: int) -> str | None:
     why_not = why_not_retained(state, checkpoint_id)
     if why_not is not None:
         return why_not
-    above = [
-        f"{operator_id!r} commits checkpoint {newest}" + (f" to {there}" if there else "")
-        for operator_id, there, newest in ahead_of(state, checkpoint_id)
+    commits = [
+        f"{operator_id!r} commits checkpoint {newest}" + (f" to {place}" if place else "")
+        for operator_id, place, newest in ahead_of(state, checkpoint_id)
     ]
-    return f"only writing elsewhere: {', '.join(above)}" if above else None
+    return f"only writing elsewhere: {', '.join(commits)}" if commits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPart:
-    """What a checkpoint has of one operator."""
+    """Part of a checkpoint that belongs to one operator."""
 
     operator_id: str
     cut_sequence: int | None
-    """Of its coordinator's cut; None where it has none, or the metadata does not tell."""
+    """Sequence of its coordinator's cut; None if it has none, or the metadata does not hold it."""
     coordinator_bytes: int | None
-    """None: its coordinator's state is the fold at the cut, or it has none."""
+    """Size of its coordinator's state; None if that is the fold at the cut, or there is none."""
     subtask_bytes: tuple[tuple[int, int], ...]
-    """Subtask and bytes, of those that have a state of it."""
+    """Subtask and size in bytes, for each subtask with a state."""
     in_flight: int
-    """Events to its coordinator that crossed the cut."""
+    """Number of events to its coordinator that crossed the cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCheckpoint:
-    """A completed checkpoint as its record and the fold have it; or the state alone, where its record was pruned."""
+    """A completed checkpoint by its record and the fold, or by the state alone if its record was pruned."""
 
     checkpoint_id: int
     job_id: str
     sequence: int
-    """Of its `CHECKPOINT_COMPLETED`."""
+    """Sequence of its `CHECKPOINT_COMPLETED`."""
     parallelism: int
     offset: int | None
-    """None where its record was pruned, and so with what only that says."""
+    """Offset of its record. None if that was pruned, as are the other fields that only the record has."""
     log_start: int
-    """The first offset of the log."""
+    """First offset of the log."""
     epoch: int | None
     completed_us: int | None
     metadata: ReadMetadata | None
@@ -142,61 +145,63 @@ class ShownCheckpoint:
 
 
 def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> ShownCheckpoint:
-    """One completed checkpoint.
+    """A completed checkpoint with its parts.
 
     Args:
         records: All of the job's log, from its first record on.
-        checkpoint_id: Which.
+        checkpoint_id: Number of the checkpoint.
 
     Raises:
         RecordError: A record that counts cannot be read or applied; its metadata is of an unknown version.
-        OptionError: It has not completed in this log, and the state does not have it from before.
+        OptionError: The checkpoint has not completed in this log, and the state does not have it from before.
     """
-    fold, done = PlainFold(), []
-    for one in records:
+    fold, completed = PlainFold(), []
+    for entry in records:
         is_wanted = (
-            one.counts
-            and one.record is not None
-            and one.record.kind is Kind.CHECKPOINT_COMPLETED
-            and one.record.checkpoint_id == checkpoint_id
+            entry.counts
+            and entry.record is not None
+            and entry.record.kind is Kind.CHECKPOINT_COMPLETED
+            and entry.record.checkpoint_id == checkpoint_id
         )
-        if is_wanted and one.record is not None:
-            metadata = _metadata(one, one.record)  # before the fold, which refuses it too
-            with Applying(one.offset, one.record):
-                fold.apply(one)
-                return _shown(fold, fold.state.completed[checkpoint_id], one, metadata)
-        record = fold.apply(one)
+        if is_wanted and entry.record is not None:
+            metadata = _metadata(entry, entry.record)  # before the fold, which refuses it too
+            with Applying(entry.offset, entry.record):
+                fold.apply(entry)
+                return _shown(fold, fold.state.completed[checkpoint_id], entry, metadata)
+        record = fold.apply(entry)
         if record is not None and record.kind is Kind.CHECKPOINT_COMPLETED:
-            done.append(str(record.checkpoint_id))
-    held = fold.state.completed.get(checkpoint_id)
-    if held is not None:
-        return _shown(fold, held, None, None)
-    done += [str(number) for number in sorted(fold.state.completed) if str(number) not in done]
-    there = ", ".join(sorted(done, key=int)) or "none has"
-    expected = f"one that has completed in this log: {there}"
+            completed.append(str(record.checkpoint_id))
+    retained = fold.state.completed.get(checkpoint_id)
+    if retained is not None:
+        return _shown(fold, retained, None, None)
+    completed += [
+        str(number) for number in sorted(fold.state.completed) if str(number) not in completed
+    ]
+    known = ", ".join(sorted(completed, key=int)) or "none has"
+    expected = f"one that has completed in this log: {known}"
     raise OptionError("checkpoint", checkpoint_id, expected)
 
 
-def _metadata(one: AuditRecord, record: Record) -> ReadMetadata:
+def _metadata(entry: AuditRecord, record: Record) -> ReadMetadata:
     try:
         return read_metadata(record.payload_type, record.payload)
     except ValueError as error:
-        raise RecordError(one.offset, record.kind.value, str(error)) from error
+        raise RecordError(entry.offset, record.kind.value, str(error)) from error
 
 
 def _shown(
     fold: PlainFold,
     completed: CompletedCheckpoint,
-    one: AuditRecord | None,
+    entry: AuditRecord | None,
     metadata: ReadMetadata | None,
 ) -> ShownCheckpoint:
-    record = None if one is None else one.record
+    record = None if entry is None else entry.record
     return ShownCheckpoint(
         checkpoint_id=completed.checkpoint_id,
         job_id=fold.state.job_id,
         sequence=completed.sequence,
         parallelism=completed.parallelism,
-        offset=None if one is None else one.offset,
+        offset=None if entry is None else entry.offset,
         log_start=fold.start,
         epoch=None if record is None else record.epoch,
         completed_us=None if record is None else record.timestamp_us,
@@ -212,9 +217,10 @@ def _parts(completed: CompletedCheckpoint, *, has_cuts: bool) -> tuple[Checkpoin
     by_subtask = {number: part.states for number, part in sorted_items(completed.finished)}
     by_subtask.update(sorted_items(completed.states))
     for number, states in sorted(by_subtask.items()):
-        for each in states:
-            if each.state is not None:
-                sizes.setdefault(each.operator_id, []).append((number, content_length(each.state)))
+        for operator in states:
+            if operator.state is not None:
+                size = content_length(operator.state)
+                sizes.setdefault(operator.operator_id, []).append((number, size))
     in_flight = [event.operator_id for event in completed.in_flight]
     cuts = dict(completed.cuts.items()) if has_cuts else {}
     parts = []

@@ -1,4 +1,4 @@
-"""A job as it stood at any place of its log: at an offset, at a checkpoint, at a time. Needs nothing but the log."""
+"""State of a job at a place of its log: an offset, a checkpoint or a time. Needs only the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.errors import OptionError
-from coordlog.projections.inspection.codeless_fold import PlainFold, record_of
+from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.state import JobState
 from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import AttemptFold
@@ -22,7 +22,7 @@ from coordlog.schemas.record import Kind
 __all__ = ["Moment", "check_offset", "moment"]
 
 _PRUNED: Final = (
-    "where this log begins: what stood before is gone; where it was pruned it is in the file that the "
+    "where this log begins: the records before were removed; if it was pruned they are in the file that the "
     "prune has archived, which can be given in JOB's place, as in `coordlog state FILE`"
 )
 _IDS_MAX: Final = 5
@@ -31,33 +31,33 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a log says at one of its places."""
+    """State of a job at one place of its log."""
 
     state: JobState
     """Without the states of coordinators' projections, which only the job's own code can fold."""
     splits: tuple[SplitRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
     offset: int
-    """Of the last record that counts, -1 where none does."""
+    """Offset of the last record that counts, or -1 if none does."""
     record_count: int
-    """Records that count up to there."""
+    """Number of records that count, up to `offset`."""
     void_count: int
 
 
 def check_offset(offset: int, start: int, end: int) -> None:
-    """Refuse an offset at which a log can show nothing.
+    """Refuse an offset that the log does not have.
 
     Args:
-        offset: The last record that is to be looked at; -1: before the first, of a log that has its first.
-        start: Of the log's first record.
+        offset: Offset of the last record to fold; -1 is before the first, if the log has its first record.
+        start: Offset of the first record in the log.
         end: The high watermark.
 
     Raises:
-        OptionError: It is before the log's beginning, or behind its last record.
+        OptionError: The offset is before the first record, or behind the last.
     """
     if offset < (start if start > 0 else -1):
-        where = _PRUNED if start > 0 else "or -1 for the state before the first record"
-        raise OptionError("offset", offset, f"{start} or above, {where}")
+        place = _PRUNED if start > 0 else "or -1 for the state before the first record"
+        raise OptionError("offset", offset, f"{start} or above, {place}")
     if offset >= end:
         last = f"{end - 1} or below, which is the last record" if end > start else None
         raise OptionError("offset", offset, last or "left out: the log has no record")
@@ -70,16 +70,16 @@ def moment(
     checkpoint_id: int | None = None,
     timestamp_us: int | None = None,
 ) -> Moment:
-    """The job after the last turn that is whole there; without a place, at the end of what is given.
+    """State of the job after the last whole turn up to a place; without a place, at the end of `stored`.
 
     Args:
         stored: All of the log, from its first record on.
-        offset: The last record that is looked at; `check_offset` has nothing against it.
-        checkpoint_id: Up to the turn in which this checkpoint completed.
-        timestamp_us: Up to the last turn that was made by then; microseconds since 1970, UTC.
+        offset: Offset of the last record to fold, which `check_offset` has accepted.
+        checkpoint_id: Checkpoint at whose completing turn the fold ends.
+        timestamp_us: Time at which the fold ends; microseconds since 1970, UTC.
 
     Raises:
-        RecordError: A record that counts cannot be read or applied; or the log's first records are gone.
+        RecordError: A record that counts cannot be read or applied, or the first records of the log were removed.
         OptionError: The checkpoint has not completed in this log, or the time is before the beginning of a log whose
             first records were pruned.
     """
@@ -92,28 +92,28 @@ def moment(
     last, count, void = -1, 0, 0
     completed: list[int | None] = []
     is_found = checkpoint_id is None
-    all_of_it = itertools.chain(() if first is None else (first,), entries)
-    for one in _up_to(audit_records(_until(all_of_it, offset)), timestamp_us):
-        if not one.counts:
+    all_entries = itertools.chain(() if first is None else (first,), entries)
+    for entry in _up_to(audit_records(_until(all_entries, offset)), timestamp_us):
+        if not entry.counts:
             void += 1
             continue
-        record = record_of(one)
-        fold.apply(one)
-        with Applying(one.offset, record):
-            attempts.apply(record, one.fields)
-            splits.apply(record, one.fields, attempts)
+        record = entry.known()
+        fold.apply(entry)
+        with Applying(entry.offset, record):
+            attempts.apply(record, entry.fields)
+            splits.apply(record, entry.fields, attempts)
             checkpoints.apply(record)
-        last, count = one.offset, count + 1
+        last, count = entry.offset, count + 1
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             completed.append(record.checkpoint_id)
             is_found = is_found or record.checkpoint_id == checkpoint_id
         if is_found and checkpoint_id is not None and record.turn_remaining == 0:
             break
     if not is_found:
-        done = _some(completed) or "none has"
+        known = _some(completed) or "none has"
         is_pruned = first is not None and first.offset > 0
-        since = f" behind offset {first.offset}, {_PRUNED}" if is_pruned and first else ""
-        expected = f"one that has completed in this log ({done}){since}"
+        scope = f" behind offset {first.offset}, {_PRUNED}" if is_pruned and first else ""
+        expected = f"one that has completed in this log ({known}){scope}"
         raise OptionError("checkpoint", checkpoint_id, expected)
     return Moment(
         state=fold.state,
@@ -126,7 +126,7 @@ def moment(
 
 
 def _some(completed: list[int | None]) -> str:
-    """The ids, the middle ones of very many left out."""
+    """Ids as text; of very many, without those in the middle."""
     shown = list(map(str, completed))
     if len(shown) > 2 * _IDS_MAX:
         shown[_IDS_MAX:-_IDS_MAX] = ["…"]
@@ -134,7 +134,7 @@ def _some(completed: list[int | None]) -> str:
 
 
 def _check_time(first: Stored, timestamp_us: int | None) -> None:
-    """Refuse a time before the beginning of a log whose first records are gone."""
+    """Refuse a time before the beginning of a log whose first records were removed."""
     began_us = decode_record(first.offset, first.value, first.header_bytes).timestamp_us
     if timestamp_us is not None and timestamp_us < began_us:
         raise OptionError("time", _iso(timestamp_us), f"{_iso(began_us)} or later, {_PRUNED}")
@@ -143,27 +143,27 @@ def _check_time(first: Stored, timestamp_us: int | None) -> None:
 def _iso(timestamp_us: int) -> str:
     try:
         when = _EPOCH + dt.timedelta(microseconds=timestamp_us)
-    except OverflowError:  # a record may say anything
+    except OverflowError:  # records are untrusted
         return f"{timestamp_us} microseconds since 1970"
     return when.isoformat().replace("+00:00", "Z")
 
 
 def _until(stored: Iterable[Stored], offset: int | None) -> Iterator[Stored]:
-    for one in stored:
-        if offset is not None and one.offset > offset:
+    for entry in stored:
+        if offset is not None and entry.offset > offset:
             return
-        yield one
+        yield entry
 
 
 def _up_to(records: Iterable[AuditRecord], timestamp_us: int | None) -> Iterator[AuditRecord]:
-    """Those made by then: times of records that count never fall, whatever a driver's clock does."""
-    for one in records:
+    """Records up to the time: times of records that count never decrease, even if a driver's clock does."""
+    for entry in records:
         is_later = (
             timestamp_us is not None
-            and one.counts
-            and one.record is not None
-            and one.record.timestamp_us > timestamp_us
+            and entry.counts
+            and entry.record is not None
+            and entry.record.timestamp_us > timestamp_us
         )
         if is_later:
             return
-        yield one
+        yield entry

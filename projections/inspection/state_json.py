@@ -1,4 +1,4 @@
-"""A job's state as JSON, and what differs between two."""
+"""A job's state as JSON, and the differences between two states."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LEFT_OUT: Final = frozenset({"projections", "projection", "schemas", "types"})
 
 
 def state_json(state: JobState) -> dict[str, Json]:
-    """All of it: maps in the order of their keys, bytes as their beginning and length."""
-    made = _json(state)
-    assert isinstance(made, dict), "a state has fields"
-    return made
+    """The whole state: maps in the order of their keys, bytes as their beginning and length."""
+    value = _json(state)
+    assert isinstance(value, dict), "a state has fields"
+    return value
 
 
 def _json(value: object) -> Json:
@@ -36,9 +36,9 @@ def _json(value: object) -> Json:
     if names is not None:
         return {name: _json(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     if dataclasses.is_dataclass(value):
-        kept = [one.name for one in dataclasses.fields(value) if one.name not in _LEFT_OUT]
+        kept = [field.name for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         return {name: _json(getattr(value, name)) for name in kept}
     return str(value)
 
@@ -52,7 +52,7 @@ class Difference:
     """One place at which two values differ."""
 
     path: str
-    """Names and keys on the way to it, with dots between."""
+    """Names and keys from the root to the place, separated by dots."""
     is_in_first: bool
     is_in_second: bool
     first: Json
@@ -60,9 +60,9 @@ class Difference:
 
 
 def differences(first: Json, second: Json, path: str = "") -> Iterator[Difference]:
-    """Where the second differs from the first, in the order of their places; of what only one has, the whole."""
+    """Differences of the second from the first, by place; a value that only one has is not divided."""
     if isinstance(first, dict) and isinstance(second, dict):
-        for name in [*first, *(one for one in second if one not in first)]:
+        for name in [*first, *(name for name in second if name not in first)]:
             below = f"{path}.{name}" if path else name
             if name in first and name in second:
                 yield from differences(first[name], second[name], below)

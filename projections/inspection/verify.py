@@ -1,8 +1,8 @@
-"""Checks a whole history: that it can be read, that it folds, and that what it says of itself is so."""
+"""Check of a whole history: its records can be read, they fold, and facts that it records twice agree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,14 +31,14 @@ from coordlog.schemas.validity import Verdict
 __all__ = ["Ahead", "Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
-"""Kept; more are only counted."""
+"""Number of faults that are kept; further ones are only counted."""
 _IDENTITY: Final = ("cluster_id", "topic_id")
-"""Attributes of an `EPOCH_STARTED`: which log it was written to."""
+"""Attributes of an `EPOCH_STARTED` that identify the log to which it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that does not hold."""
+    """A check that failed, with the offset of the record."""
 
     offset: int
     what: str
@@ -46,53 +46,54 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """The record that is furthest ahead of the last that counts."""
+    """Void record that is furthest ahead of the last record that counts."""
 
     offset: int
     epoch: int
     sequence: int
-    """Of an `EPOCH_STARTED`, which has none: -1."""
+    """Sequence of the record, or -1 for an `EPOCH_STARTED`, which has none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Verified:
-    """How much was checked, and what was found."""
+    """Result of `verify`: numbers of checked items, and the faults."""
 
     record_count: int = 0
     """Records that count."""
     void_count: int = 0
     ahead: Ahead | None = None
-    """Set if a record of the job does not count although a driver had the records before it, and it may be of one
-    append that was cut off. If that cannot be, records are missing, which is a fault."""
+    """Furthest void record of the job, if it may belong to one append that was cut off; else None.
+
+    If no append can explain it, records are missing, which is a fault."""
     turn_count: int = 0
     """Turns after which every invariant was checked."""
     payload_count: int = 0
     """Payloads decoded by the schemas that the log holds."""
     type_count: int = 0
     checkpoint_count: int = 0
-    """Completed ones whose metadata was compared with the fold."""
+    """Completed checkpoints whose metadata was compared with the fold."""
     stored_count: int = 0
     """Payloads in the payload store that were read and compared with their addresses."""
     stored_bytes: int = 0
     absent_count: int = 0
-    """Payloads in a payload store that were not opened, as of a redacted history: no faults."""
+    """Payloads in a payload store that were not opened, as in a redacted history. They are no faults."""
     snapshot_count: int = 0
-    """Those whose state was compared with the fold."""
+    """Snapshots whose state was compared with the fold."""
     other_snapshots: dict[str, int] = field(default_factory=dict)
-    """How many could not be compared, as this version of coordlog cannot read theirs, by that: no faults."""
+    """Number of snapshots that this version of coordlog cannot read, by their version. They are no faults."""
     byte_count: int = 0
     fault_count: int = 0
     faults: list[Fault] = field(default_factory=list)
-    """The first ones."""
+    """The first faults, at most 100."""
     is_whole: bool = True
-    """The log was read to its end: a record that cannot be applied ends the reading."""
+    """Whether the log was read to its end: a record that cannot be applied ends the check."""
     state: JobState = field(default_factory=JobState)
-    """What the fold came to there, without coordinators' projections."""
+    """State of the fold at the last record that was read, without coordinators' projections."""
     job_types: set[str] = field(default_factory=set)
-    """Types of the payloads of no operator: readers of the history look into these."""
+    """Types of payloads without an operator: readers of the history decode these."""
 
     def found(self, offset: int, what: str) -> None:
-        """One more fault."""
+        """Add a fault."""
         self.fault_count += 1
         if len(self.faults) < _FAULTS_MAX:
             self.faults.append(Fault(offset=offset, what=what))
@@ -102,67 +103,63 @@ def verify(
     stored: Iterable[Stored],
     *,
     identity: tuple[str, str] = ("", ""),
-    on_progress: Callable[[int], None] | None = None,
     open_payload: OpenPayload | None = no_store,
 ) -> Verified:
     """Read, fold and check a whole log.
 
     Args:
         stored: All of the log, from its first record on.
-        identity: The log's own cluster id and topic id; empty where it has none.
-        on_progress: Called with each offset.
-        open_payload: Gives the content of a stored payload, and raises PayloadLostError where it is
-            not there or another one; told too which store the history names. None, as its answer
-            too, if none may be opened: stored payloads are counted as absent then, and are no faults.
+        identity: Cluster id and topic id of the log itself; empty strings if it has none.
+        open_payload: Returns the content of a stored payload, and raises PayloadLostError if it is missing or differs.
+            Its second argument is the store that the history names. If it is None or returns None, stored
+            payloads are not opened: they are counted as absent, and are no faults.
 
     Raises:
-        RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
+        RecordError: The first records of the log were removed, and it does not begin with a `SNAPSHOT`.
     """
-    made, fold, waiting = Verified(), PlainFold(), WaitingSplits()
+    verified, fold, waiting = Verified(), PlainFold(), WaitingSplits()
     check = StoredCheck(open_payload)
-    began = 0
+    epoch_offset = 0
     furthest = _Furthest()
-    for one in audit_records(stored):
-        if on_progress is not None:
-            on_progress(one.offset)
-        made.byte_count += len(one.value or b"")
-        if not one.counts:
-            made.void_count += 1
-            furthest.look_at(one)
+    for entry in audit_records(stored):
+        verified.byte_count += len(entry.value or b"")
+        if not entry.counts:
+            verified.void_count += 1
+            furthest.add(entry)
             continue
-        record = one.record
+        record = entry.record
         if record is None:
-            made.found(one.offset, one.problem or "it cannot be read")
-            made.is_whole = False
+            verified.found(entry.offset, entry.problem or "it cannot be read")
+            verified.is_whole = False
             break
-        made.record_count += 1
+        verified.record_count += 1
         try:
-            with Applying(one.offset, record):
-                _check(made, fold, one, record, check)
-                if (problem := waiting.apply(record, one.fields)) is not None:
-                    made.found(one.offset, problem)
+            with Applying(entry.offset, record):
+                _check(verified, fold, entry, record, check)
+                if (problem := waiting.apply(record, entry.fields)) is not None:
+                    verified.found(entry.offset, problem)
         except RecordError as error:
-            made.found(one.offset, str(error.problem))
-            made.is_whole = False
+            verified.found(entry.offset, str(error.problem))
+            verified.is_whole = False
             break
         if record.kind is Kind.EPOCH_STARTED:
-            began = one.offset
-    for name, here in zip(_IDENTITY, identity, strict=True):
-        there = fold.state.launch.get(name, "")
-        if here and there and here != there:
-            made.found(
-                began, f"it was written to the log of {name} {there}, and this one has {here}"
+            epoch_offset = entry.offset
+    for name, own, recorded in zip(_IDENTITY, identity, fold.state.launch_info.log, strict=True):
+        if own and recorded and own != recorded:
+            verified.found(
+                epoch_offset,
+                f"it was written to the log of {name} {recorded}, and this one has {own}",
             )
-    if made.is_whole:
-        _check_ahead(made, furthest, fold.state)
-    made.state = fold.state
-    made.stored_count, made.stored_bytes = check.count, check.size_bytes
-    made.absent_count = check.absent_count
-    return made
+    if verified.is_whole:
+        _check_ahead(verified, furthest, fold.state)
+    verified.state = fold.state
+    verified.stored_count, verified.stored_bytes = check.count, check.size_bytes
+    verified.absent_count = check.absent_count
+    return verified
 
 
 class _Furthest:
-    """The void records with the highest epoch and with the highest sequence."""
+    """Void records with the highest epoch and with the highest sequence."""
 
     def __init__(self) -> None:
         self._by_epoch: tuple[str, Ahead] | None = None
@@ -170,15 +167,15 @@ class _Furthest:
         self._turn_end: tuple[int, int] = (-1, -1)
         """Epoch and sequence of the highest record that ends a turn."""
         self.turn_before = -1
-        """Sequence at which the turn before that one ended, if both are of one epoch."""
+        """Sequence at the end of the turn before `_turn_end`, if both have the same epoch; else -1."""
 
-    def look_at(self, one: AuditRecord) -> None:
-        """One more void record."""
-        record = one.record
-        if record is None or one.verdict is Verdict.FITS:
+    def add(self, entry: AuditRecord) -> None:
+        """Add a void record."""
+        record = entry.record
+        if record is None or entry.verdict is Verdict.FITS:
             return
         sequence = -1 if record.sequence is None else record.sequence
-        candidate = record.job_id, Ahead(offset=one.offset, epoch=record.epoch, sequence=sequence)
+        candidate = record.job_id, Ahead(offset=entry.offset, epoch=record.epoch, sequence=sequence)
         if self._by_epoch is None or record.epoch > self._by_epoch[1].epoch:
             self._by_epoch = candidate
         if self._by_sequence is None or sequence > self._by_sequence[1].sequence:
@@ -189,7 +186,7 @@ class _Furthest:
             self._turn_end = (record.epoch, sequence)
 
     def of(self, state: JobState) -> Ahead | None:
-        """The one that is ahead of what the log comes to; None if none of this job is."""
+        """Void record of this job that is ahead of the folded state, or None if there is none."""
         epoch, sequence = self._by_epoch, self._by_sequence
         if epoch is not None and epoch[1].epoch > state.epoch and epoch[0] == state.job_id:
             return epoch[1]
@@ -198,21 +195,21 @@ class _Furthest:
         return sequence[1] if sequence[1].sequence >= state.next_sequence else None
 
 
-def _check_ahead(made: Verified, furthest: _Furthest, state: JobState) -> None:
-    """Whether records are missing before those that are ahead.
+def _check_ahead(verified: Verified, furthest: _Furthest, state: JobState) -> None:
+    """Add a fault if records are missing before those that are ahead.
 
-    A driver begins an epoch once the one before it is in force, and appends a group once the one before it counts. A
-    group is one turn, or at most `GROUP_RECORDS_MAX` records. So what is further ahead was appended to a log that had
-    more.
+    A driver begins an epoch after the one before is in force, and appends a group after the one before counts. A
+    group is one turn, or at most `GROUP_RECORDS_MAX` records. So a record further ahead was appended to a log with
+    more records.
     """
     ahead = furthest.of(state)
     if ahead is None:
         return
     is_of_one_group = furthest.turn_before < state.next_sequence + GROUP_RECORDS_MAX
     if ahead.epoch <= state.epoch and is_of_one_group:
-        made.ahead = ahead
+        verified.ahead = ahead
         return
-    made.found(
+    verified.found(
         ahead.offset,
         f"it has {_place(ahead.epoch, ahead.sequence)}, and the last record that counts has "
         f"{_place(state.epoch, state.next_sequence - 1)}: records between them are missing from this log",
@@ -224,128 +221,133 @@ def _place(epoch: int, sequence: int) -> str:
 
 
 def _check(
-    made: Verified, fold: PlainFold, one: AuditRecord, record: Record, check: StoredCheck
+    verified: Verified, fold: PlainFold, entry: AuditRecord, record: Record, check: StoredCheck
 ) -> None:
-    """Fold a record that counts, and note what does not hold of it, and behind it."""
+    """Fold a record that counts, and add the faults of the record and of the state after it."""
     before = fold.state
     if record.kind is Kind.SNAPSHOT:
-        before, faults = _snapshot(made, before, one.offset, record, check)
+        before, faults = _snapshot(verified, before, entry, record, check)
         fold.begin_with(before)
-        for what in faults:
-            made.found(one.offset, what)
-    for what in _record_faults(made, one, record):
-        made.found(one.offset, what)
-    fold.apply(one)
+        for problem in faults:
+            verified.found(entry.offset, problem)
+    for problem in _record_faults(verified, entry, record):
+        verified.found(entry.offset, problem)
+    fold.apply(entry)
     state = fold.state
     moves = _moves(before, state) if record.kind is Kind.EPOCH_STARTED else ()
-    for what in (*moves, *_state_faults(made, state, record), *check.faults(state, one, record)):
-        made.found(one.offset, what)
+    for problem in (
+        *moves,
+        *_state_faults(verified, state, record),
+        *check.faults(state, entry, record),
+    ):
+        verified.found(entry.offset, problem)
 
 
 def _moves(before: JobState, state: JobState) -> Iterator[str]:
-    """Whether an epoch is on the same log as the one before, or says that the job has moved from there."""
-    said = {name: state.launch.get(f"adopted_{name}", "") for name in _IDENTITY}
-    is_adoption = any(said.values())
-    if "begun_from" in state.launch and not is_adoption:
-        return  # what stands before was copied from another job's log
-    for name in _IDENTITY:
-        was, now = before.launch.get(name, ""), state.launch.get(name, "")
-        if is_adoption and was != said[name]:
-            yield f"it says that the job comes from {name} {said[name]}, and it comes from {was}"
-        if not is_adoption and was and now and was != now:
-            yield f"it was written to the log of {name} {now}, and the epoch before to that of {was}"
+    """Faults of an epoch whose log is neither that of the epoch before nor adopted from it."""
+    origin = state.launch_info.adopted_from
+    if "begun_from" in state.launch and origin is None:
+        return  # the records before were copied from the log of another job
+    logs = zip(before.launch_info.log, state.launch_info.log, origin or ("", ""), strict=True)
+    for name, (before_id, id_now, origin_id) in zip(_IDENTITY, logs, strict=True):
+        if origin is not None and before_id != origin_id:
+            yield f"it records that the job comes from {name} {origin_id}, and it comes from {before_id}"
+        if origin is None and before_id and id_now and before_id != id_now:
+            yield f"it was written to the log of {name} {id_now}, and the epoch before to that of {before_id}"
 
 
 def _snapshot(
-    made: Verified, state: JobState, offset: int, record: Record, check: StoredCheck
+    verified: Verified, state: JobState, entry: AuditRecord, record: Record, check: StoredCheck
 ) -> tuple[JobState, tuple[str, ...]]:
-    """The state before it, which is its own where a log begins with it; and what is wrong with it."""
+    """State before a snapshot (that of the snapshot if the log begins with it), and faults of the snapshot."""
     try:
         held, apart = state_and_kept_apart(record, check.opener(state))
     except SnapshotVersionError as error:
-        if made.record_count == 1:
+        if entry.beginning is not None:
             problem = f"the log begins with this snapshot: {error}; use the version that wrote it"
-            raise RecordError(offset, record.kind.value, problem) from error
-        made.other_snapshots[error.version] = made.other_snapshots.get(error.version, 0) + 1
+            raise RecordError(entry.offset, record.kind.value, problem) from error
+        verified.other_snapshots[error.version] = verified.other_snapshots.get(error.version, 0) + 1
         return state, ()
     except PayloadLostError:
-        return state, ()  # a fault of the payload, which is said there
+        return state, ()  # a fault of the payload, which its own check reports
     except SnapshotUnusableError as error:
         return state, (f"the snapshot is no place to start from: {error}",)
-    if made.record_count == 1:
+    if entry.beginning is not None:
         state = held
-    made.snapshot_count += 1
+    verified.snapshot_count += 1
     faults = () if held == state else ("the snapshot's state is not the fold's there",)
     return state, (*faults, *check.faults_in(apart, held))
 
 
-def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator[str]:
+def _record_faults(verified: Verified, entry: AuditRecord, record: Record) -> Iterator[str]:
     key = record_key(record)
-    if one.key != key.encode():
-        yield f"its key is {one.key!r}, and its value says {key!r}"
-    if one.timestamp_ms != record.timestamp_us // 1000:
+    if entry.key != key.encode():
+        yield f"its key is {entry.key!r}, and its value has {key!r}"
+    if entry.timestamp_ms != record.timestamp_us // 1000:
         yield (
-            f"the log's time of it is {one.timestamp_ms} ms, and its value says "
+            f"the log's time of it is {entry.timestamp_ms} ms, and its value has "
             f"{record.timestamp_us // 1000} ms: a topic with message.timestamp.type=LogAppendTime does so"
         )
     if record.kind is Kind.TYPE_REGISTERED:
-        made.type_count += 1
+        verified.type_count += 1
         schema = (record.payload or b"").decode(errors="replace")
-        said = record.attributes.get("fingerprint", "")
+        fingerprint = record.attributes.get("fingerprint", "")
         try:
-            is_so = f"{avro_fingerprint(foreign_avro(schema).schema_json):016x}" == said
+            is_same = f"{avro_fingerprint(foreign_avro(schema).schema_json):016x}" == fingerprint
         except ValueError as error:
             yield f"the schema of {record.payload_type} cannot be read: {error}"
             return
-        if not is_so:
-            yield f"the schema of {record.payload_type} has another fingerprint than {said}"
-    elif record.payload is not None and record.payload_type is not None:  # else a coordinator's own
-        made.payload_count += 1
+        if not is_same:
+            yield f"the schema of {record.payload_type} has another fingerprint than {fingerprint}"
+    elif (
+        record.payload is not None and record.payload_type is not None
+    ):  # else it is a coordinator's own
+        verified.payload_count += 1
         if record.operator_id is None:
-            made.job_types.add(record.payload_type)
-        if one.fields is None and not is_stored(record.payload):
+            verified.job_types.add(record.payload_type)
+        if entry.fields is None and not is_stored(record.payload):
             yield (
                 f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "
                 "schema that the log holds"
             )
 
 
-def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[str]:
+def _state_faults(verified: Verified, state: JobState, record: Record) -> Iterator[str]:
     if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
-        made.checkpoint_count += 1
+        verified.checkpoint_count += 1
         completed = state.completed.get(record.checkpoint_id)
         if completed is None:
             yield f"checkpoint {record.checkpoint_id} has completed, and the fold does not hold it"
         else:
             yield from _metadata_faults(record, completed, state)
     if record.turn_remaining == 0:
-        made.turn_count += 1
+        verified.turn_count += 1
         yield from faults_of(state)
 
 
 def _metadata_faults(
     record: Record, completed: CompletedCheckpoint, state: JobState
 ) -> Iterator[str]:
-    """Whether what the record says by name is what the fold comes to."""
+    """Differences between the metadata in the record and the fold."""
     read = read_metadata(record.payload_type, record.payload)
-    said, name = read.value, f"checkpoint {completed.checkpoint_id}"
-    cuts = {one.operator_id: one.sequence for one in said.coordinators}
+    metadata, name = read.value, f"checkpoint {completed.checkpoint_id}"
+    cuts = {cut.operator_id: cut.sequence for cut in metadata.coordinators}
     folded = {operator_id: cut.sequence for operator_id, cut in completed.cuts.items()}
     if cuts != folded and read.version > 1:
         yield f"{name} names the cuts {cuts}, and the fold has {dict(sorted(folded.items()))}"
-    in_flight = [one.sequence for one in completed.in_flight]
-    if said.in_flight_events != in_flight and read.version > 1:
-        yield f"{name} names the events {said.in_flight_events} in flight, the fold has {in_flight}"
-    finished = sorted(one.subtask for one in said.finished)
+    in_flight = [event.sequence for event in completed.in_flight]
+    if metadata.in_flight_events != in_flight and read.version > 1:
+        yield f"{name} names the events {metadata.in_flight_events} in flight, the fold has {in_flight}"
+    finished = sorted(part.subtask for part in metadata.finished)
     if finished != sorted(completed.finished):
         yield f"{name} names {finished} as finished, and the fold has {sorted(completed.finished)}"
-    yield from metadata_differences(said, completed, state.types)
+    yield from metadata_differences(metadata, completed, state.types)
     if "states" in record.attributes:
-        return  # they stand in the records of its cuts and acks
-    for part in said.subtasks:
+        return  # the states are in the records of its cuts and acks
+    for part in metadata.subtasks:
         if completed.states.get(part.subtask) != tuple(part.states):
             yield f"{name} holds another state of subtask {part.subtask} than the fold"
-    for cut in said.coordinators:
-        known = completed.cuts.get(cut.operator_id)
-        if known is not None and known.state != cut.state:
+    for cut in metadata.coordinators:
+        folded_cut = completed.cuts.get(cut.operator_id)
+        if folded_cut is not None and folded_cut.state != cut.state:
             yield f"{name} holds another state of coordinator {cut.operator_id!r} than the fold"

@@ -1,4 +1,4 @@
-"""What records about attempts and events mean for the job state."""
+"""Changes of the job state by records of attempts and events."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = [
 
 
 def required(value: int | None) -> int:
-    """A field that its kind always has."""
+    """The value of a field that each record of the kind has."""
     assert value is not None, "the kind has this field"
     return value
 
 
 def with_attempt(state: JobState, attempt: AttemptState, **changes: object) -> JobState:
-    """The state with a changed live attempt, and `changes` of its own."""
+    """The state with a changed live attempt, and with `changes` of its own fields."""
     subtask = evolve(state.subtasks[attempt.subtask], attempt=attempt)
     return evolve(state, subtasks=state.subtasks.set(attempt.subtask, subtask), **changes)
 
@@ -85,7 +85,7 @@ def attempt_started(state: JobState, record: Record) -> JobState:
 
 
 def event_to_subtask(state: JobState, record: Record) -> JobState:
-    """`EVENT_TO_SUBTASK`: sent, un-acked, and held where a checkpoint holds the gateway."""
+    """`EVENT_TO_SUBTASK`: sent, un-acked, and held if a checkpoint holds the gateway."""
     if FORGETS in record.attributes:
         state = forget(state)
     operator_id, subtask = record.operator_id or "", required(record.subtask)
@@ -121,7 +121,7 @@ def event_to_subtask(state: JobState, record: Record) -> JobState:
 def gateway_of(
     state: JobState, operator_id: str, subtask: int, attempt_number: int
 ) -> GatewayState:
-    """The gateway to that attempt; an open, empty one where nothing has passed it yet."""
+    """The gateway to an attempt; an open, empty gateway if no event has passed it yet."""
     known = state.gateways.get((operator_id, subtask))
     if known is None or known.attempt_number != attempt_number:
         return GatewayState(attempt_number=attempt_number)
@@ -136,15 +136,16 @@ def _without_event(state: JobState, record: Record) -> JobState:
         return state
     held = gateway.held
     if held:
-        held = tuple(one for one in held if one.event.event_id != event_id)
+        held = tuple(waiting for waiting in held if waiting.event.event_id != event_id)
     gateway = evolve(gateway, unacked=gateway.unacked.delete(event_id), held=held)
     state = evolve(state, gateways=state.gateways.set(key, gateway))
     if not state.pending:
         return state
     pending = state.pending
-    for checkpoint_id, one in sorted_items(pending):
-        if event_id in one.waiting:
-            pending = pending.set(checkpoint_id, evolve(one, waiting=one.waiting.delete(event_id)))
+    for checkpoint_id, checkpoint in sorted_items(pending):
+        if event_id in checkpoint.waiting:
+            waiting = checkpoint.waiting.delete(event_id)
+            pending = pending.set(checkpoint_id, evolve(checkpoint, waiting=waiting))
     return evolve(state, pending=pending)
 
 
@@ -161,14 +162,14 @@ def event_acked(state: JobState, record: Record) -> JobState:
 
 
 def event_failed(state: JobState, record: Record) -> JobState:
-    """`EVENT_FAILED`: it reaches nobody; whether that fails a checkpoint is decided by what it stands with."""
+    """`EVENT_FAILED`: the event is not delivered; other records of its turn abort a checkpoint, if needed."""
     if record.attributes.get("never_sent") == "true":
         return evolve(state, next_event_id=required(record.event_id) + 1)
     return _without_event(state, record)
 
 
 def event_to_coordinator(state: JobState, record: Record) -> JobState:
-    """`EVENT_TO_COORDINATOR`: channel state, perhaps, of checkpoints whose barrier is to come."""
+    """`EVENT_TO_COORDINATOR`: it may be channel state of checkpoints whose barrier follows."""
     if FORGETS in record.attributes:
         state = forget(state)
     attempt = state.attempt(required(record.subtask), required(record.attempt_number))
@@ -193,7 +194,7 @@ def event_to_coordinator(state: JobState, record: Record) -> JobState:
 
 
 def attempt_failed(state: JobState, record: Record) -> JobState:
-    """`ATTEMPT_FAILED`: what it handed over after the last completed checkpoint is given up with it (clause I4)."""
+    """`ATTEMPT_FAILED`: committables handed over after the last completed checkpoint are dropped (I4: grants)."""
     number = required(record.subtask)
     known = state.subtasks[number]
     gateways = state.gateways
@@ -201,12 +202,12 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
     lost = known.attempt
-    gone = 0 if lost is None else weights(lost.received, lost.sent)
+    freed = 0 if lost is None else weights(lost.received, lost.sent)
     return evolve(
         state,
         subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
         live_count=state.live_count - (lost is not None),
-        remembered_bytes=state.remembered_bytes - gone,
+        remembered_bytes=state.remembered_bytes - freed,
         gateways=gateways,
         poison=poisoned(state.poison, record),
         reasons=(record.reason or "", *state.reasons)[:5],
@@ -214,33 +215,32 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
 
 
 def poisoned(poison: Map[str, int], record: Record) -> Map[str, int]:
-    """Failures in a row by event and split, with this failure's; a final one is not its split's fault."""
+    """Consecutive failures by event and split, with this failure; a final failure is not counted."""
     if "final" in record.attributes:
         return poison
-    for what in ("split_id", "event"):
-        if what in record.attributes:
-            key = f"{what}:{record.attributes[what]}"
+    for attribute in ("split_id", "event"):
+        if attribute in record.attributes:
+            key = f"{attribute}:{record.attributes[attribute]}"
             poison = poison.set(key, poison.get(key, 0) + 1)
     return poison
 
 
 def subtask_reset(state: JobState, record: Record) -> JobState:
-    """`SUBTASK_RESET`: where the next attempt begins. Counted by the restart policy."""
+    """`SUBTASK_RESET`: sets the checkpoint of the next attempt. Counted by the restart policy."""
     number = required(record.subtask)
     subtask = evolve(
         state.subtasks[number], restore_from=required(record.checkpoint_id), is_reset=True
     )
     return evolve(
-        state,
+        with_failure(state, record, is_counted_by_default=True),
         subtasks=state.subtasks.set(number, subtask),
-        stale=tuple(one for one in state.stale if one != number) if state.stale else (),
-        failures_us=with_failure(state, record, is_counted_by_default=True),
+        stale=tuple(stale for stale in state.stale if stale != number) if state.stale else (),
         timeouts_in_a_row=0,
     )
 
 
 def split_finished(state: JobState, record: Record, value: SplitFinished) -> JobState:
-    """`SPLIT_FINISHED`: with the committables that hold all its rows it stays finished (L4)."""
+    """`SPLIT_FINISHED`: a split whose committables hold all its rows stays finished (L4: batch failover)."""
     poison_key = f"split_id:{value.split_id}"
     if poison_key in state.poison:
         state = evolve(state, poison=state.poison.delete(poison_key))
@@ -259,12 +259,12 @@ def split_finished(state: JobState, record: Record, value: SplitFinished) -> Job
 
 
 def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
-    """`SUBTASK_COMPLETED`: it counts as the barrier and the ack of every pending checkpoint (clause F8)."""
+    """`SUBTASK_COMPLETED`: counts as barrier and ack of every pending checkpoint (F8: completion acks)."""
     number, attempt_number = required(record.subtask), required(record.attempt_number)
     known = state.subtasks[number]
     attempt = known.attempt
     assert attempt is not None, "a live attempt completes its subtask"
-    # It has no failover any more, and a checkpoint that begins from here on is cut after all of them.
+    # A completed subtask has no failover, and later checkpoints are cut after all its events.
     received = attempt.received if state.pending else Map[int, UpEvent]()
     remembered = state.remembered_bytes - weights(attempt.received, attempt.sent)
     completion = Completion(
@@ -287,25 +287,24 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
     pending = state.pending
-    for checkpoint_id, one in sorted_items(pending):
-        if one.attempts.get(number) == attempt_number and number not in one.acks:
-            finished = tuple(sorted((*one.finished, number)))
+    for checkpoint_id, checkpoint in sorted_items(pending):
+        if checkpoint.attempts.get(number) == attempt_number and number not in checkpoint.acks:
+            finished = tuple(sorted((*checkpoint.finished, number)))
+            waited_for = checkpoint.attempts.delete(number)
             pending = pending.set(
-                checkpoint_id,
-                evolve(one, attempts=one.attempts.delete(number), finished=finished),
+                checkpoint_id, evolve(checkpoint, attempts=waited_for, finished=finished)
             )
     state = evolve(state, gateways=gateways, pending=pending)
     if state.is_batch and state.finished_count == state.parallelism:
         return evolve(state, phase=Phase.ENDING, granted=state.granted.set(-1, batch_grants(state)))
     if state.finished_count == state.parallelism:
-        return evolve(
-            state, aborts_in_a_row=0
-        )  # those before are not of the last checkpoint (clause H5)
+        # Earlier aborts are not of the last checkpoint (H5: its tries).
+        return evolve(state, aborts_in_a_row=0)
     return state
 
 
 def handed(checkpoint_id: int, value: AttemptSnapshot) -> HandedOver:
-    """What an attempt hands over at a barrier."""
+    """Committables that an attempt hands over at a barrier."""
     return HandedOver(checkpoint_id=checkpoint_id, committables=tuple(value.committables))
 
 

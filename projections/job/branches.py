@@ -1,12 +1,11 @@
-"""The branches of a history: its completed checkpoints are a tree, since a job may go back to one and on from there.
+"""The branches of a history: completed checkpoints are a tree, because a job may go back to one and continue there.
 
-Numbers only rise, whatever the branch: of two checkpoints the higher need not be the later one of the same branch.
+Numbers rise across all branches: of two checkpoints the higher may be of another branch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from immutables import Map
@@ -19,25 +18,24 @@ __all__ = [
     "abandoned_by_reset",
     "ahead_of",
     "allowed_by",
-    "destinations_in",
     "is_on_the_way",
-    "kept_numbers",
     "needed_by",
+    "savepoint_numbers",
 ]
 
 GOING_BACK: Final = "from_checkpoint"
-"""Attribute of `EPOCH_STARTED`: the older checkpoint that its driver goes back to."""
+"""Attribute of `EPOCH_STARTED`: older checkpoint that its driver goes back to."""
 
 _Grants = Map[int, tuple[Granted, ...]]
 
 
 def is_on_the_way(state: JobState, number: int, checkpoint_id: int) -> bool:
-    """Whether checkpoint `number` is `checkpoint_id` or one of those that it has come from.
+    """Whether checkpoint `number` is `checkpoint_id` or one of its ancestors.
 
     Args:
-        state: The job's.
-        number: Any that has completed, retained or not.
-        checkpoint_id: A retained one, or -1.
+        state: State of the job.
+        number: A completed checkpoint, retained or not.
+        checkpoint_id: A retained checkpoint, or -1.
     """
     if number > checkpoint_id:
         return False
@@ -47,7 +45,7 @@ def is_on_the_way(state: JobState, number: int, checkpoint_id: int) -> bool:
 
 
 def abandoned_by_reset(state: JobState, checkpoint_id: int) -> tuple[Abandoned, ...]:
-    """What a branch that goes on from `checkpoint_id` has not come from; `state` is that before the reset."""
+    """Checkpoints that are not ancestors of a branch from `checkpoint_id`; `state` is before the reset."""
     if checkpoint_id == state.last_checkpoint:
         return state.abandoned  # nothing has completed above it
     held = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
@@ -56,12 +54,12 @@ def abandoned_by_reset(state: JobState, checkpoint_id: int) -> tuple[Abandoned, 
 
 
 def ahead_of(state: JobState, checkpoint_id: int) -> tuple[tuple[str, str, int], ...]:
-    """Where more has been committed than `checkpoint_id` has come from (clause E6).
+    """Destinations with commits of checkpoints that are not ancestors of `checkpoint_id` (E6: no second commit).
 
-    Rows of what goes on from it would be committed there a second time.
+    A branch from `checkpoint_id` would commit their rows a second time.
 
     Returns:
-        Operator id, destination (empty where none is told) and newest checkpoint with an intent there.
+        Operator id, destination (empty if undeclared) and newest checkpoint with an intent there.
     """
     return tuple(
         (operator_id, destination, newest)
@@ -71,16 +69,16 @@ def ahead_of(state: JobState, checkpoint_id: int) -> tuple[tuple[str, str, int],
 
 
 def allowed_by(state: JobState, checkpoint_id: int) -> tuple[_Grants, _Grants]:
-    """What no intent holds yet of a checkpoint and those that it has come from; and of all others.
+    """Grants without an intent of a checkpoint and its ancestors; and those of all others.
 
     Args:
-        state: The job's.
-        checkpoint_id: A retained one, or -1.
+        state: State of the job.
+        checkpoint_id: A retained checkpoint, or -1.
     """
     allowed, others = _Grants(), _Grants()
     for number, grants in sorted_items(state.granted.update(state.set_aside)):
         if number == NO_CHECKPOINT:
-            continue  # a batch job's end, which no checkpoint has come from
+            continue  # the end of a batch job, which is no ancestor of a checkpoint
         if is_on_the_way(state, number, checkpoint_id):
             allowed = allowed.set(number, grants)
         else:
@@ -89,18 +87,13 @@ def allowed_by(state: JobState, checkpoint_id: int) -> tuple[_Grants, _Grants]:
 
 
 def needed_by(state: JobState, grants: _Grants, checkpoints: Collection[int]) -> _Grants:
-    """Of these grants those that one of these retained checkpoints has come from."""
+    """The grants of checkpoints that are ancestors of one of the retained `checkpoints`."""
     for number, _ in sorted_items(grants):
-        if not any(is_on_the_way(state, number, one) for one in sorted(checkpoints)):
+        if not any(is_on_the_way(state, number, retained) for retained in sorted(checkpoints)):
             grants = grants.delete(number)
     return grants
 
 
-def destinations_in(operators: str) -> Mapping[str, str]:
-    """Where the operators of a fingerprint write, by operator id; those that tell it."""
-    return {one["id"]: one["destination"] for one in json.loads(operators) if "destination" in one}
-
-
-def kept_numbers(state: JobState) -> frozenset[int]:
-    """The checkpoints that somebody keeps by name."""
-    return frozenset(number for _, number in sorted_items(state.kept))
+def savepoint_numbers(state: JobState) -> frozenset[int]:
+    """The checkpoints that have savepoints."""
+    return frozenset(number for _, number in sorted_items(state.savepoints))

@@ -1,10 +1,10 @@
 """The hash of a completed checkpoint, and the check of the metadata in the log against the fold.
 
-The driver that completes a checkpoint records the hash of what its own fold holds of it, and the fingerprints of the
-payload types that the job has used by then. A reader that folds the same records to something else (a fold that has
-changed, a history that was altered) would restore a state that no driver has had, so that a restore compares both.
+The driver that completes a checkpoint records the hash of the checkpoint in its fold, and the fingerprints of the
+payload types that the job has used so far. A reader that folds the same records to another state (changed fold, altered
+history) would restore a state that no driver has had. So a restore compares both.
 
-The states of projections are left out: they have versions of their own, and a newer version folds to another state.
+The states of projections are not hashed: they have their own versions, and a newer version folds to another state.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ NO_DIGEST: Final = bytes(32)
 _NONE: Final = b"-"
 _BYTES: Final = b"+"
 """Before bytes: no state and an empty one are different states."""
+_Part = bytes | tuple[bytes, bytes]
 
 
 def digest_of_checkpoint(checkpoint: CompletedCheckpoint) -> bytes:
-    """SHA-256 of all that a restore takes from the checkpoint; 32 bytes. Linear in the bytes of its states."""
+    """SHA-256 of all parts of the checkpoint that a restore uses; 32 bytes. Linear in the bytes of its states."""
     digest = hashlib.sha256()
     for part in _parts_of(checkpoint):
-        digest.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts are one text
-        digest.update(part)
+        pieces = part if isinstance(part, tuple) else (part,)  # a join would copy each state
+        size_bytes = sum(map(len, pieces))
+        digest.update(size_bytes.to_bytes(8, "big"))  # so that no two lists of parts are one text
+        for piece in pieces:
+            digest.update(piece)
     return digest.digest()
 
 
-def _parts_of(checkpoint: CompletedCheckpoint) -> Iterator[bytes]:
+def _parts_of(checkpoint: CompletedCheckpoint) -> Iterator[_Part]:
     yield _numbers(checkpoint.checkpoint_id, checkpoint.parallelism)
     yield _numbers(len(checkpoint.cuts), len(checkpoint.states), len(checkpoint.finished))
     for operator_id, cut in sorted_items(checkpoint.cuts):
@@ -55,14 +59,14 @@ def _parts_of(checkpoint: CompletedCheckpoint) -> Iterator[bytes]:
         yield event.payload
 
 
-def _states(states: tuple[OperatorState, ...]) -> Iterator[bytes]:
+def _states(states: tuple[OperatorState, ...]) -> Iterator[_Part]:
     for operator in states:
         yield operator.operator_id.encode()
         yield _optional(operator.state)
 
 
-def _optional(state: bytes | None) -> bytes:
-    return _NONE if state is None else _BYTES + state
+def _optional(state: bytes | None) -> _Part:
+    return _NONE if state is None else (_BYTES, state)
 
 
 def _numbers(*numbers: int) -> bytes:
@@ -83,9 +87,9 @@ def metadata_differences(
     """Differences of a checkpoint's hash and fingerprints from the fold's, each with both values.
 
     Args:
-        metadata: Of the checkpoint, as the log has it.
-        checkpoint: The same one, as the fold has it.
-        types: Fingerprints of the payload types that the fold has come across, by name.
+        metadata: Metadata of the checkpoint in the log.
+        checkpoint: The same checkpoint in the fold.
+        types: Fingerprints of the payload types that the fold has registered, by name.
     """
     name = f"checkpoint {checkpoint.checkpoint_id}"
     if metadata.state_sha256 != NO_DIGEST:

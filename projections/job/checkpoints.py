@@ -1,4 +1,4 @@
-"""What records about checkpoints and resets mean for the job state."""
+"""Functions that apply the records of checkpoints and resets to the job state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from coordlog.projections.job.attempts import gateway_of, handed, required, with
 from coordlog.projections.job.branches import (
     abandoned_by_reset,
     allowed_by,
-    destinations_in,
-    kept_numbers,
     needed_by,
+    savepoint_numbers,
 )
 from coordlog.projections.job.failure_times import with_failure
 from coordlog.projections.job.remembered import weights
@@ -57,17 +56,17 @@ __all__ = [
 ]
 
 REFUSED_CONNECTIONS: Final = "refused_connections"
-"""On `CHECKPOINT_TRIGGERED`: how many the endpoint has refused since the one before; absent where none."""
+"""Attribute of `CHECKPOINT_TRIGGERED`: number of connections refused since the last trigger; absent if 0."""
 
 
 def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTriggered) -> JobState:
-    """`CHECKPOINT_TRIGGERED`: it waits for every coordinator and for these attempts."""
+    """`CHECKPOINT_TRIGGERED`: the checkpoint waits for every coordinator and for the listed attempts."""
     checkpoint_id = required(record.checkpoint_id)
     pending = PendingCheckpoint(
         checkpoint_id=checkpoint_id,
         triggered_sequence=required(record.sequence),
         triggered_us=record.timestamp_us,
-        attempts=Map({one.subtask: one.attempt_number for one in value.attempts}),
+        attempts=Map({attempt.subtask: attempt.attempt_number for attempt in value.attempts}),
         finished=tuple(value.finished_subtasks),
     )
     return evolve(
@@ -78,7 +77,7 @@ def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTrigg
 
 
 def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
-    """`COORDINATOR_CHECKPOINTED`: the cut; this operator's gateways close (clause G1)."""
+    """`COORDINATOR_CHECKPOINTED`: sets the operator's cut, and closes its gateways (G1: close at cut)."""
     checkpoint_id, operator_id = required(record.checkpoint_id), record.operator_id or ""
     pending = state.pending[checkpoint_id]
     gateways, waiting = state.gateways, pending.waiting
@@ -101,15 +100,18 @@ def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
 
 
 def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
-    """The gateway with that one checkpoint's hold gone (clauses G3, F10); what nothing holds any more has left it."""
+    """The gateway after a checkpoint stops closing it (G3, F10: reopening).
+
+    It still holds events that another checkpoint holds, and all events behind such an event: order is kept.
+    """
     if checkpoint_id not in gateway.closed_by:
         return gateway
     held: list[HeldEvent] = []
-    for one in gateway.held:
-        holders = tuple(c for c in one.held_by if c != checkpoint_id)
+    for event in gateway.held:
+        holders = tuple(number for number in event.held_by if number != checkpoint_id)
         if holders or held:
-            held.append(evolve(one, held_by=holders))
-    closed_by = tuple(c for c in gateway.closed_by if c != checkpoint_id)
+            held.append(evolve(event, held_by=holders))
+    closed_by = tuple(number for number in gateway.closed_by if number != checkpoint_id)
     return evolve(gateway, closed_by=closed_by, held=tuple(held))
 
 
@@ -124,14 +126,19 @@ def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> 
 
 
 def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
-    """`CHECKPOINT_ACKED`: the attempt has handed over; its gateways reopen; late ones hand over all the same (I4)."""
+    """`CHECKPOINT_ACKED`: the attempt hands over its committables (I4: grants), and its gateways reopen.
+
+    An ack after the end of the checkpoint hands over too.
+    """
     subtask, checkpoint_id = required(record.subtask), required(record.checkpoint_id)
     attempt = state.attempt(subtask, required(record.attempt_number))
     assert attempt is not None, "a live attempt acks"
-    over = attempt.handed_over
+    handed_over = attempt.handed_over
     if value.committables:
-        over = (*over, handed(checkpoint_id, value))
-    state = with_attempt(state, evolve(attempt, last_barrier=checkpoint_id, handed_over=over))
+        handed_over = (*handed_over, handed(checkpoint_id, value))
+    state = with_attempt(
+        state, evolve(attempt, last_barrier=checkpoint_id, handed_over=handed_over)
+    )
     pending = state.pending.get(checkpoint_id)
     if pending is not None:
         pending = evolve(pending, acks=pending.acks.set(subtask, tuple(value.states)))
@@ -145,13 +152,14 @@ def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) ->
 
 
 def checkpoint_aborted(state: JobState, record: Record) -> JobState:
-    """`CHECKPOINT_ABORTED`: its gateways reopen; nothing that was handed over is taken away (clause E4)."""
+    """`CHECKPOINT_ABORTED`: its gateways reopen, and handed-over committables stay (E4: abort keeps data)."""
     checkpoint_id = required(record.checkpoint_id)
     state = _open_gateways(state, checkpoint_id, None)
     timed_out = record.attributes.get("timed_out") == "true"
     subsumed = record.attributes.get("subsumed") == "true"
     if state.finished_count == state.parallelism and not subsumed:
-        # A stream's last: once it has been tried often enough, its reasons are the job's (clause H5).
+        # The last checkpoint of a stream. If the job fails after too many tries of it, these are the job's reasons
+        # (H5: last checkpoint).
         state = evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
     return evolve(
         state,
@@ -162,7 +170,10 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
 
 
 def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent, ...]:
-    """What was on its way up across the cut of a whole checkpoint, in log order."""
+    """Events that cross the cut of a complete checkpoint, in log order.
+
+    Attempts sent them before the barrier, and the coordinators received them after their cut.
+    """
     events: list[UpEvent] = []
     for number in sorted({*pending.attempts, *pending.finished}):
         subtask = state.subtasks[number]
@@ -172,18 +183,18 @@ def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent,
             received = subtask.completion.received
         else:
             continue
-        for _, one in sorted_items(received):
-            cut = pending.cuts.get(one.operator_id)
-            is_before = one.last_barrier < pending.checkpoint_id
-            if cut is not None and is_before and one.sequence > cut.sequence:
-                events.append(one)
+        for _, event in sorted_items(received):
+            cut = pending.cuts.get(event.operator_id)
+            is_before = event.last_barrier < pending.checkpoint_id
+            if cut is not None and is_before and event.sequence > cut.sequence:
+                events.append(event)
     return tuple(sorted(events, key=lambda event: event.sequence))
 
 
 def completed_from(
     state: JobState, pending: PendingCheckpoint, sequence: int
 ) -> CompletedCheckpoint:
-    """The checkpoint that a whole pending one becomes with the `CHECKPOINT_COMPLETED` at `sequence`."""
+    """The completed checkpoint that follows from a pending one and the `CHECKPOINT_COMPLETED` at `sequence`."""
     return CompletedCheckpoint(
         checkpoint_id=pending.checkpoint_id,
         sequence=sequence,
@@ -193,21 +204,21 @@ def completed_from(
         finished=Map({n: _finished_part(state, n) for n in pending.finished}),
         in_flight=channel_state(state, pending),
         abandoned=state.abandoned,
-        destinations=Map(destinations_in(state.launch.get("operators", "[]"))),
+        destinations=Map(state.launch_info.destinations),
     )
 
 
 def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
-    """`CHECKPOINT_COMPLETED`: where the next failure goes back to, and what may be committed."""
+    """`CHECKPOINT_COMPLETED`: the next failover goes back to it, and its committables are granted."""
     checkpoint_id = required(record.checkpoint_id)
     pending = state.pending[checkpoint_id]
     completed = completed_from(state, pending, required(record.sequence))
     state = _granted(state, pending)
     state = _open_gateways(state, checkpoint_id, None)
     state = _pruned(state, pending)
-    retained, kept = state.completed.set(checkpoint_id, completed), kept_numbers(state)
+    retained, savepoints = state.completed.set(checkpoint_id, completed), savepoint_numbers(state)
     for old, _ in sorted_items(retained):
-        if old < value.oldest_retained and old not in kept:
+        if old < value.oldest_retained and old not in savepoints:
             retained = retained.delete(old)
     return evolve(
         state,
@@ -232,7 +243,7 @@ def _finished_part(state: JobState, number: int) -> FinishedPart:
 
 
 def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
-    """Clause I4: all that the attempts which acked it had handed over by then, and what finished subtasks had made."""
+    """Grant the committables of the attempts that acked, and of finished subtasks (I4: grants)."""
     grants: list[Granted] = []
     for number in sorted({*pending.acks, *pending.finished}):
         subtask = state.subtasks[number]
@@ -240,27 +251,28 @@ def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
         if number in pending.finished:
             assert completion is not None, "a finished subtask has a completion"
             attempt_number, committables = completion.attempt_number, completion.all_committables()
-            done = evolve(completion, handed_over=(), ungranted=())
-            subtask = evolve(subtask, completion=done)
+            emptied = evolve(completion, handed_over=(), ungranted=())
+            subtask = evolve(subtask, completion=emptied)
         elif attempt is not None:
             attempt_number = attempt.attempt_number
-            given = [h for h in attempt.handed_over if h.checkpoint_id <= pending.checkpoint_id]
-            rest = [h for h in attempt.handed_over if h.checkpoint_id > pending.checkpoint_id]
-            committables = tuple(one for h in given for one in h.committables)
-            subtask = evolve(subtask, attempt=evolve(attempt, handed_over=tuple(rest)))
+            handovers = attempt.handed_over
+            covered = [item for item in handovers if item.checkpoint_id <= pending.checkpoint_id]
+            later = [item for item in handovers if item.checkpoint_id > pending.checkpoint_id]
+            committables = tuple(part for item in covered for part in item.committables)
+            subtask = evolve(subtask, attempt=evolve(attempt, handed_over=tuple(later)))
         else:
-            # Acked by its barrier, completed since: what it made after the barrier waits for the next checkpoint.
+            # It acked at its barrier and has completed since: later committables wait for the next checkpoint.
             attempt_number, committables, subtask = _split_completion(subtask, pending)
         state = evolve(state, subtasks=state.subtasks.set(number, subtask))
         grants.extend(
             Granted(
-                operator_id=one.operator_id,
+                operator_id=committable.operator_id,
                 subtask=number,
                 attempt_number=attempt_number,
                 split_id=None,
-                content=one.content,
+                content=committable.content,
             )
-            for one in committables
+            for committable in committables
         )
     if not grants:
         return state
@@ -271,23 +283,24 @@ def _split_completion(
     subtask: SubtaskState, pending: PendingCheckpoint
 ) -> tuple[int, tuple[Committable, ...], SubtaskState]:
     completion = subtask.completion
-    assert completion is not None, "it acked, so that it is live or has completed"
-    given = [h for h in completion.handed_over if h.checkpoint_id <= pending.checkpoint_id]
-    rest = [h for h in completion.handed_over if h.checkpoint_id > pending.checkpoint_id]
-    changed = evolve(completion, handed_over=tuple(rest))
-    committables = tuple(one for h in given for one in h.committables)
+    assert completion is not None, "an attempt that acked is live or has completed"
+    handovers = completion.handed_over
+    covered = [item for item in handovers if item.checkpoint_id <= pending.checkpoint_id]
+    later = [item for item in handovers if item.checkpoint_id > pending.checkpoint_id]
+    changed = evolve(completion, handed_over=tuple(later))
+    committables = tuple(part for item in covered for part in item.committables)
     return completion.attempt_number, committables, evolve(subtask, completion=changed)
 
 
 def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
-    """Forget the events that no later failover can need."""
+    """Forget the remembered events that no later failover can need."""
     oldest_cuts = _oldest_cuts_above(state, pending.checkpoint_id)
 
-    def kept(received: Map[int, UpEvent]) -> Map[int, UpEvent]:
-        for sequence, one in sorted_items(received):
-            # What crossed the cut of a checkpoint that is still pending is that one's channel state.
-            is_needed = sequence > oldest_cuts.get(one.operator_id, sequence)
-            if one.last_barrier < pending.checkpoint_id and not is_needed:
+    def needed(received: Map[int, UpEvent]) -> Map[int, UpEvent]:
+        for sequence, event in sorted_items(received):
+            # Events that cross the cut of a pending checkpoint stay: they are its channel state.
+            is_needed = sequence > oldest_cuts.get(event.operator_id, sequence)
+            if event.last_barrier < pending.checkpoint_id and not is_needed:
                 received = received.delete(sequence)
         return received
 
@@ -295,17 +308,19 @@ def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
     for number in sorted({*pending.attempts, *pending.finished}):
         subtask = subtasks[number]
         if subtask.attempt is not None:
-            was, sent = subtask.attempt, subtask.attempt.sent
+            before, sent = subtask.attempt, subtask.attempt.sent
             for sequence, down in sorted_items(sent):
                 cut = pending.cuts.get(down.operator_id)
                 if cut is not None and sequence < cut.sequence:
                     sent = sent.delete(sequence)
-            # What is forgotten came before the trigger: none was pending then.
-            attempt = evolve(was, received=kept(was.received), sent=sent, has_forgotten=False)
-            remembered += weights(attempt.received, sent) - weights(was.received, was.sent)
+            # Events are forgotten only while no checkpoint is pending: all forgotten ones are older than the trigger.
+            attempt = evolve(
+                before, received=needed(before.received), sent=sent, has_forgotten=False
+            )
+            remembered += weights(attempt.received, sent) - weights(before.received, before.sent)
             subtasks = subtasks.set(number, evolve(subtask, attempt=attempt))
         elif subtask.completion is not None:
-            received = kept(subtask.completion.received)
+            received = needed(subtask.completion.received)
             remembered += weights(received) - weights(subtask.completion.received)
             completion = evolve(subtask.completion, received=received)
             subtasks = subtasks.set(number, evolve(subtask, completion=completion))
@@ -313,17 +328,17 @@ def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
 
 
 def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
-    """By operator, where the oldest pending checkpoint above `checkpoint_id` was cut."""
+    """Sequence of the cut of the oldest pending checkpoint above `checkpoint_id`, by operator."""
     oldest: dict[str, int] = {}
-    for other, one in sorted_items(state.pending):
-        if other > checkpoint_id:
-            for operator_id, cut in sorted_items(one.cuts):
+    for number, checkpoint in sorted_items(state.pending):
+        if number > checkpoint_id:
+            for operator_id, cut in sorted_items(checkpoint.cuts):
                 oldest.setdefault(operator_id, cut.sequence)
     return oldest
 
 
 def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
-    """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back."""
+    """`RESET_TO_CHECKPOINT`: the state at that checkpoint, or at the start if it is -1. Some fields survive resets."""
     checkpoint_id = required(record.checkpoint_id)
     checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
     finished_count = 0
@@ -348,13 +363,13 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         for operator_id, cut in sorted_items(checkpoint.cuts):
             if operator_id in initial:
                 projections = projections.set(operator_id, cut.projection)
-    retained, kept = state.completed, kept_numbers(state)
-    granted, others = allowed_by(state, checkpoint_id)
+    retained, savepoints = state.completed, savepoint_numbers(state)
+    granted, other_grants = allowed_by(state, checkpoint_id)
     for other, _ in sorted_items(retained):
-        if other > checkpoint_id and other not in kept:
+        if other > checkpoint_id and other not in savepoints:
             retained = retained.delete(other)
     return evolve(
-        state,
+        with_failure(state, record, is_counted_by_default=True),
         phase=Phase.RUNNING,
         is_another_jobs=False,
         subtasks=subtasks,
@@ -369,23 +384,27 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         last_checkpoint=checkpoint_id,
         abandoned=abandoned_by_reset(state, checkpoint_id),
         granted=granted,
-        set_aside=needed_by(state, others, retained),
+        set_aside=needed_by(state, other_grants, retained),
         kept_splits=Map(),
         owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,
         owed_complete=None if checkpoint is None else checkpoint_id,
         is_restore_owed=checkpoint is not None,
         aborts_in_a_row=0,
         timeouts_in_a_row=0,
-        failures_us=with_failure(state, record, is_counted_by_default=True),
         projections=projections,
     )
 
 
 def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
-    """Whose parts of a checkpoint of parallelism `was` a subtask of `now` is restored with (clause E7).
+    """Numbers of the old subtasks whose states restore a new subtask (E7: rescaling).
 
-    Its own, where there are no fewer subtasks now; else also those that are left over, dealt in
-    turn. A subtask that the checkpoint did not have begins afresh.
+    That is the old subtask of the same number. With fewer subtasks than before, the removed ones are distributed
+    round-robin over the remaining. A subtask that the checkpoint did not have begins without state.
+
+    Args:
+        was: Parallelism of the checkpoint.
+        now: Parallelism of the restored job.
+        subtask: Number of the subtask in the restored job.
     """
     if now == was:
         return (subtask,)
@@ -393,43 +412,43 @@ def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
 
 
 def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
-    """What the next attempt of a subtask is restored with; of another parallelism perhaps several of an operator."""
+    """States that restore the next attempt of a subtask; several per operator are possible after a rescaling."""
     checkpoint = state.completed.get(state.subtasks[subtask].restore_from)
     if checkpoint is None:
         return ()
-    found: list[OperatorState] = []
+    states: list[OperatorState] = []
     for number in restored_subtasks(checkpoint.parallelism, state.parallelism, subtask):
         part = checkpoint.finished.get(number)
-        found.extend(checkpoint.states.get(number, ()) if part is None else part.states)
-    return tuple(found)
+        states.extend(checkpoint.states.get(number, ()) if part is None else part.states)
+    return tuple(states)
 
 
 def _completion_in(
     state: JobState, checkpoint: CompletedCheckpoint, subtask: int
 ) -> Completion | None:
-    """That a subtask has finished in a checkpoint: all of what it is restored with has."""
+    """Completion of a subtask if all old subtasks that restore it had finished at the checkpoint, else None."""
     numbers = restored_subtasks(checkpoint.parallelism, state.parallelism, subtask)
-    parts = [checkpoint.finished[one] for one in numbers if one in checkpoint.finished]
+    parts = [checkpoint.finished[number] for number in numbers if number in checkpoint.finished]
     if not numbers or len(parts) < len(numbers):
         return None
     return Completion(
         attempt_number=max(part.attempt_number for part in parts),
         sequence=max(part.sequence for part in parts),
-        states=tuple(one for part in parts for one in part.states),
+        states=tuple(state for part in parts for state in part.states),
         ungranted=(),
     )
 
 
 def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> bytes | None:
-    """The bytes that a coordinator is reset with; None where its state is the fold at the cut, or there is none."""
+    """State to reset a coordinator to, or None if there is none or if its projection at the cut is its state."""
     checkpoint = state.completed.get(checkpoint_id)
     cut = None if checkpoint is None else checkpoint.cuts.get(operator_id)
     return None if cut is None else cut.state
 
 
 def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
-    """Who is missing from a pending checkpoint, for people (clause F12)."""
-    coordinators = [one for one in operators if one not in pending.cuts]
+    """Text that lists the missing cuts and acks of a pending checkpoint (F12: abort reasons)."""
+    coordinators = [operator_id for operator_id in operators if operator_id not in pending.cuts]
     late = late_attempts(state, pending)
     subtasks = ", ".join(str(subtask) for subtask, _ in late)
     parts = []
@@ -444,9 +463,14 @@ def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, .
 
 
 def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int, int]]:
-    """Subtask and number of the attempts that a pending checkpoint waits for now; none where it is a coordinator."""
+    """Subtask and attempt number of each attempt whose ack a pending checkpoint waits for.
+
+    Empty if it waits for coordinators only.
+    """
     if pending.is_injected:
-        return [one for one in sorted_items(pending.attempts) if one[0] not in pending.acks]
+        return [
+            attempt for attempt in sorted_items(pending.attempts) if attempt[0] not in pending.acks
+        ]
     late: dict[int, int] = {}
     for (_, subtask), gateway in sorted_items(state.gateways):
         if any(event_id in pending.waiting for event_id in sorted(gateway.unacked)):
@@ -455,24 +479,26 @@ def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int
 
 
 def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
-    """Every committable of an operator that the job state holds, on any branch: what cleaning must keep."""
+    """Contents of all committables of an operator in the job state, on any branch. Cleaning must keep their files."""
     held: list[Committable] = []
     for subtask in sorted_values(state.subtasks):
         if subtask.attempt is not None:
-            for over in subtask.attempt.handed_over:
-                held.extend(over.committables)
+            for handover in subtask.attempt.handed_over:
+                held.extend(handover.committables)
         if subtask.completion is not None:
             held.extend(subtask.completion.all_committables())
-    for kept in sorted_values(state.kept_splits):
-        held.extend(kept.committables)
-    contents = [one.content for one in held if one.operator_id == operator_id]
-    for granted in (*sorted_values(state.granted), *sorted_values(state.set_aside)):
-        contents.extend(one.content for one in granted if one.operator_id == operator_id)
+    for kept_split in sorted_values(state.kept_splits):
+        held.extend(kept_split.committables)
+    contents = [
+        committable.content for committable in held if committable.operator_id == operator_id
+    ]
+    for grants in (*sorted_values(state.granted), *sorted_values(state.set_aside)):
+        contents.extend(grant.content for grant in grants if grant.operator_id == operator_id)
     return tuple(contents)
 
 
 def barrier_injected(state: JobState, record: Record) -> JobState:
-    """`BARRIER_INJECTED`: all cuts are made and all events sent before them are acked."""
+    """`BARRIER_INJECTED`: all cuts are recorded, and all events sent before them are acked."""
     checkpoint_id = required(record.checkpoint_id)
     pending = evolve(state.pending[checkpoint_id], is_injected=True)
     return evolve(state, pending=state.pending.set(checkpoint_id, pending))

@@ -1,8 +1,7 @@
-"""The fold that the driver lives on: `apply(state, record) -> state`, the one way in which a job's state changes."""
+"""The fold of the driver: `apply(state, record) -> state`, the only way to change a job's state."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -12,9 +11,10 @@ from immutables import Map
 from coordlog.errors import PayloadStoreUnreachableError, RecordError
 from coordlog.projections.job import attempts, checkpoints, skips
 from coordlog.projections.job import savepoints as keeps
-from coordlog.projections.job.branches import GOING_BACK, destinations_in
+from coordlog.projections.job.branches import GOING_BACK
 from coordlog.projections.job.failure_times import with_failure
 from coordlog.projections.job.grants import COVERS, without_covered
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import JOB
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
@@ -56,16 +56,16 @@ _FOR_ALL_OPERATORS: Final = frozenset(
         Kind.CHECKPOINT_ABORTED,
     }
 )
-"""Kinds that every operator's projection is given although they name no operator."""
+"""Kinds that are applied to every operator's projection although they name no operator."""
 
 
 class JobProjection:
-    """Folds a job's records; pure. Knows the job's payload types and its operators' projections, and nothing else.
+    """Folds a job's records; pure: depends only on the job's payload types and its operators' projections.
 
     Args:
-        types: The job's.
-        operators: The projections of those that have one.
-        is_partial: These are not all of its types: a payload of another one is None to projections.
+        types: Payload types of the job.
+        operators: Projections by operator id, of the operators that have one.
+        is_partial: Whether `types` may be incomplete: a payload of another type is None to projections.
     """
 
     __slots__ = ("_initial", "_is_partial", "_operators", "types")
@@ -80,7 +80,7 @@ class JobProjection:
         self.types, self._is_partial = types, is_partial
         self._operators = dict(sorted(operators.items()))
         self._initial: Map[str, Any] = Map(
-            {operator_id: one.initial for operator_id, one in self._operators.items()}
+            {operator_id: projection.initial for operator_id, projection in self._operators.items()}
         )
 
     @property
@@ -102,20 +102,20 @@ class JobProjection:
         """The state after one more record that counts.
 
         Raises:
-            RecordError: The record cannot stand here, its payload cannot be read, or an operator's
-                projection raised. Fatal: whoever wrote it erred.
-            PayloadStoreUnreachableError: A payload that a projection is given cannot be read now; the record is whole.
+            RecordError: The record is not valid here, its payload cannot be read, or an operator's
+                projection raised. Fatal: its writer was at fault.
+            PayloadStoreUnreachableError: A payload for a projection cannot be read now; the record is valid.
         """
         try:
             return self._apply(state, record)
         except PayloadStoreUnreachableError:
             raise
         except Exception as error:
-            where = -1 if record.sequence is None else record.sequence
+            sequence = -1 if record.sequence is None else record.sequence
             raise RecordError(
-                where,
+                sequence,
                 record.kind.value,
-                f"it cannot be applied at sequence {where}: {type(error).__name__}: {error}",
+                f"it cannot be applied at sequence {sequence}: {type(error).__name__}: {error}",
             ) from error
 
     def _apply(self, state: JobState, record: Record) -> JobState:
@@ -130,7 +130,7 @@ class JobProjection:
         changed = self._by_kind(state, record, value)
         if changed is state:
             changed = evolve(state)
-        place = changed.__dict__  # of a copy that nobody else has yet
+        place = changed.__dict__  # of a copy without other references
         place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
         if phase is not None:
             place["phase"] = phase
@@ -138,7 +138,7 @@ class JobProjection:
         return with_opening(projected, record) if is_opened_again(record) else projected
 
     def _value(self, record: Record) -> Payload | None:
-        """The record's payload, where somebody here looks into it."""
+        """The record's payload, or None if neither fold nor projection reads it."""
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
             return None
         if (
@@ -165,7 +165,7 @@ class JobProjection:
         if value is not None and _is_skip(record):
             return skips.fold_skip(state, record, value)
         if value is not None and _is_keep(record):
-            return keeps.fold_keep(state, value)
+            return keeps.fold_savepoint(state, value)
         mark = mark_of_stop(record)
         if mark is not None:
             return _marked(state, mark)
@@ -176,24 +176,24 @@ class JobProjection:
         initial = self._initial if state.opening is None else state.opening
         changed = checkpoints.reset_to_checkpoint(state, record, initial)
         projections = changed.projections
-        for operator_id, one in self._operators.items():
+        for operator_id, projection in self._operators.items():
             before = state.projections[operator_id]
-            if one.survives_resets:
+            if projection.survives_resets:
                 projections = projections.set(operator_id, before)
-            elif one.after_reset is not None:
-                kept = one.after_reset(before, projections[operator_id])
+            elif projection.after_reset is not None:
+                kept = projection.after_reset(before, projections[operator_id])
                 projections = projections.set(operator_id, kept)
         return evolve(changed, projections=projections)
 
     def _project(
         self, before: JobState, state: JobState, record: Record, value: Payload | None
     ) -> JobState:
-        """Give the record to the operators that it concerns."""
+        """Apply the record to the projections of its operators."""
         if not self._operators:
             return state
         if record.kind is Kind.EVENT_REDELIVERED:
             if record.operator_id not in self._operators or "skipped" in record.attributes:
-                return state  # perhaps of one that is gone, with its types (clause E8)
+                return state  # possibly of a removed operator and its types (E8: removed operators)
             event = before.owed_redeliveries[0]
             record = replace(
                 record,
@@ -204,9 +204,9 @@ class JobProjection:
             )
             value = self._decoded(event.payload_type, event.payload)
         if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
-            return state  # for a coordinator that was closed: recorded only (clause A6)
+            return state  # for a closed coordinator (A6: recorded only)
         if isinstance(value, EventSkipped):
-            return state  # the operator is not asked: its events are kept from it
+            return state  # the operator is not involved: skipped events do not reach it
         if record.operator_id is not None:
             return self._project_one(state, record.operator_id, record, value)
         if record.kind in _FOR_ALL_OPERATORS or is_opened_again(record):
@@ -239,32 +239,32 @@ def _is_keep(record: Record) -> bool:
 
 
 def _epoch_started(state: JobState, record: Record) -> JobState:
-    says = record.attributes
-    parallelism = int(says["parallelism"])
+    attributes = record.attributes
+    parallelism = int(attributes["parallelism"])
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
     failed_before = state.phase is Phase.FAILED
     if failed_before and state.is_end_committed:
-        # It failed in the middle of its commits: from a batch job's last completion on there is no reset.
+        # It failed during its commits: after the last completion of a batch job there is no reset.
         phase = Phase.ENDING
     elif phase not in (Phase.ENDING, Phase.FINISHED):
         phase = Phase.STARTING
-    operators = json.loads(says["operators"])
-    coordinated = tuple(one["id"] for one in operators if one["coordinated"])
+    operators = LaunchInfo(attributes).operators
+    coordinated = tuple(one.operator_id for one in operators if one.is_coordinated)
     former = {*state.operators, *state.former_operators}.difference(coordinated)
     is_another = state.epoch >= 0 and record.job_id != state.job_id
     if is_another:
-        state = _begun_from_another(state, says.get("begun_from", state.job_id))
+        state = _forked(state, attributes.get("begun_from", state.job_id))
     return evolve(
         state,
         job_id=record.job_id,
         epoch=record.epoch,
         driver_id=record.driver_id,
-        launch=_launch(state, says, is_another=is_another),
+        launch=_launch(state, attributes, is_another=is_another),
         timestamp_us=record.timestamp_us,
         phase=phase,
         resumed_phase=resumed,
-        is_batch=says["mode"] == "batch",
+        is_batch=attributes["mode"] == "batch",
         parallelism=parallelism,
         operators=coordinated,
         former_operators=tuple(sorted(former)),
@@ -280,20 +280,20 @@ def _marked(state: JobState, mark: str) -> JobState:
     return evolve(state, launch=state.launch.set(mark, "true"))
 
 
-def _launch(state: JobState, says: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
-    """What an `EPOCH_STARTED` says, and the marks that hold for its epoch."""
-    launch = Map({name: value for name, value in says.items() if not name.startswith(MARK)})
-    if not is_another and _is_dead(state, says):
+def _launch(state: JobState, attributes: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
+    """The attributes of an `EPOCH_STARTED`, and the marks of its epoch."""
+    launch = Map({name: value for name, value in attributes.items() if not name.startswith(MARK)})
+    if not is_another and _is_dead(state, attributes):
         launch = launch.set(FORMER_DEAD, "true")
     return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch
 
 
-def _is_dead(state: JobState, says: Mapping[str, str]) -> bool:
-    """Whether a driver has ended without a stop, as of the `EPOCH_STARTED` after it, and no user has said so.
+def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:
+    """Whether the former driver ended without a stop or a take-over by a user, by the next `EPOCH_STARTED`.
 
-    An epoch without a turn, as that of a command, passes on what the one before it has left.
+    An epoch without a turn, such as that of a command, keeps the value of the epoch before.
     """
-    is_wanted = says.get("take_over") == "true" or GOING_BACK in says
+    is_wanted = attributes.get("take_over") == "true" or GOING_BACK in attributes
     if is_wanted or state.driver_stop is not DriverStop.NONE:
         return False
     if state.phase is Phase.STARTING:
@@ -301,12 +301,12 @@ def _is_dead(state: JobState, says: Mapping[str, str]) -> bool:
     return state.phase in (Phase.RUNNING, Phase.ENDING)
 
 
-def _begun_from_another(state: JobState, begun_from: str) -> JobState:
-    """What is the other job's alone: what it has to commit, where it does, what it keeps, and its failures."""
+def _forked(state: JobState, begun_from: str) -> JobState:
+    """The state of a forked job, without commits, savepoints and failures of the original job."""
     places = state.begun_places
-    for one in json.loads(state.launch["operators"]):
-        if one["coordinated"]:
-            places = places.set((one["id"], one.get("destination", "")), None)
+    for operator in state.launch_info.operators:
+        if operator.is_coordinated:
+            places = places.set((operator.operator_id, operator.destination or ""), None)
     for place, _ in sorted_items(state.last_intents):
         if place[1]:
             places = places.set(place, None)
@@ -319,7 +319,7 @@ def _begun_from_another(state: JobState, begun_from: str) -> JobState:
         set_aside=Map(),
         intents=Map(),
         last_intents=Map(),
-        kept=Map(),
+        savepoints=Map(),
         failures_us=(),
         reasons=(),
         poison=Map(),
@@ -329,8 +329,8 @@ def _begun_from_another(state: JobState, begun_from: str) -> JobState:
 def _stale(state: JobState) -> tuple[int, ...]:
     return tuple(
         number
-        for number, one in sorted_items(state.subtasks)
-        if one.completion is None and not one.is_reset
+        for number, subtask in sorted_items(state.subtasks)
+        if subtask.completion is None and not subtask.is_reset
     )
 
 
@@ -356,11 +356,10 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
         state = opened_again(state)
     is_owed = (is_resume or is_again) and state.last_checkpoint != NO_CHECKPOINT
     return evolve(
-        state,
+        with_failure(state, record, is_counted_by_default=False),
         stale=state.stale if is_resume else (),
         is_restore_owed=is_owed,
         owed_complete=state.last_checkpoint if is_owed else None,
-        failures_us=with_failure(state, record, is_counted_by_default=False),
     )
 
 
@@ -402,8 +401,8 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
 def _with_intent(
     state: JobState, operator_id: str, checkpoint_id: int
 ) -> Map[tuple[str, str], int]:
-    """The highest checkpoints with an intent, where each operator wrote then (clause E6)."""
-    key = (operator_id, destinations_in(state.launch.get("operators", "[]")).get(operator_id, ""))
+    """The highest checkpoints with an intent, by operator and destination (E6: no second commit)."""
+    key = (operator_id, state.launch_info.destinations.get(operator_id, ""))
     return state.last_intents.set(
         key, max(state.last_intents.get(key, NO_CHECKPOINT), checkpoint_id)
     )

@@ -1,7 +1,7 @@
-"""The committables that completed checkpoints allow to be committed and no intent covers yet (clauses H4 and I3).
+"""The committables that completed checkpoints allow to be committed and no intent covers yet (H4, I3: intents).
 
-An intent covers all of its operator's by default. If it covers only some, its record lists their places: by checkpoint
-that has granted them, the ranges of their places in that checkpoint's list as it was before the intent.
+An intent covers all committables of its operator by default. If it covers only some, its record lists their places: by
+granting checkpoint, the ranges of places in the list of that checkpoint before the intent.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ def without_covered(
     """The grants that an intent of this operator and checkpoint leaves.
 
     Args:
-        grants: Those before it.
-        operator_id: The intent's.
-        checkpoint_id: The intent's.
-        covers: The record's `COVERS`; None if it has none, which covers all of the operator's.
+        grants: Grants before the intent.
+        operator_id: Operator of the intent.
+        checkpoint_id: Checkpoint of the intent.
+        covers: `COVERS` of the record, or None if the intent covers all committables of the operator.
     """
     if covers is None:
         for granted_by, each in sorted_items(grants):
             if granted_by <= checkpoint_id:
-                left = tuple(one for one in each if one.operator_id != operator_id)
+                left = tuple(grant for grant in each if grant.operator_id != operator_id)
                 grants = _with(grants, granted_by, left)
         return grants
     for part in covers.split(";") if covers else ():
@@ -98,41 +98,46 @@ def without_covered(
         for first, last in map(_bounds, text.split(",")):
             assert place <= first <= last < len(each), f"{part} of {len(each)} committables"
             covered = each[first : last + 1]
-            assert all(one.operator_id == operator_id for one in covered), "of its own operator"
+            assert all(grant.operator_id == operator_id for grant in covered), "of its own operator"
             kept.append(each[place:first])
             place = last + 1
         kept.append(each[place:])
-        grants = _with(grants, granted_by, tuple(one for each_kept in kept for one in each_kept))
+        grants = _with(
+            grants, granted_by, tuple(grant for each_kept in kept for grant in each_kept)
+        )
     return grants
 
 
 def batch_grants(state: JobState) -> tuple[Granted, ...]:
-    """All that a batch job commits at its end: by subtask, then in the order of its making."""
+    """All committables of a batch job's end: by subtask, then in the order of their creation."""
     grants: list[tuple[int, int, Granted]] = []
     for kept in sorted_values(state.kept_splits):
-        grants.extend((kept.subtask, kept.sequence, _grant(kept, one)) for one in kept.committables)
+        grants.extend(
+            (kept.subtask, kept.sequence, _grant(kept, committable))
+            for committable in kept.committables
+        )
     for subtask in sorted_values(state.subtasks):
         if subtask.completion is not None:
-            for one in subtask.completion.all_committables():
+            for committable in subtask.completion.all_committables():
                 granted = Granted(
-                    operator_id=one.operator_id,
+                    operator_id=committable.operator_id,
                     subtask=subtask.subtask,
                     attempt_number=subtask.completion.attempt_number,
                     split_id=None,
-                    content=one.content,
+                    content=committable.content,
                 )
                 grants.append((subtask.subtask, subtask.completion.sequence, granted))
     grants.sort(key=lambda grant: grant[:2])
     return tuple(grant for _, _, grant in grants)
 
 
-def _grant(kept: KeptSplit, one: Committable) -> Granted:
+def _grant(kept: KeptSplit, committable: Committable) -> Granted:
     return Granted(
-        operator_id=one.operator_id,
+        operator_id=committable.operator_id,
         subtask=kept.subtask,
         attempt_number=kept.attempt_number,
         split_id=kept.split_id,
-        content=one.content,
+        content=committable.content,
     )
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a job's state after every turn, whatever its history."""
+"""Invariants of a job's state after every turn, for every history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["faults_of"]
 
 
 def faults_of(state: JobState) -> tuple[str, ...]:
-    """Each promise that this state breaks, in words; none for a sound one. For the state between two turns."""
+    """Violated invariants, in words; empty if there are none. For the state between two turns."""
     return (
         *_subtasks(state),
         *_gateways(state),
@@ -63,7 +63,7 @@ def _gateways(state: JobState) -> Iterator[str]:
                 yield f"{name} holds event {held.event.event_id} for {held.held_by}"
             if held.event.event_id not in gateway.unacked:
                 yield f"{name} holds event {held.event.event_id}, which counts as acked"
-        if late := [one for one in sorted(gateway.unacked) if one >= state.next_event_id]:
+        if late := [number for number in sorted(gateway.unacked) if number >= state.next_event_id]:
             yield f"{name} has event {late[0]} un-acked, and {state.next_event_id} is the next"
 
 
@@ -86,9 +86,9 @@ def _checkpoints(state: JobState) -> Iterator[str]:
             yield f"{name} is pending, and the job has finished"
     if state.last_checkpoint != NO_CHECKPOINT and state.last_checkpoint not in state.completed:
         yield f"checkpoint {state.last_checkpoint} is the last completed one, and is not retained"
-    for name, number in sorted_items(state.kept):
+    for name, number in sorted_items(state.savepoints):
         if number not in state.completed:
-            yield f"checkpoint {number} is kept as {name!r}, and is not retained"
+            yield f"checkpoint {number} is savepoint {name!r}, and is not retained"
     for number, completed in sorted_items(state.completed):
         have = {*completed.states, *completed.finished}
         if have != set(range(completed.parallelism)):
@@ -119,7 +119,7 @@ def _commits(state: JobState) -> Iterator[str]:
 
 
 def _splits(state: JobState) -> Iterator[str]:
-    """A job that has finished has read, or skipped, every split that it knows (clause L6)."""
+    """A finished job has read, or skipped, every split that it knows (L6: no split waits)."""
     if state.phase is not Phase.FINISHED:
         return
     for operator_id, splits in sorted_items(state.projections):

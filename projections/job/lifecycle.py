@@ -1,4 +1,4 @@
-"""The lifecycles of a job and of a checkpoint, as tables; the rest is a fault of the driver that wrote it."""
+"""The lifecycle of a job, as a table; any other transition is a fault of the driver that wrote it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ JOB: Final[Mapping[Phase, Mapping[Kind, Phase]]] = {
     Phase.FINISHED: {Kind.COORDINATORS_STARTED: Phase.RUNNING},
     Phase.FAILED: {},
 }
-"""Phase, record, next phase. `EPOCH_STARTED` leads from every phase to STARTING (a finished or failed job apart, which
-only a new epoch's first turn leaves; a finished one only where it is opened again), and a batch job's last
-`SUBTASK_COMPLETED` from RUNNING to ENDING."""
+"""Next phase by phase and kind of record. `EPOCH_STARTED` leads from every phase to STARTING, except from FINISHED and
+FAILED: only the first turn of a new epoch leaves them, and FINISHED only if the job is opened again. The last
+`SUBTASK_COMPLETED` of a batch job leads from RUNNING to ENDING."""
 
 HANDLED_IN: Final[frozenset[Phase]] = frozenset({Phase.RUNNING})
-"""Where what attempts send is handled; elsewhere it is recorded only."""
+"""Phases in which events and requests of attempts are handled; in other phases they are recorded only."""

@@ -1,14 +1,12 @@
-"""The events of live attempts that the job state remembers, until a completed checkpoint holds what they led to.
+"""The events of live attempts that the job state remembers, until a completed checkpoint holds their effects.
 
 A local failover hands them to coordinators (clause D5: lost events); a checkpoint takes its channel state from them.
-They are bounded: the record of an event that is one too many has the attribute `FORGETS`, and all before it are gone.
+They are bounded: the record of an event above the limit has the attribute `FORGETS`; earlier events are then gone.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from immutables import Map
@@ -30,44 +28,35 @@ FORGETS: Final = "forgets"
 """On `EVENT_TO_SUBTASK` and `EVENT_TO_COORDINATOR`: the events of all attempts before this one are forgotten."""
 
 EVENT_BYTES: Final = 256
-"""What an event weighs besides its payload."""
+"""Weight of an event besides its payload, in bytes."""
 
 _OF_SPLITS: Final = ("coordlog.add_splits@", "coordlog.no_more_splits@", "coordlog.request_split@")
 _SPLITS: Final = "coordlog.splits@"
 
 
 def weight(payload: bytes) -> int:
-    """What an event with this payload weighs, in bytes."""
+    """Weight of an event with this payload, in bytes."""
     return len(payload) + EVENT_BYTES
 
 
 def weights(*events: Mapping[int, UpEvent] | Mapping[int, DownEvent]) -> int:
-    """What all these events weigh, in bytes."""
-    return sum(weight(one.payload) for some in events for one in some.values())
+    """Weight of all these events, in bytes."""
+    return sum(weight(event.payload) for by_sequence in events for event in by_sequence.values())
 
 
 def is_remembered(state: JobState, event: UpEvent | DownEvent) -> bool:
-    """Whether an event may be asked for. Not one of splits: their projection takes back what it has to.
+    """Whether an event may be needed. Events of splits are not: their projection reclaims lost splits.
 
     A stream remembers a reader's request behind a cut all the same: it may be channel state of that checkpoint.
     """
-    is_of_splits = event.payload_type.startswith(_OF_SPLITS) and event.operator_id in _sources(
-        state.launch.get("operators", "[]")
+    is_of_splits = event.payload_type.startswith(_OF_SPLITS) and any(
+        one.operator_id == event.operator_id and (one.projection or "").startswith(_SPLITS)
+        for one in state.launch_info.operators
     )
     if not is_of_splits:
         return True
     return isinstance(event, UpEvent) and any(
         event.operator_id in one.cuts for one in sorted_values(state.pending)
-    )
-
-
-@lru_cache(maxsize=16)
-def _sources(operators: str) -> frozenset[str]:
-    """The operators of a fingerprint whose projection is that of splits."""
-    return frozenset(
-        one["id"]
-        for one in json.loads(operators)
-        if str(one.get("projection", "")).startswith(_SPLITS)
     )
 
 

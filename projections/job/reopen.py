@@ -1,4 +1,4 @@
-"""A finished job is opened again in the same history: every subtask is unfinished, what is committed stays."""
+"""Opening a finished job again in the same history: every subtask is unfinished, committed rows stay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from immutables import Map
 
 from coordlog.projections.job.attempts import required
-from coordlog.projections.job.branches import kept_numbers
+from coordlog.projections.job.branches import savepoint_numbers
 from coordlog.projections.job.state import END_COMMITTED, Cut, JobState, SubtaskState, sorted_items
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind, Record
@@ -15,19 +15,19 @@ from coordlog.schemas.record import Kind, Record
 __all__ = ["AGAIN", "CONCLUDE", "is_opened_again", "opened_again", "with_opening"]
 
 AGAIN = "again"
-"""What `COORDINATORS_STARTED` of a further opening says of how it goes on."""
+"""Value of the attribute `restore` in the `COORDINATORS_STARTED` of a further opening."""
 
 CONCLUDE = "conclude"
-"""The same of a batch job whose subtasks have all completed: those with committables left are notified again."""
+"""Value of `restore` if all subtasks of a batch job have completed: operators with committables are notified again."""
 
 
 def is_opened_again(record: Record) -> bool:
-    """Whether this is the `COORDINATORS_STARTED` of a further opening."""
+    """Whether the record is the `COORDINATORS_STARTED` of a further opening."""
     return record.kind is Kind.COORDINATORS_STARTED and record.attributes.get("restore") == AGAIN
 
 
 def opened_again(state: JobState) -> JobState:
-    """Every subtask unfinished, with the states that it had at its end and a fresh count of failures."""
+    """The state with every subtask unfinished, with the states of its end and no counted failures."""
     known, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
     for number in range(state.parallelism):
         before = known.get(number) or SubtaskState(subtask=number)
@@ -57,14 +57,14 @@ def opened_again(state: JobState) -> JobState:
 
 
 def with_opening(state: JobState, record: Record) -> JobState:
-    """The state with this opening as what a failover goes back to, until a checkpoint of its own completes.
+    """The state with this opening as the target of failovers, until a later checkpoint completes.
 
-    The last checkpoint holds the subtasks as they ended, the coordinators as they are now, and
-    nothing in flight: all of that has been handled. Others stay as they are, as long as somebody
-    keeps them. In batch the virtual empty checkpoint is the opening.
+    The last checkpoint holds the subtasks as they ended, the coordinators as they are now, and no
+    events in flight: all were handled. Checkpoints with savepoints stay unchanged. In batch the
+    virtual empty checkpoint is the opening.
     """
     checkpoint = state.completed.get(state.last_checkpoint)
-    completed = Map({n: state.completed[n] for n in sorted(kept_numbers(state))})
+    completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
     if checkpoint is not None:
         states = checkpoint.states
         for number, part in sorted_items(checkpoint.finished):
@@ -72,8 +72,8 @@ def with_opening(state: JobState, record: Record) -> JobState:
         cuts = Map[str, Cut]()
         for operator_id, cut in sorted_items(checkpoint.cuts):
             projection = state.projections.get(operator_id, cut.projection)
-            here = replace(cut, sequence=required(record.sequence), projection=projection)
-            cuts = cuts.set(operator_id, here)
-        begun = replace(checkpoint, states=states, cuts=cuts, finished=Map(), in_flight=())
-        completed = completed.set(checkpoint.checkpoint_id, begun)
+            moved = replace(cut, sequence=required(record.sequence), projection=projection)
+            cuts = cuts.set(operator_id, moved)
+        opened = replace(checkpoint, states=states, cuts=cuts, finished=Map(), in_flight=())
+        completed = completed.set(checkpoint.checkpoint_id, opened)
     return evolve(state, completed=completed, opening=state.projections)

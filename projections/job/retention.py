@@ -1,4 +1,4 @@
-"""Which completed checkpoints the job state still has all of."""
+"""Checks whether the job state retains a completed checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["why_not_retained"]
 
 
 def why_not_retained(state: JobState, checkpoint_id: int) -> str | None:
-    """Why the job state has nothing of a checkpoint any more, or never had; None where it has all of it."""
+    """Reason if the job state does not retain a checkpoint, else None."""
     if checkpoint_id in state.completed:
         return None
     if not 0 < checkpoint_id < state.next_checkpoint_id:

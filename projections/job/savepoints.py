@@ -1,47 +1,49 @@
-"""Checkpoints that are kept by name: they stay restorable, whatever completes after them, until they are let go."""
+"""Savepoints: checkpoints with a name, which stay restorable until they are released."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from coordlog.limits import KEPT_CHECKPOINTS_MAX
+from coordlog.limits import SAVEPOINTS_MAX
 from coordlog.projections.job.retention import why_not_retained
 from coordlog.projections.job.state import JobState
-from coordlog.schemas.builtin_types import CheckpointKept, CheckpointLetGo
+from coordlog.schemas.builtin_types import SavepointReleased, SavepointTaken
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 
-__all__ = ["FACTS", "fold_keep", "names_of", "to_keep", "why_not_let_go"]
+__all__ = ["FACTS", "fold_savepoint", "names_of", "to_take", "why_not_released"]
 
-FACTS: Final = frozenset(payload_type_of(one).key for one in (CheckpointKept, CheckpointLetGo))
-"""The payload types of the facts that say what is kept."""
+FACTS: Final = frozenset(payload_type_of(fact).key for fact in (SavepointTaken, SavepointReleased))
+"""The payload types of the facts about savepoints."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
 
-def fold_keep(state: JobState, value: Payload) -> JobState:
-    """The state after a `FACT` of one of `FACTS`. One that is let go stays until the next that completes."""
-    if isinstance(value, CheckpointKept):
-        assert value.kept_checkpoint in state.completed, "what is not there cannot be kept"
-        return evolve(state, kept=state.kept.set(value.name, value.kept_checkpoint))
-    assert isinstance(value, CheckpointLetGo), "FACTS has two types"
-    return evolve(state, kept=state.kept.delete(value.name))
+def fold_savepoint(state: JobState, value: Payload) -> JobState:
+    """The state after a `FACT` of one of `FACTS`. A released one stays until the next checkpoint completes."""
+    if isinstance(value, SavepointTaken):
+        assert value.checkpoint in state.completed, "a savepoint names a retained checkpoint"
+        return evolve(state, savepoints=state.savepoints.set(value.name, value.checkpoint))
+    assert isinstance(value, SavepointReleased), "FACTS has two types"
+    return evolve(state, savepoints=state.savepoints.delete(value.name))
 
 
 def names_of(state: JobState, checkpoint_id: int) -> tuple[str, ...]:
-    """The names under which a checkpoint is kept, sorted."""
-    return tuple(name for name in sorted(state.kept) if state.kept[name] == checkpoint_id)
+    """Names of the savepoints of a checkpoint, sorted."""
+    return tuple(
+        name for name in sorted(state.savepoints) if state.savepoints[name] == checkpoint_id
+    )
 
 
-def to_keep(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int, str | None]:
-    """Which checkpoint is to be kept, the last one where none is said; and why it cannot be, or None."""
+def to_take(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int, str | None]:
+    """The checkpoint to retain, by default the last one; and why it cannot be retained, or None."""
     number = state.last_checkpoint if checkpoint_id is None else checkpoint_id
-    known = state.kept.get(name)
+    known = state.savepoints.get(name)
     if not _NAME.fullmatch(name):
         why_not: str | None = (
-            f"{name!r} is no name: lower-case letters, digits and hyphens, at most 100, beginning "
+            f"{name!r} is no savepoint name: lower-case letters, digits and hyphens, at most 100, beginning "
             "with a letter or digit"
         )
     elif known is None and name.isdecimal():
@@ -49,22 +51,20 @@ def to_keep(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int,
     elif number == NO_CHECKPOINT:
         why_not = "no checkpoint has completed"
     elif known is not None and known != number:
-        why_not = f"{name!r} keeps checkpoint {known}, not {number}: let that go first"
-    elif known is None and len(state.kept) >= KEPT_CHECKPOINTS_MAX:
-        why_not = (
-            f"{len(state.kept)} checkpoints are kept, and {KEPT_CHECKPOINTS_MAX} may be: let one go"
-        )
+        why_not = f"{name!r} names checkpoint {known}, not {number}: release it first"
+    elif known is None and len(state.savepoints) >= SAVEPOINTS_MAX:
+        why_not = f"the job has {len(state.savepoints)} savepoints, and the limit is {SAVEPOINTS_MAX}: release one"
     else:
         why_not = why_not_retained(state, number)
         if why_not is not None:
-            there = ", ".join(str(one) for one in sorted(state.completed)) or "none"
-            why_not = f"checkpoint {number} is {why_not}; those that can be kept are: {there}"
+            retained = ", ".join(map(str, sorted(state.completed))) or "none"
+            why_not = f"checkpoint {number} is {why_not}; the retained ones are: {retained}"
     return number, why_not
 
 
-def why_not_let_go(state: JobState, name: str) -> str | None:
-    """Why there is nothing of this name to let go; None where there is."""
-    if name in state.kept:
+def why_not_released(state: JobState, name: str) -> str | None:
+    """Why no savepoint of this name can be released, or None."""
+    if name in state.savepoints:
         return None
-    names = ", ".join(sorted(state.kept)) or "none"
-    return f"no checkpoint is kept as {name!r}; those that are: {names}"
+    names = ", ".join(sorted(state.savepoints)) or "none"
+    return f"there is no savepoint {name!r}; the job has: {names}"

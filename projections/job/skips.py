@@ -1,4 +1,4 @@
-"""What is skipped for good: splits that are not read, events that are neither delivered nor handled (clause J2)."""
+"""Permanent skips: splits that are not read, events neither delivered nor handled (J2: skip poison)."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ __all__ = [
     "skipped_in_reader",
 ]
 
-FACTS: Final = frozenset(payload_type_of(one).key for one in (SplitSkipped, EventSkipped))
-"""The payload types of the facts that say that something is skipped."""
+FACTS: Final = frozenset(payload_type_of(fact).key for fact in (SplitSkipped, EventSkipped))
+"""Payload types of the facts of skips."""
 
 
 def digest_of(payload: bytes) -> str:
-    """What tells an event's content: BLAKE2b of it, or of its checksum where it is stored; 8 bytes, in hexadecimal."""
+    """Digest of an event's content: BLAKE2b of it, or of its checksum if it is stored; 8 bytes, in hexadecimal."""
     return hashlib.blake2b(content_digest_input(payload), digest_size=8).hexdigest()
 
 
 def event_key(
     *, operator_id: str, subtask: int, is_down: bool, event_type: str, digest: str
 ) -> str:
-    """What an event is skipped by: it may be sent again, with another sequence and another id."""
+    """Key of a skipped event: the event may be sent again with another sequence and another id."""
     way = "down" if is_down else "up"
     return f"{way}/{subtask}/{event_type}/{digest}/{operator_id}"
 
 
 def skip_of_event(state: JobState, event: DownEvent | UpEvent) -> SkippedEvent | None:
-    """The skip that concerns this event; None where there is none."""
+    """The skip of an event, or None if it is not skipped."""
     if not state.skipped_events:
         return None
     key = event_key(
@@ -69,20 +69,20 @@ def skip_of_event(state: JobState, event: DownEvent | UpEvent) -> SkippedEvent |
 
 
 def skip_command(job_id: str, attributes: Mapping[str, str]) -> str:
-    """The command that skips what a failure's record names, to be run as it is where the log is found.
+    """The command that skips the split or event of a failure; it needs no more options if the log is configured.
 
     Args:
-        job_id: The job.
-        attributes: Of the failure's record; `poison` among them.
+        job_id: Id of the job.
+        attributes: Attributes of the failure's record, with `poison`.
     """
     split_id, sequence = attributes.get("split_id"), attributes.get("event_sequence", "")
-    what = f"--event {sequence}" if split_id is None else f"--split {shlex.quote(split_id)}"
-    why = f"{attributes['poison']} attempts in a row failed at it"
-    return f"coordlog skip {job_id} {what} --reason '{why}'"
+    target = f"--event {sequence}" if split_id is None else f"--split {shlex.quote(split_id)}"
+    reason = f"{attributes['poison']} attempts in a row failed at it"
+    return f"coordlog skip {job_id} {target} --reason '{reason}'"
 
 
 def fold_skip(state: JobState, record: Record, value: Payload) -> JobState:
-    """The state after a `FACT` of one of `FACTS`; said twice it changes nothing but where it was said last."""
+    """The state after a `FACT` of one of `FACTS`; a repeated skip changes only its sequence."""
     operator_id, sequence = record.operator_id or "", record.sequence
     assert sequence is not None, "a fact has a sequence"
     if isinstance(value, SplitSkipped):
@@ -123,30 +123,30 @@ def fold_skip(state: JobState, record: Record, value: Payload) -> JobState:
 
 
 def skip_again(state: JobState, reset: Record) -> tuple[tuple[Record, SplitSkipped], ...]:
-    """The skips of splits as facts, for the projections that a `RESET_TO_CHECKPOINT` has put back.
+    """The skips of splits as facts, for the projections that a `RESET_TO_CHECKPOINT` has restored.
 
-    How many rows stay is said again only where the checkpoint holds that the reader had let go of
-    the split: one that is restored from an older place says it anew.
+    A fact has the number of rows only if the reader had released the split at the checkpoint: a
+    reader restored from an older place records it anew.
     """
     checkpoint_id = NO_CHECKPOINT if reset.checkpoint_id is None else reset.checkpoint_id
     facts = []
-    for (operator_id, split_id), one in sorted_items(state.skipped_splits):
-        is_held = one.last_barrier is not None and one.last_barrier < checkpoint_id
+    for (operator_id, split_id), skip in sorted_items(state.skipped_splits):
+        is_held = skip.last_barrier is not None and skip.last_barrier < checkpoint_id
         fact = replace(
             reset,
             kind=Kind.FACT,
             operator_id=operator_id,
-            last_barrier=one.last_barrier if is_held else None,
+            last_barrier=skip.last_barrier if is_held else None,
             checkpoint_id=None,
-            reason=one.reason,
+            reason=skip.reason,
             attributes={},
         )
-        facts.append((fact, SplitSkipped(split_id=split_id, rows=one.rows if is_held else None)))
+        facts.append((fact, SplitSkipped(split_id=split_id, rows=skip.rows if is_held else None)))
     return tuple(facts)
 
 
 def find_split(state: JobState, split_id: str) -> tuple[str, SplitsState, KnownSplit] | None:
-    """The source that has a split of this id, its splits, and the split; None where none is known."""
+    """The source with a split of this id, its splits, and the split, or None if it is unknown."""
     for operator_id, splits in _sources(state):
         known = splits.splits.get(split_id)
         if known is not None:
@@ -155,22 +155,22 @@ def find_split(state: JobState, split_id: str) -> tuple[str, SplitsState, KnownS
 
 
 def skipped_in_reader(state: JobState, subtask: int) -> tuple[str, ...]:
-    """The skipped splits that a subtask's next attempt may be restored with, in the order of assignment."""
-    found: list[str] = []
+    """Skipped splits that the next attempt of a subtask may be restored with, in the order of assignment."""
+    names: list[str] = []
     for _, splits in _sources(state):
         for name in splits.reader(subtask).splits:
             place = splits.splits.place(name)
-            # A reset to n forgets what readers have said since their barrier of n.
+            # A reset to n removes the records of readers since their barrier of n.
             if isinstance(place, Skipped) and place.last_barrier is None:
-                found.append(name)
-    return tuple(found)
+                names.append(name)
+    return tuple(names)
 
 
 def _sources(state: JobState) -> list[tuple[str, SplitsState]]:
     return [
-        (operator_id, one)
-        for operator_id, one in sorted_items(state.projections)
-        if isinstance(one, SplitsState)
+        (operator_id, splits)
+        for operator_id, splits in sorted_items(state.projections)
+        if isinstance(splits, SplitsState)
     ]
 
 

@@ -1,6 +1,6 @@
-"""What a job's log says of the job: immutable, sharing structure from one record to the next.
+"""The state of a job by its log: immutable, sharing structure from one record to the next.
 
-A persistent map iterates in hash order: nothing here is iterated over but through `sorted_items`, `sorted_values`.
+A persistent map iterates in hash order: iterate over it only through `sorted_items` or `sorted_values`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from immutables import Map
 
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.schemas.builtin_types import Committable, OperatorState
 from coordlog.schemas.record import NO_CHECKPOINT
 
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 MARK: Final = "fold."
-"""Begins the keys of `JobState.launch` that no `EPOCH_STARTED` sets."""
+"""Prefix of the keys of `JobState.launch` that no `EPOCH_STARTED` sets."""
 STOP_ASKED: Final = MARK + "stop_asked"
 STOPPED: Final = MARK + "stopped"
 FORMER_DEAD: Final = MARK + "former_dead"
@@ -69,17 +70,17 @@ def sorted_values(mapping: Mapping[K, V]) -> list[V]:
 
 
 class Phase(enum.Enum):
-    """Where a job stands. `projections.lifecycles.JOB` says what leads where."""
+    """Phase of a job. Its transitions are the table `projections.job.lifecycle.JOB`."""
 
-    __hash__ = object.__hash__  # as of `Kind`: each record asks for what the phase allows
+    __hash__ = object.__hash__  # as of `Kind`: the phase is a key of a look-up for each record
 
     STARTING = "starting"
-    """An epoch has begun; no coordinator has been started in it."""
+    """The epoch has begun; none of its coordinators was started."""
     RUNNING = "running"
     FAILING = "failing"
-    """A global failure; until the next reset nothing from attempts is handled."""
+    """A global failure; until the next reset no event of attempts is handled."""
     ENDING = "ending"
-    """Batch: every subtask has completed and the intents are given; only settling is left."""
+    """Batch: every subtask has completed and the intents are recorded; only settling is left."""
     FINISHED = "finished"
     FAILED = "failed"
 
@@ -89,9 +90,9 @@ class DriverStop(enum.Enum):
 
     NONE = "none"
     ASKED = "asked"
-    """It was told to stop: its end is wanted, in whatever way it comes."""
+    """A stop was requested: its end is no failure, however it ends."""
     DONE = "done"
-    """It does nothing any more: a proof on any machine that it is over."""
+    """The driver has ended its work: proof on any machine that the driver is over."""
 
 
 class UpEvent(NamedTuple):
@@ -122,7 +123,7 @@ class DownEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """What an attempt handed over at one barrier and no completed checkpoint holds yet."""
+    """Committables handed over at one barrier that no completed checkpoint holds yet."""
 
     checkpoint_id: int
     committables: tuple[Committable, ...]
@@ -141,14 +142,14 @@ class AttemptState:
     started_sequence: int
     restored_checkpoint: int
     last_barrier: int
-    """The newest checkpoint that it has acked; at first the one that it was restored from."""
+    """Newest checkpoint that it has acked; at first the checkpoint that it was restored from."""
     handed_over: tuple[HandedOver, ...] = ()
     received: Map[int, UpEvent] = field(default_factory=Map)
-    """By sequence: what it has sent up since its barrier of the last completed checkpoint, as far as remembered."""
+    """Remembered events sent up since its barrier of the last completed checkpoint, by sequence."""
     sent: Map[int, DownEvent] = field(default_factory=Map)
-    """By sequence: what it has been sent since the cut of the last completed checkpoint, as far as remembered."""
+    """Remembered events sent to it since the cut of the last completed checkpoint, by sequence."""
     has_forgotten: bool = False
-    """Whether such events were too many and are forgotten: its failover cannot be a local one (clause D5)."""
+    """Whether such events were too many and are forgotten: no local failover is possible (D5: lost events)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +160,15 @@ class Completion:
     sequence: int
     states: tuple[OperatorState, ...]
     handed_over: tuple[HandedOver, ...] = ()
-    """What it handed over at barriers of checkpoints that have not completed."""
+    """Committables handed over at barriers of checkpoints that have not completed."""
     ungranted: tuple[Committable, ...]
-    """What it made after its last barrier and no completed checkpoint holds yet."""
+    """Committables after its last barrier that no completed checkpoint holds yet."""
     received: Map[int, UpEvent] = field(default_factory=Map)
-    """What the attempt had sent up and no completed checkpoint covers: channel state, perhaps."""
+    """Events sent up that no completed checkpoint covers: possible channel state."""
 
     def all_committables(self) -> tuple[Committable, ...]:
-        """Everything that no completed checkpoint holds yet, in the order in which it was made."""
-        earlier = [one for over in self.handed_over for one in over.committables]
+        """All committables that no completed checkpoint holds yet, in the order of their creation."""
+        earlier = [committable for over in self.handed_over for committable in over.committables]
         return (*earlier, *self.ungranted)
 
 
@@ -178,9 +179,9 @@ class SubtaskState:
     subtask: int
     next_attempt_number: int = 0
     restore_from: int = NO_CHECKPOINT
-    """What the next attempt begins from."""
+    """Checkpoint that the next attempt begins from."""
     is_reset: bool = False
-    """No attempt has begun since it was last reset; False before the first one."""
+    """Whether no attempt has begun since the last reset; False before the first reset."""
     newest_task: tuple[int, int, int] = (-1, -1, -1)
     """(epoch, stage run, taskAttemptId) of the newest task that became an attempt (B4, B7)."""
     attempt: AttemptState | None = None
@@ -197,15 +198,15 @@ class HeldEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayState:
-    """The way from one coordinator to the live attempt of one subtask."""
+    """The gateway from one coordinator to the live attempt of one subtask."""
 
     attempt_number: int
     closed_by: tuple[int, ...] = ()
-    """The checkpoints that hold it, oldest first."""
+    """Checkpoints that hold the gateway, oldest first."""
     held: tuple[HeldEvent, ...] = ()
-    """In send order."""
+    """Held events in send order."""
     unacked: Map[int, DownEvent] = field(default_factory=Map)
-    """By event id, held ones included."""
+    """Un-acked events by event id, held ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,7 @@ class Cut:
     sequence: int
     state: bytes | None
     projection: Any
-    """The value of the operator's projection there; None where it has none."""
+    """Value of the operator's projection at the cut, or None if it has no projection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,24 +227,24 @@ class PendingCheckpoint:
     triggered_sequence: int
     triggered_us: int
     attempts: Map[int, int]
-    """Attempt number by subtask: whom it waits for."""
+    """Number of each attempt whose ack it waits for, by subtask."""
     finished: tuple[int, ...]
-    """Subtasks that had finished before it, or finish before their barrier."""
+    """Subtasks that finished before the trigger, or before their barrier."""
     cuts: Map[str, Cut] = field(default_factory=Map)
     waiting: Map[int, None] = field(default_factory=Map)
-    """Event ids sent before a cut and not acked."""
+    """Ids of the events sent before a cut and not acked."""
     is_injected: bool = False
     acks: Map[int, tuple[OperatorState, ...]] = field(default_factory=Map)
     """States by subtask."""
 
     def missing_coordinators(self, operators: tuple[str, ...]) -> tuple[str, ...]:
-        """Of these operators those whose coordinator has not made its cut, in their order."""
-        return tuple(one for one in operators if one not in self.cuts)
+        """Operators whose coordinator has not made its cut, in the order of `operators`."""
+        return tuple(operator_id for operator_id in operators if operator_id not in self.cuts)
 
     @property
     def missing_subtasks(self) -> tuple[int, ...]:
-        """The subtasks that have neither acked it nor finished, ascending."""
-        return tuple(one for one, _ in sorted_items(self.attempts) if one not in self.acks)
+        """Subtasks that have neither acked it nor finished, ascending."""
+        return tuple(number for number, _ in sorted_items(self.attempts) if number not in self.acks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +257,7 @@ class FinishedPart:
 
 
 class Abandoned(NamedTuple):
-    """Checkpoints that a branch has not come from: those above one number, through another."""
+    """Checkpoints that are not ancestors of a branch: numbers above `above`, up to `through` inclusive."""
 
     above: int
     through: int
@@ -268,17 +269,17 @@ class CompletedCheckpoint:
 
     checkpoint_id: int
     sequence: int
-    """Of its `CHECKPOINT_COMPLETED`."""
+    """Sequence of its `CHECKPOINT_COMPLETED`."""
     parallelism: int
     cuts: Map[str, Cut]
     states: Map[int, tuple[OperatorState, ...]]
     finished: Map[int, FinishedPart]
     in_flight: tuple[UpEvent, ...]
-    """The cut's channel state, in log order."""
+    """Channel state of the cut, in log order."""
     abandoned: tuple[Abandoned, ...] = ()
-    """Those below it that it has not come from, ascending."""
+    """Lower checkpoints that are not its ancestors, ascending."""
     destinations: Map[str, str] = field(default_factory=Map)
-    """Where each operator that tells it wrote: what it allows to commit is for that place."""
+    """Destination by operator id, if declared: its committables are for that destination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,137 +319,144 @@ class KeptSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedSplit:
-    """A split that is not read, or not any further (clause J2)."""
+    """A split that is not read, or not any further (J2: skip poison)."""
 
     operator_id: str
     split_id: str
     reason: str
     sequence: int
-    """Of the newest record that says so."""
+    """Sequence of the newest record of the skip."""
     rows: int | None
-    """Its rows that stay, as that record has it; what a reset has thrown away since is not in it."""
+    """Rows of the split that stay, by that record; later resets do not change the number."""
     last_barrier: int | None
-    """The last barrier that the attempt which said so had passed; None where a command skipped it."""
+    """Last barrier of the attempt that recorded the skip, or None if a command did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedEvent:
-    """An operator event that is delivered and handled no more (clause J2)."""
+    """An operator event that is neither delivered nor handled any more (J2: skip poison)."""
 
     operator_id: str
     subtask: int
     event_type: str
     reason: str
     sequence: int
-    """Of the record that says so."""
+    """Sequence of the record of the skip."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """The whole of it. Made by `JobProjection.apply`, and by nothing else."""
+    """The whole state of a job. Only `JobProjection.apply` and snapshots create it."""
 
     job_id: str = ""
     epoch: int = -1
     driver_id: str = ""
     launch: Map[str, str] = field(default_factory=Map)
-    """The attributes of the `EPOCH_STARTED` in force, and marks of the fold: keys that begin with `MARK`."""
+    """Attributes of the `EPOCH_STARTED` in force, and marks of the fold: keys with the prefix `MARK`."""
     begun_from: str = ""
-    """The other job and its checkpoint, as `ingest@7`, where the log begins with that one's history."""
+    """Original job and checkpoint, as `ingest@7`, if the job was forked; else empty."""
     begun_places: Map[tuple[str, str], None] = field(default_factory=Map)
-    """Operator id and destination, empty where none is told: where that job writes, and this one may not."""
+    """Operator id and destination (empty if undeclared) of the original job; this job may not write there."""
     is_another_jobs: bool = False
-    """Whether attempts and all else are that job's still: until the first reset of this one."""
+    """Whether attempts and other parts are still of the original job: until the first reset of this job."""
     next_sequence: int = 0
     timestamp_us: int = 0
-    """Of the last record."""
+    """Time of the last record."""
     phase: Phase = Phase.STARTING
     resumed_phase: Phase | None = None
-    """What the job was in when this epoch began; None in the first."""
+    """Phase of the job when this epoch began, or None in the first epoch."""
     is_batch: bool = False
     parallelism: int = 0
     operators: tuple[str, ...] = ()
-    """The operators that have coordinators, in the order of the chain."""
+    """Operators that have coordinators, in the order of the chain."""
     former_operators: tuple[str, ...] = ()
-    """Those that had, before this epoch: what they sent to an attempt fails with it (clause E8)."""
+    """Operators that had coordinators in earlier epochs: their events fail with the attempt (E8: removed operators)."""
     types: Map[str, str] = field(default_factory=Map)
     """Fingerprints by type key."""
     schemas: Map[str, str] = field(default_factory=Map)
-    """The registered schemas by type key, as JSON: a log that begins with a snapshot needs them."""
+    """Registered schemas by type key, as JSON: a log that begins with a snapshot needs them."""
     subtasks: Map[int, SubtaskState] = field(default_factory=Map)
-    """After an `EPOCH_STARTED` with another parallelism those of the old one, until the reset."""
+    """Subtasks by number; after an `EPOCH_STARTED` with another parallelism the old ones, until the reset."""
     retired: Map[int, SubtaskState] = field(default_factory=Map)
-    """Subtasks of a higher parallelism before: no attempt number is used twice (clause B7)."""
+    """Subtasks of an earlier, higher parallelism: no attempt number is used twice (B7: unique attempt numbers)."""
     finished_count: int = 0
     live_count: int = 0
     stale: tuple[int, ...] = ()
-    """Subtasks that a resume must reset, in order: neither finished nor reset already."""
+    """Subtasks that a resume must reset, ascending: neither finished nor reset already."""
     gateways: Map[tuple[str, int], GatewayState] = field(default_factory=Map)
     remembered_bytes: int = 0
     """Weight of the events that all subtasks remember."""
     next_event_id: int = 0
     pending: Map[int, PendingCheckpoint] = field(default_factory=Map)
     completed: Map[int, CompletedCheckpoint] = field(default_factory=Map)
-    kept: Map[str, int] = field(default_factory=Map)
-    """By name: completed checkpoints that stay until they are let go. No reset puts them back."""
+    savepoints: Map[str, int] = field(default_factory=Map)
+    """Completed checkpoints that stay until they are released, by name. No reset changes them."""
     last_checkpoint: int = NO_CHECKPOINT
-    """The highest that completed on the current branch (clause E5)."""
+    """Highest completed checkpoint of the current branch (E5: branches)."""
     abandoned: tuple[Abandoned, ...] = ()
-    """Those that the current branch has not come from, ascending: one more with each going back."""
+    """Checkpoints that are not ancestors of the current branch, ascending: one range more with each reset."""
     next_checkpoint_id: int = 1
     aborts_in_a_row: int = 0
     timeouts_in_a_row: int = 0
     granted: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
-    """By checkpoint: the committables that no intent covers yet."""
+    """Committables that no intent covers yet, by checkpoint."""
     set_aside: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
-    """The same, of other branches: what checkpoints that are kept there will allow again."""
+    """Committables of other branches, by checkpoint: savepoints there will allow them again."""
     intents: Map[int, OpenIntent] = field(default_factory=Map)
-    """By sequence: those without an outcome."""
+    """Intents without an outcome, by sequence."""
     last_intents: Map[tuple[str, str], int] = field(default_factory=Map)
-    """By operator id and destination, empty where none is told: the highest checkpoint with an intent there (E6)."""
+    """Highest checkpoint with an intent, by operator id and destination (empty if undeclared; E6: no second commit)."""
     kept_splits: Map[tuple[str, str], KeptSplit] = field(default_factory=Map)
     owed_redeliveries: tuple[UpEvent, ...] = ()
     owed_complete: int | None = None
-    """A completed checkpoint that today's coordinator objects have not been told of."""
+    """Completed checkpoint whose notification the current coordinator objects have not received."""
     is_restore_owed: bool = False
-    """Whether `owed_complete` stands before attempts may be ready (clause E6)."""
+    """Whether the notification of `owed_complete` must precede ready attempts (E6: restore order)."""
     failures_us: tuple[int, ...] = ()
     """Times of the failovers that the restart policy counts."""
+    failure_sequence: int = -1
+    """Sequence of the record of the newest counted failover, -1 before the first."""
     reasons: tuple[str, ...] = ()
-    """The newest failures' reasons, newest first."""
+    """Reasons of the newest failures, newest first."""
     poison: Map[str, int] = field(default_factory=Map)
-    """Failures in a row by event or split, as in `split_id:part-3` or `event:RATE@1/9f…`."""
+    """Consecutive failures by event or split, as in `split_id:part-3` or `event:RATE@1/9f…`."""
     skipped_splits: Map[tuple[str, str], SkippedSplit] = field(default_factory=Map)
-    """By operator id and split id. No reset puts them back."""
+    """Skipped splits by operator id and split id. No reset changes them."""
     skipped_events: Map[str, SkippedEvent] = field(default_factory=Map)
-    """By `projections.skips.event_key`. No reset puts them back."""
+    """Skipped events by `projections.job.skips.event_key`. No reset changes them."""
     projections: Map[str, Any] = field(default_factory=Map)
-    """By operator id: the states of event-sourced coordinators."""
+    """States of event-sourced coordinators, by operator id."""
     opening: Map[str, Any] | None = None
-    """These, where the job was last opened again: what the virtual empty checkpoint holds then."""
+    """`projections` when the job was last opened again: the virtual empty checkpoint holds them then."""
+
+    @property
+    def launch_info(self) -> LaunchInfo:
+        """Launch facts of the epoch in force: job, log and driver."""
+        return LaunchInfo(self.launch)
 
     @property
     def driver_stop(self) -> DriverStop:
-        """Whether the driver in force was told to stop, and has."""
+        """Whether a stop of the driver in force was requested, or is done."""
         if STOPPED in self.launch:
             return DriverStop.DONE
         return DriverStop.ASKED if STOP_ASKED in self.launch else DriverStop.NONE
 
     @property
     def is_former_dead(self) -> bool:
-        """Whether the last driver before it that made a turn ended without being told to.
+        """Whether the last earlier driver that made a turn ended without a requested stop.
 
-        No if the user has taken its place, or goes back to an older checkpoint.
+        False if the user took over its job, or goes back to an older checkpoint.
         """
         return FORMER_DEAD in self.launch
 
     @property
     def is_end_committed(self) -> bool:
-        """Whether an intent of a batch job's end is given: no reset follows from then on (clause I3)."""
+        """Whether an intent of a batch job's end is recorded: no reset follows (I3: batch commit)."""
         return END_COMMITTED in self.launch
 
     @property
     def is_restoring(self) -> bool:
-        """Whether coordinators are still owed what precedes the first attempt."""
+        """Whether coordinators have not yet received all events and notifications before the first attempt."""
         return bool(self.owed_redeliveries) or self.is_restore_owed
 
     @property
@@ -457,14 +465,14 @@ class JobState:
         return self.phase in (Phase.FINISHED, Phase.FAILED)
 
     def attempt(self, subtask: int, attempt_number: int) -> AttemptState | None:
-        """That attempt, if it is live."""
+        """The state of an attempt, or None if it is not live."""
         state = self.subtasks.get(subtask)
         if state is None or state.attempt is None:
             return None
         return state.attempt if state.attempt.attempt_number == attempt_number else None
 
     def finished_in(self, checkpoint_id: int) -> int:
-        """How many subtasks a completed checkpoint of today's parallelism holds as finished."""
+        """Number of finished subtasks in a completed checkpoint of the current parallelism, else 0."""
         checkpoint = self.completed.get(checkpoint_id)
         if checkpoint is None or checkpoint.parallelism != self.parallelism:
             return 0

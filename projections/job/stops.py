@@ -1,4 +1,4 @@
-"""The stop of a driver: the wish, and the end that follows it; facts of its epoch, and no failures of anything."""
+"""The stop of a driver: the request, and the end that follows; facts of its epoch, not failures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ASKED: Final = payload_type_of(StopRequested).key.partition("@")[0] + "@"
 
 
 def is_driver_stopped(record: Record) -> bool:
-    """Whether the driver of the record's epoch does nothing any more after it."""
+    """Whether the record is the end of the work of its driver."""
     return record.kind is Kind.FACT and (record.payload_type or "").startswith(_DONE)
 
 
 def mark_of_stop(record: Record) -> str | None:
-    """Mark that a stop leaves in the job's state: asked for, or done; None if the record is neither."""
+    """Mark of a stop in the job's state, requested or done, or None if the record is neither."""
     if is_driver_stopped(record):
         return STOPPED
     is_asked = record.kind is Kind.FACT and (record.payload_type or "").startswith(_ASKED)

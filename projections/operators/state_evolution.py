@@ -1,7 +1,7 @@
-"""Whether a state that an earlier schema has encoded can be read as one of today's: with defaults for added fields.
+"""Compatibility of a state's earlier schema with the present one: added fields have defaults.
 
-Both schemas are derived from types of states. Only one kind of difference is allowed: a record has fields more, each of
-which has a default, or fields fewer. Any other difference would give a field a value of another type than it declares.
+Both schemas are derived from types of states. Two differences are allowed: an added field with a default, and a removed
+field. Any other difference would give a field a value of another type than it declares.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ __all__ = ["check_readable"]
 
 
 def check_readable(earlier: Any, now: Any, optional: Mapping[str, frozenset[str]]) -> None:  # noqa: ANN401, JSON
-    """Compare two schemas of one type of states.
+    """Check that states of an earlier schema can be read with the present schema of their type.
 
     Args:
-        earlier: The schema of the encoded state.
-        now: Today's.
-        optional: Fields that have a default, by the names of today's records.
+        earlier: Schema of the encoded state.
+        now: Present schema.
+        optional: Fields with a default, by record name of the present schema.
 
     Raises:
-        ValueError: A state of the earlier schema is none of today's; the message has the place.
+        ValueError: The schemas are incompatible; the message has the place.
     """
     _Comparison(earlier, now, optional).check(earlier, now, "")
 
 
 class _Comparison:
-    """Two schemas, each with the named types that it defines."""
+    """Comparison of two schemas, with the named types that each defines."""
 
     def __init__(self, earlier: Any, now: Any, optional: Mapping[str, frozenset[str]]) -> None:  # noqa: ANN401
         self._optional = optional
@@ -38,12 +38,12 @@ class _Comparison:
         self._compared: set[str] = set()
 
     def check(self, earlier: Any, now: Any, where: str) -> None:  # noqa: ANN401, JSON
-        """Raise ValueError if they differ otherwise than is allowed."""
+        """Raise ValueError at a difference that is not allowed."""
         earlier = self._earlier.get(earlier, earlier) if isinstance(earlier, str) else earlier
         now = self._now.get(now, now) if isinstance(now, str) else now
         if isinstance(earlier, list) and isinstance(now, list) and len(earlier) == len(now):
-            for one, other in zip(earlier, now, strict=True):
-                self.check(one, other, where)
+            for first, second in zip(earlier, now, strict=True):
+                self.check(first, second, where)
             return
         if isinstance(earlier, dict) and isinstance(now, dict) and earlier["type"] == now["type"]:
             if now["type"] == "record":
@@ -53,7 +53,7 @@ class _Comparison:
             return
         if earlier != now:
             raise ValueError(
-                f"{where or 'the state'} was {_said(earlier)}, and is {_said(now)} now"
+                f"{where or 'the state'} was {_type_name(earlier)}, and is {_type_name(now)} now"
             )
 
     def _check_record(self, earlier: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
@@ -74,8 +74,8 @@ class _Comparison:
 
 def _collect(schema: Any, named: dict[str, Any]) -> None:  # noqa: ANN401, JSON
     if isinstance(schema, list):
-        for one in schema:
-            _collect(one, named)
+        for branch in schema:
+            _collect(branch, named)
     elif isinstance(schema, dict):
         if schema["type"] == "record":
             named[schema["name"]] = schema
@@ -85,6 +85,6 @@ def _collect(schema: Any, named: dict[str, Any]) -> None:  # noqa: ANN401, JSON
             _collect(schema["items"], named)
 
 
-def _said(schema: Any) -> str:  # noqa: ANN401, JSON
+def _type_name(schema: Any) -> str:  # noqa: ANN401, JSON
     kind = schema.get("type") if isinstance(schema, dict) else schema
-    return f"{kind!r}" if not isinstance(kind, list) else " or ".join(map(_said, kind))
+    return f"{kind!r}" if not isinstance(kind, list) else " or ".join(map(_type_name, kind))

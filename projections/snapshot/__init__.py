@@ -1,5 +1,5 @@
 """A job's state as one snapshot of bytes, and back.
 
-May import `projections.job` and what is below it.
+May import `projections.job` and the folders below it.
 Read first: `codec`.
 """

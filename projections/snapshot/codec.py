@@ -1,15 +1,14 @@
-"""The whole job state as one payload, and back: what a `SNAPSHOT` holds, so that a fold can start from it.
+"""Codec between the whole job state and the payload of a `SNAPSHOT`, from which a fold can start.
 
-The state of a job is encoded in Avro, its schema derived from the state's own types, compressed, and checked by length
-and SHA-256 when it is read. A snapshot is a place to start from only for a job that would come to this very state from
-the log's start; for any other one, and of any other version, it is `SnapshotUnusableError`: the fold starts further
-back.
+The state of a job is encoded in Avro, with a schema derived from the types of the state, then compressed. Length and
+SHA-256 are checked when it is read. A job starts from a snapshot only if it would fold the same state from the start
+of the log. For any other job, or a snapshot of another version, `SnapshotUnusableError` is raised, and the fold starts
+further back.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from immutables import Map
 
-from coordlog.errors import PayloadLostError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import Cut, JobState, sorted_items
@@ -28,6 +27,7 @@ from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.payload_address import content_length, inline, is_stored
 from coordlog.schemas.record import Record
+from coordlog.schemas.validity import Beginning
 
 __all__ = [
     "SCHEMA_JSON",
@@ -40,16 +40,17 @@ __all__ = [
     "SnapshotVersionError",
     "moved_snapshot",
     "redacted_snapshot",
-    "schemas_of",
+    "schemas_before",
     "snapshot_in",
     "state_and_kept_apart",
+    "state_before",
     "state_bytes_in",
     "state_of",
     "undeclared_in",
 ]
 
 STATE_VERSION: Final = 1
-"""Of the encoded state. A change of `JobState`, or of what it holds, is another version."""
+"""Version of the encoded state. A change of `JobState`, or of a type in it, needs another version."""
 
 SNAPSHOT_TYPE: Final = payload_type_of(JobSnapshot)
 _COMPRESSION: Final = 1
@@ -59,11 +60,11 @@ _QUICK_BYTES: Final = 8 * 1024 * 1024
 
 
 class SnapshotUnusableError(ValueError):
-    """A snapshot that this job does not start from; the message says why. No error of the log: it is passed over."""
+    """A snapshot that this job cannot start from, with the reason. Not an error of the log: the snapshot is ignored."""
 
 
 class SnapshotTooLargeError(ValueError):
-    """A state, or a part of it, has more bytes than a reader takes."""
+    """A state, or a part of it, has more bytes than a reader accepts."""
 
     def __init__(self, what: str, found_bytes: int, bytes_max: int) -> None:
         super().__init__(what, found_bytes, bytes_max)
@@ -74,11 +75,11 @@ class SnapshotTooLargeError(ValueError):
 
 
 class SnapshotVersionError(SnapshotUnusableError):
-    """It is whole, for all that this version can tell, and of another one.
+    """A snapshot of another version, without damage that this version can detect.
 
     Args:
-        problem: What it is of, and what is read here.
-        version: What it is of, in a few words.
+        problem: Version of the snapshot, and versions that are read here.
+        version: Version of the snapshot, in a few words.
     """
 
     def __init__(self, problem: str, version: str) -> None:
@@ -91,13 +92,13 @@ class SnapshotVersionError(SnapshotUnusableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Projection:
-    """Whose states a snapshot holds, for one operator."""
+    """Projection whose states a snapshot holds, for one operator."""
 
     operator_id: str
     name: str
     version: int
     fingerprint: str
-    """Of its codec; of a derived one followed by a space and its schema, from which a later schema is read."""
+    """Fingerprint of its codec. A derived codec adds a space and its schema, which a later schema needs to read it."""
 
     @property
     def encoding(self) -> str:
@@ -106,22 +107,22 @@ class _Projection:
 
     @property
     def schema_json(self) -> str:
-        """Schema of its states; empty of a codec that is not derived."""
+        """Schema of its states; empty if the codec is not derived."""
         return self.fingerprint.partition(" ")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProjectionState:
-    """One state of an operator's projection, which the job state names by its place among these."""
+    """State of an operator's projection. The job state refers to it by its index in the list of these."""
 
     operator_id: str
     state: bytes
-    """Itself, or its address in the payload store."""
+    """The encoded state, or its address in the payload store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Body:
-    """All that is encoded."""
+    """Content of a snapshot in its encoded form."""
 
     checkpoint_offset: int | None
     undeclared_types: tuple[str, ...]
@@ -137,20 +138,21 @@ SCHEMA_JSON: Final = _BODY.schema_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedSnapshot:
-    """What a snapshot comes to."""
+    """The content of a snapshot."""
 
     state: JobState
     checkpoint_offset: int | None
-    """The offset of the newest `CHECKPOINT_COMPLETED` before it; None where there was none."""
+    """Offset of the newest `CHECKPOINT_COMPLETED` before it, or None if there was none."""
 
 
 class SnapshotCodec:
     """Encodes and decodes the states of one job.
 
     Args:
-        projection: Of the job: its types, and its operators' projections.
-        operators: All that it has: of others a type may be undeclared. None: no type may.
-        types: The fingerprints of its types by key, for who has not all of them; None: those of the projection.
+        projection: Projection of the job: its types, and its operators' projections.
+        operators: All operators of the job; types of other operators may be undeclared. None: every type is declared.
+        types: Fingerprints of the job's types by key, if the projection does not hold all types. None: those of the
+            projection.
     """
 
     def __init__(
@@ -162,16 +164,18 @@ class SnapshotCodec:
     ) -> None:
         self._projection = projection
         self._operators = None if operators is None else frozenset(operators)
-        declared = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        declared = {type_.key: f"{type_.fingerprint:016x}" for type_ in projection.types}
         self._types = declared if types is None else types
         self.without_codec = tuple(
-            operator_id for operator_id, one in projection.operators.items() if one.codec is None
+            operator_id
+            for operator_id, of_operator in projection.operators.items()
+            if of_operator.codec is None
         )
-        """The operators whose projections cannot be encoded: with any, there are no snapshots."""
+        """Operators whose projections cannot be encoded. If there are any, snapshots are impossible."""
         self._sharing: Mapping[str, SharingCodec[Any]] = {
-            operator_id: one.sharing_codec
-            for operator_id, one in projection.operators.items()
-            if one.sharing_codec is not None
+            operator_id: of_operator.sharing_codec
+            for operator_id, of_operator in projection.operators.items()
+            if of_operator.sharing_codec is not None
         }
 
     def encode(
@@ -184,15 +188,15 @@ class SnapshotCodec:
         """A snapshot of `state`.
 
         Args:
-            state: The job's.
-            checkpoint_offset: Of the newest `CHECKPOINT_COMPLETED` before it.
-            seal: Gives what stands in it for a projection's state: the state, or an address. Who folds without the
+            state: State of the job.
+            checkpoint_offset: Offset of the newest `CHECKPOINT_COMPLETED` before it.
+            seal: Returns the bytes to store for a projection's state: the state, or an address. A fold without the
                 job's projections needs none of these.
 
         Raises:
-            SnapshotTooLargeError: It, or a part of it, is larger than what is read again.
-            ValueError: A projection's codec does not give back what it was given. What such a codec
-                raises itself. What `seal` raises.
+            SnapshotTooLargeError: The state, or a part of it, is larger than a reader accepts.
+            ValueError: A projection's codec does not decode the state that it has encoded. Errors of the codecs and of
+                `seal` are raised as they are.
         """
         data = self._encoded(state, checkpoint_offset, seal)
         if len(data) > SNAPSHOT_STATE_BYTES_MAX:
@@ -200,7 +204,7 @@ class SnapshotCodec:
         return _snapshot_of(data)
 
     def state_hash(self, state: JobState) -> str:
-        """The same for equal states, on any machine, however they were come by (clause K3); 64 hexadecimal digits.
+        """Hash of 64 hexadecimal digits, the same for equal states on any machine (clause K3: live or rebuilt).
 
         Raises:
             ValueError: As `encode`.
@@ -219,10 +223,10 @@ class SnapshotCodec:
         table = _Table(self._projection, self._sharing, is_plain=is_plain)
         placed = _with_projections(state, table.place)
         table.end()
-        states_bytes = sum(len(one.state) for one in table.states)
+        states_bytes = sum(len(part.state) for part in table.states)
         if states_bytes > SNAPSHOT_STATE_BYTES_MAX and not is_plain:
             raise SnapshotTooLargeError("the state", states_bytes, SNAPSHOT_STATE_BYTES_MAX)
-        sealed = [replace(one, state=seal(one.state)) for one in table.states]
+        sealed = [replace(part, state=seal(part.state)) for part in table.states]
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
         return _BODY.encode(
             _Body(
@@ -238,11 +242,11 @@ class SnapshotCodec:
         return [
             _Projection(
                 operator_id=operator_id,
-                name=one.name,
-                version=one.version,
-                fingerprint=_fingerprint_of(one),
+                name=projection.name,
+                version=projection.version,
+                fingerprint=_fingerprint_of(projection),
             )
-            for operator_id, one in self._projection.operators.items()
+            for operator_id, projection in self._projection.operators.items()
         ]
 
     def decode(
@@ -252,36 +256,38 @@ class SnapshotCodec:
         *,
         upcasts: bool = False,
     ) -> DecodedSnapshot:
-        """The state in a snapshot, as this job would have folded it.
+        """State in a snapshot, equal to the state that this job would fold from the start of the log.
 
         Args:
             snapshot: The snapshot.
             open_payload: Opens a state that is in the payload store.
             upcasts: Read states of projections that an earlier schema has encoded: added fields have their defaults,
-                which a fold from the start may not come to.
+                which may differ from a fold from the start.
 
         Raises:
-            SnapshotUnusableError: It is damaged, of another version, or another job's.
-            PayloadLostError, PayloadStoreError: A projection's state in it stands outside the log, and cannot be had.
+            SnapshotUnusableError: The snapshot is damaged, of another version, or of another job.
+            PayloadLostError, PayloadStoreError: A projection's state is outside the log, and cannot be read.
         """
         body = _body_of(snapshot)
         readers = self._readers(body, upcasts=upcasts)
         self._check_types(body)
         states = self._states_in(body, open_payload, readers)
-        here = self._projection.operators
+        operators = self._projection.operators
 
         def state_at(operator_id: str, place: object) -> object:
-            return states[place] if isinstance(place, int) and operator_id in here else None
+            return states[place] if isinstance(place, int) and operator_id in operators else None
 
         state = _with_projections(body.job_state, state_at)
-        kept = {one: held for one, held in sorted_items(state.projections) if one in here}
-        if len(kept) != len(here):
+        projections = {
+            key: held for key, held in sorted_items(state.projections) if key in operators
+        }
+        if len(projections) != len(operators):
             raise SnapshotUnusableError("it does not hold the state of every projection")
         opening = state.opening
         if opening is not None:
-            opening = Map({one: held for one, held in sorted_items(opening) if one in here})
+            opening = Map({key: held for key, held in sorted_items(opening) if key in operators})
         return DecodedSnapshot(
-            state=evolve(state, projections=Map(kept), opening=opening),
+            state=evolve(state, projections=Map(projections), opening=opening),
             checkpoint_offset=body.checkpoint_offset,
         )
 
@@ -291,13 +297,15 @@ class SnapshotCodec:
         open_payload: Callable[[bytes], bytes],
         readers: Mapping[str, Callable[[bytes], object]],
     ) -> list[object]:
-        """By their places; None for those of an operator that the job does not have any more."""
-        held = body.projection_states
-        states_bytes = sum(content_length(one.state) for one in held)
+        """States by index; None for those of an operator that the job no longer has."""
+        parts = body.projection_states
+        states_bytes = sum(content_length(part.state) for part in parts)
         if states_bytes > SNAPSHOT_STATE_BYTES_MAX:
-            raise SnapshotUnusableError(f"it says that its states have {states_bytes} bytes")
-        last = {one.operator_id: number for number, one in enumerate(held)}
-        states: list[object] = [None] * len(held)
+            raise SnapshotUnusableError(
+                f"its states have {states_bytes} bytes; at most {SNAPSHOT_STATE_BYTES_MAX} are read"
+            )
+        last = {part.operator_id: number for number, part in enumerate(parts)}
+        states: list[object] = [None] * len(parts)
         for operator_id, end in last.items():
             projection = self._projection.operators.get(operator_id)
             if projection is None or projection.codec is None:
@@ -307,11 +315,11 @@ class SnapshotCodec:
                 read = (
                     readers[operator_id]
                     if sharing is None
-                    else sharing.reader(open_payload(held[end].state)).state
+                    else sharing.reader(open_payload(parts[end].state)).state
                 )
                 for number in range(end if sharing is not None else end + 1):
-                    if held[number].operator_id == operator_id:
-                        states[number] = read(open_payload(held[number].state))
+                    if parts[number].operator_id == operator_id:
+                        states[number] = read(open_payload(parts[number].state))
             except ValueError as error:
                 raise SnapshotUnusableError(
                     f"the state of operator {operator_id!r} in it cannot be read: {error}"
@@ -319,43 +327,46 @@ class SnapshotCodec:
         return states
 
     def _readers(self, body: _Body, *, upcasts: bool) -> Mapping[str, Callable[[bytes], object]]:
-        """Readers of the projections' states that do not share, by operator."""
-        theirs = {one.operator_id: one for one in body.projections}
+        """Readers of the states of projections without a sharing codec, by operator."""
+        recorded = {projection.operator_id: projection for projection in body.projections}
         readers: dict[str, Callable[[bytes], object]] = {}
-        for here in self._refs():
-            there = theirs.get(here.operator_id)
-            versions = (here.version, *self._projection.operators[here.operator_id].goes_on_from)
-            if there is None or there.name != here.name or there.version not in versions:
-                has = "none" if there is None else f"{there.name}@{there.version}"
+        for current in self._refs():
+            stored = recorded.get(current.operator_id)
+            versions = (
+                current.version,
+                *self._projection.operators[current.operator_id].goes_on_from,
+            )
+            if stored is None or stored.name != current.name or stored.version not in versions:
+                has = "none" if stored is None else f"{stored.name}@{stored.version}"
                 raise SnapshotUnusableError(
-                    f"as the projection of operator {here.operator_id!r} it has {has}, and the job "
-                    f"{here.name}@{here.version}"
+                    f"as the projection of operator {current.operator_id!r} it has {has}, and the job has "
+                    f"{current.name}@{current.version}"
                 )
-            own = self._projection.operators[here.operator_id].own_codec
-            if there.encoding == here.encoding and here.encoding:
+            own = self._projection.operators[current.operator_id].own_codec
+            if stored.encoding == current.encoding and current.encoding:
                 if own is not None:
-                    readers[here.operator_id] = own.decode
+                    readers[current.operator_id] = own.decode
                 continue
-            readers[here.operator_id] = _upcasting(there, here, own, upcasts=upcasts)
+            readers[current.operator_id] = _upcasting(stored, current, own, upcasts=upcasts)
         return readers
 
     def _check_types(self, body: _Body) -> None:
-        """A fold from the start may refuse a type of the log: then it must come to that refusal.
+        """Refuse a snapshot with a type that a fold from the start may refuse: the fold must find that itself.
 
-        An undeclared type is let be where no operator of today's has used it. So it was for the
-        driver that made the snapshot, and so it is for a job all of whose operators that one had.
+        An undeclared type is accepted if no operator of the present job has used it. That holds if it was undeclared
+        for the driver that took the snapshot, and that driver had all operators of the present job.
         """
         state = body.job_state
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
-        for key, there in sorted_items(state.types):
-            if self._types.get(key, there) != there:
+        for key, fingerprint in sorted_items(state.types):
+            if self._types.get(key, fingerprint) != fingerprint:
                 raise SnapshotUnusableError(f"payload type {key} has another schema in it")
         for key in undeclared:
             if key not in body.undeclared_types:
                 raise SnapshotUnusableError(f"payload type {key} in it is not one of this job's")
         if undeclared:
-            said = json.loads(state.launch.get("operators", "[]"))
-            if self._operators is None or not self._operators <= {one["id"] for one in said}:
+            launched = {operator.operator_id for operator in state.launch_info.operators}
+            if self._operators is None or not self._operators <= launched:
                 raise SnapshotUnusableError(
                     f"payload type {undeclared[0]} in it is not one of this job's, which has "
                     "operators that its driver did not have"
@@ -372,28 +383,28 @@ def _fingerprint_of(projection: OperatorProjection[Any]) -> str:
 
 
 def _upcasting(
-    there: _Projection, here: _Projection, codec: object, *, upcasts: bool
+    stored: _Projection, current: _Projection, codec: object, *, upcasts: bool
 ) -> Callable[[bytes], object]:
-    """What reads states that the schema of `there` has encoded."""
-    what = (
-        f"the state of the projection {here.name}@{here.version} of operator {here.operator_id!r} has another "
-        f"encoding in it, {there.encoding or 'none'}, than in this job, "
-        f"{here.encoding or 'none'}"
+    """Reader of states that the schema of `stored` has encoded."""
+    problem = (
+        f"the state of the projection {current.name}@{current.version} of operator {current.operator_id!r} has another "
+        f"encoding in it, {stored.encoding or 'none'}, than in this job, "
+        f"{current.encoding or 'none'}"
     )
-    if not upcasts or not isinstance(codec, DerivedCodec) or not there.schema_json:
-        raise SnapshotUnusableError(what)
+    if not upcasts or not isinstance(codec, DerivedCodec) or not stored.schema_json:
+        raise SnapshotUnusableError(problem)
     try:
-        return codec.reader_of(there.schema_json)
+        return codec.reader_of(stored.schema_json)
     except ValueError as error:
         raise SnapshotUnusableError(
-            f"{what}: {error}; give each added field a default, and keep the types of the others"
+            f"{problem}: {error}; give each added field a default, and keep the types of the others"
         ) from error
 
 
 class _Table:
-    """The projections' states, each once: those of retained checkpoints are often the same.
+    """Distinct states of the projections: states at retained checkpoints are often equal.
 
-    Of a codec that shares, what its states are made of stands behind the last of them.
+    The shared parts of a sharing codec's states are stored behind the last of its states.
     """
 
     def __init__(
@@ -412,11 +423,13 @@ class _Table:
         }
 
     def place(self, operator_id: str, state: object) -> int | None:
-        """Where this state stands; None for an operator that has no projection."""
+        """Index of this state, or None for an operator without a projection."""
         projection = self._operators.get(operator_id)
         if projection is None:
             return None
-        known = self._by_identity.get((operator_id, id(state)))  # all of them live in the job state
+        known = self._by_identity.get(
+            (operator_id, id(state))
+        )  # the job state keeps all of them alive
         if known is not None:
             return known
         data = self._own(operator_id, projection, state)
@@ -427,7 +440,7 @@ class _Table:
         return number
 
     def end(self) -> None:
-        """All states have been placed."""
+        """Add the shared parts, after all states have been placed."""
         for operator_id, writer in self._writers.items():
             self.states.append(_ProjectionState(operator_id=operator_id, state=writer.shared()))
 
@@ -438,7 +451,7 @@ class _Table:
         codec = projection.own_codec
         assert codec is not None, "every projection has a codec"
         data = codec.encode(state)
-        # A derived one looks itself whether it gives back what it was given.
+        # A derived codec itself checks that it decodes the state that it has encoded.
         if not isinstance(codec, DerivedCodec) and codec.decode(data) != state:
             raise ValueError(
                 f"the codec of projection {projection.name}@{projection.version} of operator "
@@ -447,8 +460,8 @@ class _Table:
         return data
 
 
-def _with_projections(state: JobState, given: Callable[[str, object], object]) -> JobState:
-    """The state, with each projection's state, those of the cuts too, replaced by what `given` makes of it."""
+def _with_projections(state: JobState, convert: Callable[[str, object], object]) -> JobState:
+    """The state with each projection's state, at cuts too, replaced by the result of `convert`."""
 
     def of_cuts(cuts: Map[str, Cut]) -> Map[str, Cut]:
         return Map(
@@ -456,20 +469,24 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
                 operator_id: Cut(
                     sequence=cut.sequence,
                     state=cut.state,
-                    projection=given(operator_id, cut.projection),
+                    projection=convert(operator_id, cut.projection),
                 )
                 for operator_id, cut in sorted_items(cuts)
             }
         )
 
-    projections = {one: given(one, held) for one, held in sorted_items(state.projections)}
-    pending = {n: evolve(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.pending)}
+    projections = {key: convert(key, held) for key, held in sorted_items(state.projections)}
+    pending = {
+        number: evolve(checkpoint, cuts=of_cuts(checkpoint.cuts))
+        for number, checkpoint in sorted_items(state.pending)
+    }
     completed = {
-        n: replace(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.completed)
+        number: replace(checkpoint, cuts=of_cuts(checkpoint.cuts))
+        for number, checkpoint in sorted_items(state.completed)
     }
     opening = state.opening
     if opening is not None:
-        opening = Map({one: given(one, held) for one, held in sorted_items(opening)})
+        opening = Map({key: convert(key, held) for key, held in sorted_items(opening)})
     return evolve(
         state,
         projections=Map(projections),
@@ -480,36 +497,62 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
 
 
 def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inline) -> JobState:
-    """The state in a `SNAPSHOT`, without those of projections: as one folds it who has nothing but the log.
+    """State in a `SNAPSHOT` without the states of projections: the same as a fold of the log alone.
 
     Raises:
-        SnapshotUnusableError: It is damaged, or of another version.
-        PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
+        SnapshotUnusableError: The snapshot is damaged, or of another version.
+        PayloadLostError, PayloadStoreError: It is outside the log, and cannot be read.
     """
     return state_and_kept_apart(record, open_payload)[0]
+
+
+def state_before(
+    beginning: Beginning, open_payload: Callable[[bytes], bytes] = open_inline
+) -> JobState:
+    """State with which a fold of a log begins, without the states of projections.
+
+    Raises:
+        RecordError: The snapshot at the beginning cannot be read.
+        PayloadStoreError: It is outside the log, and the store does not respond.
+    """
+    if beginning.snapshot is None:
+        return JobState()
+    try:
+        return state_of(beginning.snapshot, open_payload)
+    except (SnapshotUnusableError, PayloadLostError) as error:
+        kind = beginning.snapshot.kind.value
+        raise RecordError(beginning.offset, kind, str(error)) from error
+
+
+def schemas_before(beginning: Beginning) -> Mapping[str, str]:
+    """Schemas as JSON, by type key, that were registered before; empty if this version cannot read the snapshot."""
+    try:
+        return state_before(beginning).schemas
+    except RecordError:
+        return {}
 
 
 def state_and_kept_apart(
     record: Record, open_payload: Callable[[bytes], bytes] = open_inline
 ) -> tuple[JobState, tuple[bytes, ...]]:
-    """The same, and what stands in it for those states of projections that are kept in the payload store.
+    """State in a `SNAPSHOT` as by `state_of`, and the addresses of states that are in the payload store.
 
-    These are addresses, or begin like one.
+    Bytes that only begin like an address are among them.
 
     Raises:
         SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
     """
     body = _body_of(snapshot_in(record, open_payload))
-    state, held = body.job_state, body.projection_states
+    state, parts = body.job_state, body.projection_states
     opening = None if state.opening is None else Map[str, object]()
     plain = evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
-    return plain, tuple(one.state for one in held if is_stored(one.state))
+    return plain, tuple(part.state for part in parts if is_stored(part.state))
 
 
 def undeclared_in(
     record: Record, open_payload: Callable[[bytes], bytes] = open_inline
 ) -> tuple[str, ...]:
-    """The types of the log that the job whose state stands in a `SNAPSHOT` did not declare.
+    """Types of the log that the job of a `SNAPSHOT` did not declare.
 
     Raises:
         SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
@@ -518,47 +561,47 @@ def undeclared_in(
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:
-    """The payload of a `SNAPSHOT` that holds this state in place of the record's own, and those of no projections.
+    """Payload of a `SNAPSHOT` with this state in place of the record's, and without states of projections.
 
     Raises:
-        SnapshotUnusableError: The record's is damaged, or of another version.
+        SnapshotUnusableError: The record's snapshot is damaged, or of another version.
     """
-    there = _body_of(snapshot_in(record))
-    body = replace(there, projections=(), projection_states=(), job_state=state)
+    recorded = _body_of(snapshot_in(record))
+    body = replace(recorded, projections=(), projection_states=(), job_state=state)
     return SNAPSHOT_TYPE.encode(_snapshot_of(_BODY.encode(body)))
 
 
 def moved_snapshot(record: Record, places: Mapping[int, int]) -> bytes | None:
-    """The payload of a `SNAPSHOT` in a log whose offsets are others; None where it stays, or cannot be read here.
+    """Payload of a `SNAPSHOT` for a log with other offsets, or None if it is the same or cannot be read here.
 
     Args:
         record: The `SNAPSHOT`.
-        places: The new offsets of `CHECKPOINT_COMPLETED`s before it, by the old ones; none of one that is gone.
+        places: New offsets of the `CHECKPOINT_COMPLETED`s before it, by their old ones; without removed records.
     """
     try:
         body = _body_of(snapshot_in(record))
     except (SnapshotUnusableError, PayloadLostError):
         return None
-    was = body.checkpoint_offset
-    if was is None or places.get(was) == was:
+    old_offset = body.checkpoint_offset
+    if old_offset is None or places.get(old_offset) == old_offset:
         return None
     return SNAPSHOT_TYPE.encode(
-        _snapshot_of(_BODY.encode(replace(body, checkpoint_offset=places.get(was))))
+        _snapshot_of(_BODY.encode(replace(body, checkpoint_offset=places.get(old_offset))))
     )
 
 
 def _no_projection(_operator_id: str, _place: object) -> None:
-    """What a fold without projections has at each cut."""
+    """State of a fold without projections at each cut."""
 
 
 def snapshot_in(
     record: Record, open_payload: Callable[[bytes], bytes] = open_inline
 ) -> JobSnapshot:
-    """What a `SNAPSHOT` holds, or addresses.
+    """Content of a `SNAPSHOT`, read from the payload store if the record has its address.
 
     Raises:
-        SnapshotUnusableError: It, or the address of its state, is damaged, or of another version.
-        PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
+        SnapshotUnusableError: The snapshot, or the address of its state, is damaged, or of another version.
+        PayloadLostError, PayloadStoreError: The state is outside the log, and cannot be read.
     """
     if record.payload_type != SNAPSHOT_TYPE.key:
         raise SnapshotVersionError(
@@ -572,36 +615,29 @@ def snapshot_in(
     assert isinstance(snapshot, JobSnapshot), "it is of that type"
     try:
         state = open_payload(snapshot.state)
-    except ValueError as error:  # what stands there begins like an address, and is none
-        raise SnapshotUnusableError(f"its state cannot be looked for: {error}") from error
+    except ValueError as error:  # bytes that begin like an address, and are none
+        raise SnapshotUnusableError(f"its state has no valid address: {error}") from error
     return replace(snapshot, state=state)
 
 
-def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
-    """The schemas in use, as JSON, by type key: what a log that begins with the snapshot has registered before.
-
-    Raises:
-        SnapshotUnusableError: It is damaged, or of another version.
-    """
-    return _body_of(snapshot).job_state.schemas
-
-
 def state_bytes_in(snapshot: JobSnapshot) -> bytes:
-    """The encoded state in a snapshot of any version, as long as it says and no longer.
+    """Encoded state in a snapshot of any version, with exactly the length that the snapshot has recorded.
 
     Raises:
-        SnapshotUnusableError: It is damaged, or says that it is longer than what is read.
+        SnapshotUnusableError: The state is damaged, or its recorded length is above what is read.
     """
     if not 0 <= snapshot.state_bytes <= SNAPSHOT_STATE_BYTES_MAX:
-        raise SnapshotUnusableError(f"it says that its state has {snapshot.state_bytes} bytes")
+        raise SnapshotUnusableError(
+            f"its state has {snapshot.state_bytes} bytes; 0 to {SNAPSHOT_STATE_BYTES_MAX} are read"
+        )
     try:
         data = zlib.decompressobj().decompress(snapshot.state, snapshot.state_bytes + 1)
     except zlib.error as error:
         raise SnapshotUnusableError(f"it is damaged: {error}") from error
-    found = hashlib.sha256(data).digest()
-    if len(data) != snapshot.state_bytes or found != snapshot.state_sha256:
+    digest = hashlib.sha256(data).digest()
+    if len(data) != snapshot.state_bytes or digest != snapshot.state_sha256:
         raise SnapshotUnusableError(
-            f"it is damaged: {len(data)} bytes with SHA-256 {found.hex()}, where it says "
+            f"it is damaged: {len(data)} bytes with SHA-256 {digest.hex()}, and it records "
             f"{snapshot.state_bytes} with {snapshot.state_sha256.hex()}"
         )
     return data
@@ -618,7 +654,7 @@ def _snapshot_of(data: bytes) -> JobSnapshot:
 
 
 def _compressed(data: bytes) -> bytes:
-    """Much that is packed already, as most of a large state is, is stored as it is: to pack it again takes seconds."""
+    """Compressed data; large data that is packed already is stored as it is, because to pack it again takes seconds."""
     if len(data) <= _QUICK_BYTES:
         return zlib.compress(data, _COMPRESSION)
     middle = len(data) // 2

@@ -1,8 +1,8 @@
-"""The states of a source's splits in a snapshot: what several of them have in common stands there once.
+"""Codec of the states of a source's splits in a snapshot: parts that states have in common are stored once.
 
-A snapshot holds the newest state, and that at the cut of each retained checkpoint. They know the same splits, but for a
-few, and most of these are where they were. So pages of splits and pages of places are numbered, each state is a list of
-such numbers with what is its own, and what follows from the rest is left out.
+A snapshot holds the newest state, and the state at the cut of each retained checkpoint. These have nearly the same
+splits, and most splits are at the same place. So pages of splits and pages of places are numbered; each state is a list
+of such numbers with the fields of its own. Fields that can be derived are not stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ W = TypeVar("W", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PackedPage:
-    """A `SplitPage`."""
+    """A `SplitPage` in its packed form."""
 
     names: bytes
     contents: bytes
@@ -42,17 +42,17 @@ class _PackedPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlacesPage:
-    """The places of one page of splits."""
+    """Places of one page of splits."""
 
     distinct: tuple[Place, ...]
-    """In the order in which they come first."""
+    """Distinct places, in the order of their first occurrence."""
     numbers: bytes
-    """One for each split: which of these."""
+    """One byte for each split: index of its place in `distinct`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """What states are made of."""
+    """Parts that states refer to."""
 
     pages: tuple[_PackedPage, ...]
     tails: tuple[tuple[Split, ...], ...]
@@ -61,7 +61,7 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Own:
-    """A state, by numbers of what is shared."""
+    """A state, with numbers of its shared parts."""
 
     pages: tuple[int, ...]
     tail: int
@@ -96,7 +96,7 @@ class SplitsCodec:
 
 
 class _Numbered(Generic[T, W]):
-    """Parts as they are written, each once, however many states have it."""
+    """Distinct parts in their written form, numbered in order of arrival."""
 
     def __init__(self, written: Callable[[T], W]) -> None:
         self._written = written
@@ -109,7 +109,7 @@ class _Numbered(Generic[T, W]):
         if known is None:
             known = self._by_value.setdefault(self._written(part), len(self._by_value))
             self._by_identity[id(part)] = known
-            self._alive.append(part)  # an identity is one as long as it lives
+            self._alive.append(part)  # an identity is unique only while the object lives
         return known
 
     def all(self) -> tuple[W, ...]:
@@ -121,7 +121,7 @@ class _Writer:
         self._is_plain = is_plain
         self._names_bytes: dict[_PackedPage, int] = {}
         self._pages: _Numbered[SplitPage, _PackedPage] = _Numbered(self._page)
-        self._tails: _Numbered[tuple[Split, ...], tuple[Split, ...]] = _Numbered(lambda one: one)
+        self._tails: _Numbered[tuple[Split, ...], tuple[Split, ...]] = _Numbered(lambda tail: tail)
         self._places: _Numbered[tuple[Place, ...], _PlacesPage] = _Numbered(_written_places)
 
     def _page(self, page: SplitPage) -> _PackedPage:
@@ -166,7 +166,7 @@ def _written_places(page: Sequence[Place]) -> _PlacesPage:
     by_identity: dict[int, int] = {}
     by_value: dict[Place, int] = {}
     for place in page:
-        if id(place) not in by_identity:  # most are one object: those that are finished for good
+        if id(place) not in by_identity:  # most are the same object: that of finished splits
             by_identity[id(place)] = by_value.setdefault(place, len(by_value))
     numbers = bytes([by_identity[id(place)] for place in page])
     return _PlacesPage(distinct=tuple(by_value), numbers=numbers)
@@ -175,45 +175,45 @@ def _written_places(page: Sequence[Place]) -> _PlacesPage:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         shared = _SHARED.decode(data)
-        left = SNAPSHOT_NAMES_BYTES_MAX
+        bytes_left = SNAPSHOT_NAMES_BYTES_MAX
         self._pages: list[SplitPage] = []
-        for one in shared.pages:
-            page = unpacked_page(one.names, one.contents, left)
-            left -= page.names_bytes
+        for packed in shared.pages:
+            page = unpacked_page(packed.names, packed.contents, bytes_left)
+            bytes_left -= page.names_bytes
             self._pages.append(page)
         self._tails = shared.tails
-        self._places = [_read_places(one) for one in shared.places]
+        self._places = [_read_places(page) for page in shared.places]
         self._like = SplitTable()
 
     def state(self, own: bytes) -> SplitsState:
-        given = _OWN.decode(own)
+        fields = _OWN.decode(own)
         table = indexed(
-            Map(dict(enumerate(_at(self._pages, one) for one in given.pages))),
-            _at(self._tails, given.tail),
-            Map(dict(enumerate(_at(self._places, one) for one in given.places))),
+            Map(dict(enumerate(_at(self._pages, number) for number in fields.pages))),
+            _at(self._tails, fields.tail),
+            Map(dict(enumerate(_at(self._places, number) for number in fields.places))),
             self._like,
         )
         self._like = table
-        if not 0 <= given.fresh_from <= len(table):
-            raise ValueError(f"of {len(table)} splits it has {given.fresh_from} behind it")
+        if not 0 <= fields.fresh_from <= len(table):
+            raise ValueError(f"its first fresh split is {fields.fresh_from} of {len(table)}")
         return SplitsState(
             splits=table,
-            fresh_from=given.fresh_from,
-            passed_over=Map(dict.fromkeys(table.with_enumerator(given.fresh_from))),
-            is_discovery_complete=given.is_discovery_complete,
-            listed_before=given.listed_before,
-            readers=given.readers,
-            cuts=given.cuts,
-            last_cut=given.last_cut,
-            skips=given.skips,
-            enumerator_state=given.enumerator_state,
-            parallelism=given.parallelism,
+            fresh_from=fields.fresh_from,
+            passed_over=Map(dict.fromkeys(table.with_enumerator(fields.fresh_from))),
+            is_discovery_complete=fields.is_discovery_complete,
+            listed_before=fields.listed_before,
+            readers=fields.readers,
+            cuts=fields.cuts,
+            last_cut=fields.last_cut,
+            skips=fields.skips,
+            enumerator_state=fields.enumerator_state,
+            parallelism=fields.parallelism,
         )
 
 
 def _at(parts: Sequence[T], number: int) -> T:
     if not 0 <= number < len(parts):
-        raise ValueError(f"it names part {number} of {len(parts)}")
+        raise ValueError(f"it refers to part {number} of {len(parts)}")
     return parts[number]
 
 
@@ -238,4 +238,4 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
 )
-"""Of a source whose listing can be made again: what one has found stays known (clause L6)."""
+"""Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

@@ -1,11 +1,10 @@
-"""Where each split of a source is, as a fold of the source's records (clauses L3, L4, L5, D5).
+"""The place of each split of a source, as a fold of the source's records (L3, L4, L5, D5: places, failovers).
 
 A split is in one place at a time: with the enumerator, assigned to a subtask, finished, or skipped.
-Requests of readers are kept here too, until they are answered, so that nothing is remembered beside
-the log.
+Open requests of readers are stored here too, so that the log is the only memory.
 
-What a failover to checkpoint n undoes is decided by two places. What the coordinator sent is part
-of n where it stands before the coordinator's cut of n. What a subtask sent is part of n where its
+Two positions decide which records a failover to checkpoint n undoes. A record of the coordinator is
+part of n if it is before the coordinator's cut of n. A record of a subtask is part of n if its
 `last_barrier` is below n.
 """
 
@@ -62,73 +61,73 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A reader's `RequestSplit` that may still matter."""
+    """A reader's `RequestSplit` that is open, or whose answer no completed checkpoint holds."""
 
     sequence: int
     last_barrier: int
     answered: int | None = None
-    """The sequence of the `AddSplits` or `NoMoreSplits` that answers it."""
+    """Sequence of the `AddSplits` or `NoMoreSplits` for it, or None if the request is open."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderState:
-    """What the source has to do with one subtask."""
+    """Splits and requests of one subtask."""
 
     attempt_number: int | None = None
-    """The live attempt."""
+    """Number of the live attempt."""
     is_completed: bool = False
     splits: tuple[str, ...] = ()
-    """Assigned to it and perhaps not finished for good, in the order of assignment."""
+    """Ids of assigned splits that a failover may undo, in the order of assignment."""
     requests: tuple[Request, ...] = ()
-    """In log order. An answered one stays until a completed checkpoint holds its answer."""
+    """Requests in log order. An answered one stays until a completed checkpoint holds its answer."""
     told_no_more: int | None = None
-    """The sequence of the `NoMoreSplits` to the live attempt."""
+    """Sequence of the `NoMoreSplits` to the live attempt, or None."""
     is_told_in_checkpoint: bool = False
-    """The last completed checkpoint holds a `NoMoreSplits`: each later attempt is owed it (L5)."""
+    """Whether the last completed checkpoint holds a `NoMoreSplits`: later attempts need it again (L5: repeat end)."""
     given_back: tuple[str, ...] = ()
-    """What its last reset gave back, oldest assignment first; until an attempt starts."""
+    """Ids of splits released by its last reset, oldest assignment first; until an attempt starts."""
 
     @property
     def owed(self) -> int:
-        """How many of its requests nothing answers yet."""
+        """Number of open requests."""
         return len(self.open_requests)
 
     @property
     def open_requests(self) -> tuple[Request, ...]:
-        """Those of its requests that nothing answers yet, in log order."""
+        """Requests without an answer so far, in log order."""
         return self.requests[_first_open(self.requests) :]
 
     @property
     def is_told(self) -> bool:
-        """Whether it has been told that there are no more splits, its live attempt or the restored one."""
+        """Whether a `NoMoreSplits` was sent to the live attempt, or is in its checkpoint."""
         return self.is_told_in_checkpoint or self.told_no_more is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitsState:
-    """All of it. Made by `apply_record`, and by nothing else."""
+    """The whole state of a source. Only `apply_record` and snapshots create it."""
 
     splits: SplitTable = field(default_factory=SplitTable)
-    """By split id; iterates in the order of discovery."""
+    """Known splits by id; iterates in the order of discovery."""
     fresh_from: int = 0
-    """From this ordinal on every split is with the enumerator, or skipped."""
+    """Ordinal from which on every split is with the enumerator, or skipped."""
     passed_over: Map[int, None] = field(default_factory=Map)
-    """The ordinals below `fresh_from` that are with it too: given back, or passed over. Follows from the rest."""
+    """Ordinals below `fresh_from` with the enumerator: released, or passed over. Derived from the other fields."""
     is_discovery_complete: bool = False
     listed_before: int = 0
-    """How many splits the listings before this opening of the job have found: their rows are committed."""
+    """Number of splits listed before this opening of the job: their rows are committed."""
     readers: Map[int, ReaderState] = field(default_factory=Map)
-    """By subtask; those that nothing has happened to are missing: use `reader`."""
+    """Reader states by subtask; subtasks without records are missing: use `reader`."""
     cuts: Map[int, int] = field(default_factory=Map)
-    """By pending checkpoint: the sequence of this coordinator's cut."""
+    """Sequence of this coordinator's cut, by pending checkpoint."""
     last_cut: int = -1
-    """The sequence of the cut of the last completed checkpoint; after a reset, of the reset."""
+    """Sequence of the cut of the last completed checkpoint; after a reset, of the reset."""
     skips: Map[str, None] = field(default_factory=Map)
-    """The ids of skipped splits, those included that no listing has found (again) yet."""
+    """Ids of skipped splits, also of those that no listing has found (again) yet."""
     enumerator_state: bytes | None = None
-    """What the enumerator says that it keeps itself."""
+    """State that the enumerator recorded itself."""
     parallelism: int | None = None
-    """Of the last reset to a checkpoint of another one: what its subtasks said is said by others now (E7)."""
+    """Parallelism of the last rescaling reset: records of removed subtasks belong to others (E7: rescaling)."""
 
     def reader(self, subtask: int) -> ReaderState:
         """The state of one subtask."""
@@ -139,16 +138,16 @@ class SplitsState:
         return split_id in self.splits and isinstance(self.splits.place(split_id), WithEnumerator)
 
     def skipped(self) -> frozenset[str]:
-        """The ids of skipped splits (clause J2)."""
+        """The ids of skipped splits (J2: skip poison)."""
         return frozenset(self.skips)
 
     def unassigned(self, count: int | None = None) -> tuple[str, ...]:
-        """The first `count`, or all, of those with the enumerator, in the order of discovery."""
-        return tuple(self.splits.name_at(one) for one in self._unassigned(count))
+        """Ids of the first `count`, or all, splits with the enumerator, in the order of discovery."""
+        return tuple(self.splits.name_at(ordinal) for ordinal in self._unassigned(count))
 
     def unassigned_splits(self, count: int | None = None) -> tuple[Split, ...]:
-        """The same, as splits."""
-        return tuple(self.splits.split_at(one) for one in self._unassigned(count))
+        """The first `count`, or all, splits with the enumerator, in the order of discovery."""
+        return tuple(self.splits.split_at(ordinal) for ordinal in self._unassigned(count))
 
     def _unassigned(self, count: int | None) -> Iterator[int]:
         splits = self.splits
@@ -157,7 +156,7 @@ class SplitsState:
             for ordinal in range(self.fresh_from, len(splits))
             if isinstance(splits.place_at(ordinal), WithEnumerator)
         )
-        # There may be many, where an enumerator does not go by the order.
+        # There may be many if an enumerator does not assign in the order of discovery.
         known = self.passed_over
         passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
@@ -166,11 +165,11 @@ class SplitsState:
     def waiting_count(self) -> int:
         """Number of the splits with the enumerator: neither assigned, finished nor skipped."""
         fresh = range(self.fresh_from, len(self.splits))
-        waiting = sum(isinstance(self.splits.place_at(one), WithEnumerator) for one in fresh)
+        waiting = sum(isinstance(self.splits.place_at(n), WithEnumerator) for n in fresh)
         return len(self.passed_over) + waiting
 
     def in_order(self) -> SplitsInOrder:
-        """All that is known, in the order of discovery."""
+        """All known splits, in the order of discovery."""
         return self.splits.in_order()
 
 
@@ -234,7 +233,7 @@ def apply_record(state: SplitsState, record: Record, value: Payload | None) -> S
 
 def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
     if record.attributes.get("closed") == "true":
-        return state  # for a coordinator that was closed: recorded only (clause A6)
+        return state  # for a closed coordinator (A6: recorded only)
     if isinstance(value, SplitsDiscovered):
         return _discovered(state, value)
     if isinstance(value, ListingStarted):
@@ -247,7 +246,7 @@ def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
 
 
 def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
-    """Add what is not known yet: a listing that is made again finds the same splits again."""
+    """Add unknown splits: a repeated listing finds the same splits again."""
 
     def place_of(split_id: str) -> Place:
         return Skipped() if split_id in state.skips else _WITH_ENUMERATOR
@@ -260,9 +259,9 @@ def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
 
 
 def _listing_started(state: SplitsState) -> SplitsState:
-    """Forget what is left of a listing that its driver could not end.
+    """Remove the splits of a listing that its driver could not end.
 
-    Where something is assigned there was a watch, of which each page is good by itself.
+    If a split is assigned the listing was a watch, of which each page is valid by itself.
     """
     first = state.listed_before
     if state.is_discovery_complete or state.fresh_from > first or len(state.splits) <= first:
@@ -271,7 +270,7 @@ def _listing_started(state: SplitsState) -> SplitsState:
 
 
 def _opened_again(state: SplitsState, record: Record) -> SplitsState:
-    """The job is opened again after its end: list anew; what is known stays where it is."""
+    """Prepare a new listing after a reopening of the job; known splits keep their places."""
     return evolve(
         state,
         is_discovery_complete=False,
@@ -286,10 +285,10 @@ def _opened_again(state: SplitsState, record: Record) -> SplitsState:
 def _requested(state: SplitsState, record: Record) -> SplitsState:
     subtask = _required(record.subtask)
     if state.parallelism is not None:
-        subtask %= state.parallelism  # delivered again: of a subtask that there is no more
+        subtask %= state.parallelism  # a redelivered event of a removed subtask
     reader = state.reader(subtask)
     if reader.told_no_more is not None:
-        return state  # it crossed the answer, which stands
+        return state  # the request crossed the answer, which remains valid
     request = Request(
         sequence=_required(record.sequence), last_barrier=_required(record.last_barrier)
     )
@@ -301,11 +300,11 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
     reader = state.reader(subtask)
     if isinstance(value, NoMoreSplits):
         requests = _answered(reader.requests, sequence, len(reader.requests))
-        told = evolve(reader, requests=requests, told_no_more=sequence)
-        return _with_reader(state, subtask, told)
+        ended = evolve(reader, requests=requests, told_no_more=sequence)
+        return _with_reader(state, subtask, ended)
     if not isinstance(value, AddSplits):
         return state
-    names = [one.split_id for one in value.splits]
+    names = [split.split_id for split in value.splits]
     state = _assigned(state, names, Assigned(subtask=subtask, sequence=sequence))
     reader = evolve(
         reader,
@@ -334,16 +333,17 @@ def _assigned(state: SplitsState, names: Sequence[str], place: Assigned) -> Spli
 
 
 def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
-    """The oldest `count` open requests are answered at `sequence`."""
+    """The requests, with the oldest `count` open ones answered at `sequence`."""
     first = _first_open(requests)
-    answered = tuple(replace(one, answered=sequence) for one in requests[first : first + count])
+    oldest = requests[first : first + count]
+    answered = tuple(replace(request, answered=sequence) for request in oldest)
     return (*requests[:first], *answered, *requests[first + count :])
 
 
 def _first_open(requests: tuple[Request, ...]) -> int:
-    """The place of the oldest open request; the number of all if none is open.
+    """Index of the oldest open request, or the number of requests if none is open.
 
-    The oldest are answered first, so that the open ones are the last: looked for from there.
+    The oldest are answered first, so the open ones are at the end: search from there.
     """
     first = len(requests)
     while first and requests[first - 1].answered is None:
@@ -354,44 +354,44 @@ def _first_open(requests: tuple[Request, ...]) -> int:
 def _finished(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
     assert isinstance(value, SplitFinished), "the kind has this payload"
     split_id = value.split_id
-    was = state.splits.place(split_id) if split_id in state.splits else None
-    if not isinstance(was, Assigned) or was.subtask != record.subtask:
-        return state  # of a reader's own making: it concerns nothing that was assigned
+    place_before = state.splits.place(split_id) if split_id in state.splits else None
+    if not isinstance(place_before, Assigned) or place_before.subtask != record.subtask:
+        return state  # a reader's own split, which was not assigned
     if "kept" in record.attributes:
-        state = _without_answered(state, was.subtask)
+        state = _without_answered(state, place_before.subtask)
     if record.attributes.get("kept") != "true":
         place = Finished(
-            subtask=was.subtask,
-            sequence=was.sequence,
+            subtask=place_before.subtask,
+            sequence=place_before.sequence,
             last_barrier=_required(record.last_barrier),
             is_kept=False,
         )
         return evolve(state, splits=state.splits.moved({split_id: place}))
-    # Only a batch job keeps it, all of whose resets begin anew: for good.
-    reader = state.reader(was.subtask)
-    left = tuple(name for name in reader.splits if name != split_id)
-    state = _with_reader(state, was.subtask, evolve(reader, splits=left))
-    over = _over(was.subtask, is_kept=True)
+    # Only a batch job keeps splits, and its resets go back to the start: no failover undoes the end.
+    reader = state.reader(place_before.subtask)
+    others = tuple(name for name in reader.splits if name != split_id)
+    state = _with_reader(state, place_before.subtask, evolve(reader, splits=others))
+    over = _over(place_before.subtask, is_kept=True)
     return evolve(state, splits=state.splits.moved({split_id: over}))
 
 
 def _without_answered(state: SplitsState, subtask: int) -> SplitsState:
-    """Without answered requests, in batch: a reset begins anew there, and no checkpoint would forget them."""
+    """The state without answered requests, in batch: resets go back to the start, and no checkpoint removes them."""
     reader = state.reader(subtask)
-    left = reader.requests[_first_open(reader.requests) :]
-    if len(left) == len(reader.requests):
+    still_open = reader.requests[_first_open(reader.requests) :]
+    if len(still_open) == len(reader.requests):
         return state
-    return _with_reader(state, subtask, evolve(reader, requests=left))
+    return _with_reader(state, subtask, evolve(reader, requests=still_open))
 
 
 @lru_cache(maxsize=1_024)
 def _over(subtask: int, *, is_kept: bool = False) -> Finished:
-    """The place of what is finished for good: one object, however many splits."""
+    """Place of splits that are finished for good: one object for all splits of a subtask."""
     return Finished(subtask=subtask, sequence=-1, last_barrier=-1, is_kept=is_kept)
 
 
 def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsState:
-    """Given when it is recorded, and again with each `RESET_TO_CHECKPOINT`; what was read stays read."""
+    """Skip a split, when it is recorded and again at each `RESET_TO_CHECKPOINT`; rows read before stay."""
     state = evolve(state, skips=state.skips.set(value.split_id, None))
     if value.split_id not in state.splits:
         return state
@@ -422,23 +422,25 @@ def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsS
 
 
 def _completed(state: SplitsState, record: Record) -> SplitsState:
-    """What the checkpoint holds is not undone any more by a local failover: forget how to."""
+    """Remove the data to undo records of the checkpoint: no local failover undoes them any more."""
     checkpoint_id = _required(record.checkpoint_id)
     cut = state.cuts.get(checkpoint_id, state.last_cut)
     readers, over = state.readers, dict[str, Place]()
     for subtask, reader in _in_order(readers):
-        left = []
+        still_open = []
         for name in reader.splits:
             place = state.splits.place(name)
             if not _is_over_before(place, checkpoint_id):
-                left.append(name)
+                still_open.append(name)
             elif isinstance(place, Finished):
                 over[name] = _over(place.subtask)
         changed = evolve(
             reader,
-            splits=tuple(left),
+            splits=tuple(still_open),
             requests=tuple(
-                one for one in reader.requests if one.answered is None or one.answered > cut
+                request
+                for request in reader.requests
+                if request.answered is None or request.answered > cut
             ),
             is_told_in_checkpoint=reader.is_told_in_checkpoint
             or (reader.told_no_more is not None and reader.told_no_more < cut),
@@ -454,14 +456,14 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
 
 
 def _is_over_before(place: Place, checkpoint_id: int) -> bool:
-    """Whether no reader that is restored from the checkpoint has the split."""
+    """Whether no reader restored from the checkpoint has the split."""
     if not isinstance(place, (Finished, Skipped)) or place.last_barrier is None:
         return False
     return place.last_barrier < checkpoint_id
 
 
 def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
-    """A local failover to n: what was assigned after the cut of n goes back, oldest first (L4)."""
+    """Apply a local failover to n: splits assigned after the cut of n are released, oldest first (L4)."""
     subtask, checkpoint_id = _required(record.subtask), _required(record.checkpoint_id)
     reader = state.reader(subtask)
     kept: list[str] = []
@@ -479,16 +481,16 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
             continue
         kept.append(name)
         if isinstance(place, Finished) and place.last_barrier >= checkpoint_id:
-            # Its end came after the barrier of n: the restored reader has it again.
+            # Finished after the barrier of n: the restored reader has the split again.
             moved[name] = Assigned(subtask=subtask, sequence=place.sequence)
         elif isinstance(place, Skipped) and not _is_over_before(place, checkpoint_id):
-            # The restored reader has it, is told, and says how far it had come.
+            # The restored reader has the split, receives the skip, and records its rows.
             moved[name] = replace(place, last_barrier=None, rows=None)
     reader = evolve(
         reader,
         attempt_number=None,
         splits=tuple(kept),
-        requests=_asked_before(reader.requests, checkpoint_id, state.last_cut),
+        requests=_requested_before(reader.requests, checkpoint_id, state.last_cut),
         told_no_more=None,
         given_back=tuple(given_back),
     )
@@ -498,19 +500,21 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
     return evolve(state, splits=splits, passed_over=passed_over)
 
 
-def _asked_before(
+def _requested_before(
     requests: tuple[Request, ...], checkpoint_id: int, cut: int
 ) -> tuple[Request, ...]:
-    """The requests that are part of the checkpoint; answers after its cut are undone (D5)."""
+    """The requests that are part of the checkpoint; answers after its cut are undone (D5: lost events)."""
     return tuple(
-        replace(one, answered=None) if one.answered is not None and one.answered > cut else one
-        for one in requests
-        if one.last_barrier < checkpoint_id
+        replace(request, answered=None)
+        if request.answered is not None and request.answered > cut
+        else request
+        for request in requests
+        if request.last_barrier < checkpoint_id
     )
 
 
 def _subtask_completed(state: SplitsState, record: Record) -> SplitsState:
-    """A subtask that has completed is never reset by itself: nothing of it can go back."""
+    """Drop splits and requests of a completed subtask: it is never reset alone, so none is released."""
     subtask = _required(record.subtask)
     over = evolve(
         state.reader(subtask), attempt_number=None, is_completed=True, splits=(), requests=()
@@ -519,7 +523,7 @@ def _subtask_completed(state: SplitsState, record: Record) -> SplitsState:
 
 
 def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
-    """The state is that of the cut of n already: all attempts are gone, all assignments in n."""
+    """Adapt the state of the cut of n: all attempts are over, all assignments are part of n."""
     sequence = _required(record.sequence)
     if _required(record.checkpoint_id) == NO_CHECKPOINT:
         return evolve(state, last_cut=sequence)
@@ -531,7 +535,7 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
         reset = evolve(
             reader,
             attempt_number=None,
-            requests=tuple(one for one in reader.requests if one.answered is None),
+            requests=tuple(request for request in reader.requests if request.answered is None),
             told_no_more=None,
             is_told_in_checkpoint=reader.is_told,
             given_back=(),
@@ -541,7 +545,7 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
 
 
 def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
-    """What subtasks had that there are no more goes to those that are left, dealt in turn (clause E7)."""
+    """The splits and requests of removed subtasks go to the remaining ones, in turn (E7: rescaling)."""
     readers: Map[int, ReaderState] = Map()
     for subtask, reader in _in_order(state.readers):
         target = subtask % parallelism
@@ -556,12 +560,12 @@ def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
     return evolve(state, readers=readers, splits=splits, parallelism=parallelism)
 
 
-def _merged(one: ReaderState, other: ReaderState) -> ReaderState:
-    requests = sorted((*one.requests, *other.requests), key=lambda request: request.sequence)
+def _merged(first: ReaderState, second: ReaderState) -> ReaderState:
+    requests = sorted((*first.requests, *second.requests), key=lambda request: request.sequence)
     return ReaderState(
-        is_completed=one.is_completed and other.is_completed,
-        splits=(*one.splits, *other.splits),
+        is_completed=first.is_completed and second.is_completed,
+        splits=(*first.splits, *second.splits),
         requests=tuple(requests),
-        # One that has not been told may still be owed what an attempt that was lost gave back.
-        is_told_in_checkpoint=one.is_told and other.is_told,
+        # A reader without a `NoMoreSplits` may still need splits released by a lost attempt.
+        is_told_in_checkpoint=first.is_told and second.is_told,
     )

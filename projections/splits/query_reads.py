@@ -1,10 +1,10 @@
-"""What queries read of a source, as a fold of the source's records.
+"""Reads of a source by queries, as a fold of the source's records.
 
-Splits have numbers, in the order of their discovery. A *read* covers a range of these: a batch
-query's one, or one batch of a stream. Each of its partitions has a list of splits, which only grows,
-in the order in which they were given to whichever task asked first; every other task of that
-partition is given the same list. So a task that is tried again reads its splits again, one that had
-ended before reads exactly those that it had, and the lists of a read's partitions never overlap.
+Splits have numbers, in the order of their discovery. A *read* covers a range of numbers: that of a
+batch query, or of one batch of a stream. Each partition of a read has a list of splits, which only
+grows, in the order of assignment to the first task that requests; every other task of the partition
+gets the same list. So a retried task reads its splits again, a task that had ended reads exactly its
+earlier splits, and the lists of a read's partitions never overlap.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from coordlog.schemas.source_events import Split, SplitsDiscovered
 __all__ = ["READS", "FoundSplit", "Read", "ReadsState", "StreamReader"]
 
 _BATCH_READS_MAX: Final = 1_000
-"""Of one service: the oldest is forgotten then, and its tasks are refused."""
+"""Limit of one service: above it the oldest read is forgotten, and its tasks are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSplit:
-    """A split, and the sequence of the record that has found it."""
+    """A split, and the sequence of the record of its discovery."""
 
     split: Split
     sequence: int
@@ -45,58 +45,58 @@ class FoundSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What one query reads, or one batch of a stream."""
+    """The read of one batch query, or of one batch of a stream."""
 
     read_id: str
     reader: str
-    """The stream; empty for a batch query."""
+    """Name of the stream; empty for a batch query."""
     start: int
     end: int
-    """Exclusive."""
+    """End of the range, exclusive."""
     partitions: int
     given: Map[int, tuple[int, ...]] = field(default_factory=Map)
-    """By partition, the numbers of its splits in the order in which they were given."""
+    """Numbers of the assigned splits by partition, in the order of assignment."""
     given_count: int = 0
-    """How many that are."""
+    """Number of assigned splits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReader:
-    """How far one stream has come."""
+    """Progress of one stream."""
 
     planned: int
-    """Where its newest batch ends."""
+    """End of its newest batch."""
     committed: int
-    """What was found before this is not read again."""
+    """Number of the first split that may be read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsState:
-    """All of it. Made by `READS.apply`, and by nothing else."""
+    """The whole state of a source's reads. Only `READS.apply` and snapshots create it."""
 
     history: str = ""
-    """A name of chance: a position of another history is refused."""
+    """Random name: a position of another history is refused."""
     splits: Map[int, FoundSplit] = field(default_factory=Map)
-    """By number; those that were forgotten are missing."""
+    """Known splits by number; forgotten ones are missing."""
     numbers: Map[str, int] = field(default_factory=Map)
-    """By split id; of those in `splits`."""
+    """Numbers of the known splits, by id."""
     found: int = 0
-    """How many have been found; the next one's number."""
+    """Number of discovered splits, and so the number of the next one."""
     first: int = 0
-    """No read begins below."""
+    """Lowest number at which a read may begin."""
     is_listed: bool = False
-    """A listing of the service in force has been whole."""
+    """Whether a listing of the service in force was complete."""
     problem: str = ""
-    """Why the source cannot be listed any more; empty: it can."""
+    """Reason if the source cannot be listed any more, else empty."""
     reads: Map[str, Read] = field(default_factory=Map)
-    """By id; those that may still be read."""
+    """Reads that may continue, by id."""
     batch_reads: tuple[str, ...] = ()
-    """The ids of batch queries' reads, oldest first."""
+    """Ids of the reads of batch queries, oldest first."""
     readers: Map[str, StreamReader] = field(default_factory=Map)
-    """The streams, by name."""
+    """Streams by name."""
 
     def sequence_of(self, end: int) -> int:
-        """The sequence of the record that has found the last split before `end`; -1 for none."""
+        """Sequence of the discovery of the last split before `end`; -1 if there is none."""
         known = self.splits.get(end - 1)
         return -1 if known is None else known.sequence
 
@@ -112,7 +112,7 @@ def _apply(state: ReadsState, record: Record, value: Payload | None) -> ReadsSta
 
 def _fact(state: ReadsState, record: Record, value: Payload | None) -> ReadsState:
     if record.attributes.get("closed") == "true":
-        return state  # for a coordinator that was closed: recorded only (clause A6)
+        return state  # for a closed coordinator (A6: recorded only)
     if isinstance(value, SplitsDiscovered):
         return _discovered(state, record, value)
     if isinstance(value, ReadsOpened):
@@ -122,13 +122,13 @@ def _fact(state: ReadsState, record: Record, value: Payload | None) -> ReadsStat
     if isinstance(value, SplitsForgotten):
         return _forgotten(state, value)
     if isinstance(value, ReaderGivenUp):
-        return _given_up(state, value)
+        return _reader_abandoned(state, value)
     return state
 
 
 def _answered(state: ReadsState, value: Payload | None) -> ReadsState:
     if isinstance(value, SplitsGiven):
-        return _given(state, value)
+        return _splits_given(state, value)
     if isinstance(value, ReadPlanned):
         return _planned(state, value)
     if isinstance(value, ReadCommitted):
@@ -137,7 +137,7 @@ def _answered(state: ReadsState, value: Payload | None) -> ReadsState:
 
 
 def _opened(state: ReadsState, value: ReadsOpened) -> ReadsState:
-    """The tasks of batch queries are gone with the service that they asked; streams plan again."""
+    """Remove the reads of batch queries, whose tasks ended with the former service; streams plan again."""
     reads = state.reads
     for read_id in state.batch_reads:
         reads = reads.delete(read_id)
@@ -152,13 +152,13 @@ def _opened(state: ReadsState, value: ReadsOpened) -> ReadsState:
 
 
 def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> ReadsState:
-    """Number what is not known yet: a listing that is made again finds the same splits again."""
+    """Number unknown splits: a repeated listing finds the same splits again."""
     assert record.sequence is not None, "a fact has its place"
     splits, numbers, found = state.splits, state.numbers, state.found
-    for one in value.splits:
-        if one.split_id not in numbers:
-            splits = splits.set(found, FoundSplit(split=one, sequence=record.sequence))
-            numbers = numbers.set(one.split_id, found)
+    for split in value.splits:
+        if split.split_id not in numbers:
+            splits = splits.set(found, FoundSplit(split=split, sequence=record.sequence))
+            numbers = numbers.set(split.split_id, found)
             found += 1
     return replace(
         state,
@@ -196,7 +196,7 @@ def _stream_planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
     reads = state.reads
     if value.follows != value.reader and value.follows in readers:
         readers = readers.delete(value.follows)
-        # Spark plans the next batch once it has that before: nobody commits it under its old name.
+        # Spark plans a batch after the end of the batch before, which has no commit under its old name.
         for read_id, read in sorted(reads.items()):
             if read.reader == value.follows and read.end <= value.start:
                 reads = reads.delete(read_id)
@@ -205,13 +205,13 @@ def _stream_planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
     return replace(state, reads=reads, readers=readers.set(value.reader, reader))
 
 
-def _given(state: ReadsState, value: SplitsGiven) -> ReadsState:
+def _splits_given(state: ReadsState, value: SplitsGiven) -> ReadsState:
     read = state.reads[value.read_id]
     listed = read.given.get(value.partition, ())
     fresh = value.splits[len(listed) - value.position :]
     if not fresh:
         return state
-    numbers = tuple(state.numbers[one.split_id] for one in fresh)
+    numbers = tuple(state.numbers[split.split_id] for split in fresh)
     changed = replace(
         read,
         given=read.given.set(value.partition, (*listed, *numbers)),
@@ -221,7 +221,7 @@ def _given(state: ReadsState, value: SplitsGiven) -> ReadsState:
 
 
 def _committed(state: ReadsState, value: ReadCommitted) -> ReadsState:
-    """The stream's batches up to `end` are over: Spark does not run them again."""
+    """Remove the batches of the stream up to `end`: Spark does not run them again."""
     reads = state.reads
     for read_id, read in sorted(reads.items()):
         if read.reader == value.reader and read.end <= value.end:
@@ -232,7 +232,7 @@ def _committed(state: ReadsState, value: ReadCommitted) -> ReadsState:
     return replace(state, reads=reads, readers=state.readers.set(value.reader, reader))
 
 
-def _given_up(state: ReadsState, value: ReaderGivenUp) -> ReadsState:
+def _reader_abandoned(state: ReadsState, value: ReaderGivenUp) -> ReadsState:
     reads, readers = state.reads, state.readers
     for read_id, read in sorted(reads.items()):
         if read.reader == value.reader:
@@ -256,6 +256,6 @@ READS: Final[OperatorProjection[ReadsState]] = OperatorProjection(
     initial=ReadsState(),
     apply=_apply,
     codec=DerivedCodec(ReadsState),
-    # What tasks have been given they have, whatever becomes of the coordinator.
+    # Tasks keep their assigned splits through every reset of the coordinator.
     survives_resets=True,
 )

@@ -1,9 +1,9 @@
-"""The fold of a source whose listing can be made again: what a listing has found stays known (clause L6).
+"""The fold of a source whose listing can be repeated: listed splits stay known (L6: no split waits).
 
-It differs from the fold in `splits` in three places. A reset takes back who had read what, and not what was found. A
-split that no reader has had is, once it is found again, what the later listing says. And one that the later listing has
-cut otherwise or left out goes, by a record that names it. So a split that waits is read, skipped, or an error: none is
-forgotten because a later listing did not find it.
+It differs from `splits.fold` in three places. A reset undoes assignments and ends, not discoveries. A split that no
+reader has had gets the content of the latest listing. And a split that a later listing has cut differently or left out
+is withdrawn, by a record that names it. So a waiting split is read, skipped, or an error: none is forgotten because a
+later listing did not find it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WITH_ENUMERATOR = WithEnumerator()
 
 
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
-    """The state of the checkpoint, with the splits that were found since: no reader has them any more."""
+    """The state of the checkpoint, with the splits found later, which no reader has any more."""
 
     def place_of(split_id: str) -> Place:
         return Skipped() if split_id in before.skips else _WITH_ENUMERATOR
@@ -37,7 +37,7 @@ def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> S
     """The state after one more record that counts."""
     if record.kind is Kind.FACT and record.attributes.get("closed") != "true":
         if isinstance(value, SplitsDiscovered):
-            return apply_record(_found_again(state, value), record, value)
+            return apply_record(_with_latest_content(state, value), record, value)
         if isinstance(value, ListingStarted):
             return state
         if isinstance(value, SplitsWithdrawn):
@@ -45,8 +45,8 @@ def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> S
     return apply_record(state, record, value)
 
 
-def _found_again(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
-    """What no reader has had is read as it was found last."""
+def _with_latest_content(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
+    """The state with the content of the latest listing for splits that no reader has had."""
     changed = [
         split
         for split in value.splits
@@ -56,15 +56,16 @@ def _found_again(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
 
 
 def _withdrawn(state: SplitsState, value: SplitsWithdrawn) -> SplitsState:
-    """Only what is with the enumerator goes: what a reader has, or has had, stays."""
+    """The state without the withdrawn splits that are with the enumerator; others stay."""
     names = [name for name in value.split_ids if state.is_unassigned(name)]
     ordinals = [state.splits.ordinal(name) for name in names]
-    fresh_from = state.fresh_from - sum(1 for one in ordinals if one < state.fresh_from)
+    fresh_from = state.fresh_from - sum(1 for ordinal in ordinals if ordinal < state.fresh_from)
     splits = state.splits.without(names)
     return evolve(
         state,
         splits=splits,
         fresh_from=fresh_from,
         passed_over=Map(dict.fromkeys(splits.with_enumerator(fresh_from))),
-        listed_before=state.listed_before - sum(1 for one in ordinals if one < state.listed_before),
+        listed_before=state.listed_before
+        - sum(1 for ordinal in ordinals if ordinal < state.listed_before),
     )

@@ -1,8 +1,8 @@
-"""The splits that a source knows, in the order of discovery, with the place of each: immutable, in pages.
+"""Table of the known splits of a source, in the order of discovery, each with its place. Immutable, stored in pages.
 
-A source may have a million. So what is known of them stands once: a full page is packed when it is full, never changes
-again, and is the same object in every state that has it; a place that changes makes one page of places anew. What is
-found by a name is found by an index, which no snapshot holds.
+A source may have a million splits. So each split is stored once: a page is packed when it is full, never changes
+again, and is shared by all states that contain it. A change of a place copies one page of places. Look-up by name uses
+an index, which is not part of snapshots.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 PAGE_SPLITS: Final = 256
-"""Of a full page: a change of one place copies so many references."""
+"""Number of splits of a full page: a change of one place copies that many references."""
 
 _PAGE_BYTES_MAX: Final = PAGE_SPLITS * PAYLOAD_BYTES_MAX
 _COMPRESSION: Final = 6
-"""4 µs a split, once; a snapshot has a seventh less than with the quickest."""
+"""Level of zlib. It costs 4 µs once per split, and snapshots are a seventh smaller than at the fastest level."""
 _NAMES: Final = Avro(
     '{"type":"record","name":"Names","fields":[{"name":"names","type":{"type":"array","items":"string"}}]}'
 )
@@ -51,48 +51,49 @@ _CONTENTS: Final = Avro(
 # --- places -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithEnumerator:
-    """Not assigned to anybody."""
+    """Place of a split that is assigned to no subtask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """In an `AddSplits` to a subtask: on its way, with its reader, or finished unheard.
+    """Place of a split that an `AddSplits` assigned to a subtask.
 
-    The last where the subtask has completed without naming the split, and after a
-    `RESET_TO_CHECKPOINT(n)` for a split that was read to its end between the coordinator's cut of n
-    and the subtask's barrier of n: no record says so again.
+    The event is in flight, or the reader has the split, or the split has ended without a record of its
+    end. This last case occurs if the subtask has completed without such a record; or if the split ended
+    between the coordinator's cut and the subtask's barrier of checkpoint n, and a
+    `RESET_TO_CHECKPOINT(n)` followed: then its end is not recorded again.
     """
 
     subtask: int
     sequence: int
-    """Of the `EVENT_TO_SUBTASK`."""
+    """Sequence of the `EVENT_TO_SUBTASK` that assigned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Read to its end."""
+    """Place of a split that was read to its end."""
 
     subtask: int
     sequence: int
-    """Of the `EVENT_TO_SUBTASK` that had assigned it; -1 once no failover undoes its end."""
+    """Sequence of the `EVENT_TO_SUBTASK` that assigned it, or -1 once no failover can undo the split's end."""
     last_barrier: int
-    """The last barrier that the attempt had passed then; -1 likewise."""
+    """Last barrier that the attempt had passed at the split's end, or -1 if `sequence` is -1."""
     is_kept: bool
-    """Batch: all its rows are in committables, so that it stays finished (clause L4)."""
+    """Whether all its rows are in committables of a batch job: then it stays finished (L4: batch failover)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Not read, or not any further: for good, whatever is reset (clause J2)."""
+    """Place of a skipped split: it is not read, or not read further, and no reset undoes this (J2: skip poison)."""
 
     subtask: int | None = None
-    """Which had it; None where no rows of it are left anywhere."""
+    """Subtask that had the split, or None if none of its rows are left."""
     sequence: int = -1
-    """Of the `EVENT_TO_SUBTASK` that had assigned it."""
+    """Sequence of the `EVENT_TO_SUBTASK` that assigned it."""
     last_barrier: int | None = None
-    """The last barrier that its reader had passed when it let go of it; None until it has."""
+    """Last barrier that its reader had passed when it released the split, or None before that."""
     rows: int | None = 0
-    """Its rows that stay, from the first on; None until its reader says."""
+    """Number of the split's first rows that stay in the job, or None until its reader has reported it."""
 
 
 Place = WithEnumerator | Assigned | Finished | Skipped
@@ -103,7 +104,7 @@ class KnownSplit:
     """A split that has been discovered."""
 
     ordinal: int
-    """Its place in the order of discovery, 0 first."""
+    """Number in the order of discovery, from 0."""
     split: Split
     place: Place = field(default_factory=WithEnumerator)
 
@@ -111,16 +112,16 @@ class KnownSplit:
 # --- pages ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitPage:
-    """`PAGE_SPLITS` splits: their ids, and packed what else there is. Equal where they hold equal splits."""
+    """`PAGE_SPLITS` splits: their ids, and their packed contents. Equal if they hold equal splits."""
 
     names: tuple[str, ...]
     names_bytes: int
-    """Of the packed names, once they are unpacked: what a reader of snapshots bounds."""
+    """Size of the unpacked names, in bytes; readers of snapshots limit it."""
     packed_names: bytes
     packed_contents: bytes
 
     def splits(self) -> tuple[Split, ...]:
-        """All of them; those of the pages asked for last are at hand."""
+        """All splits of the page; a cache keeps those of the last pages used."""
         return _opened(self)
 
     def __eq__(self, other: object) -> bool:
@@ -130,7 +131,7 @@ class SplitPage:
             return True
         if self.names != other.names:
             return False
-        # Two releases of zlib may pack the same otherwise.
+        # Two releases of zlib may pack equal contents differently.
         return (
             self.packed_contents == other.packed_contents
             or self.unpacked_contents() == other.unpacked_contents()
@@ -140,17 +141,17 @@ class SplitPage:
         return hash(self.names[0])
 
     def unpacked_contents(self) -> bytes:
-        """The contents, encoded: the same for equal pages, whoever has packed them."""
+        """The encoded contents: the same for equal pages, for every release of zlib."""
         plain_names = _unpacked(self.packed_names, _PAGE_BYTES_MAX)
         return _unpacked(self.packed_contents, _PAGE_BYTES_MAX, dictionary=plain_names)
 
 
 def _page_of(splits: Sequence[Split]) -> SplitPage:
-    names = [one.split_id for one in splits]
+    names = [split.split_id for split in splits]
     plain_names = _NAMES.encode({"names": list(names)})
-    # Contents tend to hold the names again.
+    # Contents often repeat the names, so these are zlib's dictionary.
     packer = zlib.compressobj(_COMPRESSION, zdict=plain_names)
-    contents = _CONTENTS.encode({"contents": [one.content for one in splits]})
+    contents = _CONTENTS.encode({"contents": [split.content for split in splits]})
     return SplitPage(
         names=tuple(names),
         names_bytes=len(plain_names),
@@ -160,10 +161,10 @@ def _page_of(splits: Sequence[Split]) -> SplitPage:
 
 
 def unpacked_page(packed_names: bytes, packed_contents: bytes, names_bytes_max: int) -> SplitPage:
-    """A page of a snapshot. Its contents are looked at when they are wanted.
+    """A page of a snapshot. Its contents are unpacked at their first use.
 
     Raises:
-        ValueError: These are no packed ids, or more bytes of them than are allowed.
+        ValueError: `packed_names` are damaged, do not fill a page, or unpack to more than `names_bytes_max` bytes.
     """
     plain = _unpacked(packed_names, names_bytes_max)
     names = tuple(cast("list[str]", _NAMES.decode(plain)["names"]))
@@ -180,7 +181,7 @@ def unpacked_page(packed_names: bytes, packed_contents: bytes, names_bytes_max: 
 def _unpacked(packed: bytes, bytes_max: int, *, dictionary: bytes = b"") -> bytes:
     unpacker = zlib.decompressobj(zdict=dictionary) if dictionary else zlib.decompressobj()
     try:
-        # One more than allowed: 0 means no bound to zlib, and it sees an end only with room behind it.
+        # One byte more than allowed: 0 would mean no limit, and zlib sets `eof` only if the output has room left.
         plain = unpacker.decompress(packed, bytes_max + 1)
     except zlib.error as error:
         raise ValueError(f"a page of splits is damaged: {error}") from error
@@ -204,16 +205,16 @@ _WITH_ENUMERATOR: Final = WithEnumerator()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitTable(Mapping[str, KnownSplit]):
-    """Every split that is known, by its id; iterates in the order of discovery. Any thread."""
+    """Every known split, by its id; iterates in the order of discovery. Any thread."""
 
     pages: Map[int, SplitPage] = field(default_factory=Map)
-    """By number, 0 first: the full ones."""
+    """Full pages by number, from 0."""
     tail: tuple[Split, ...] = ()
-    """Those after them, less than a page of them."""
+    """Splits after the full pages, fewer than a page."""
     places: Map[int, tuple[Place, ...]] = field(default_factory=Map)
-    """By number of page, the tail's last."""
+    """Places by number of page; the last page of places is that of the tail."""
     ordinals: Map[str, int] = field(default_factory=Map)
-    """By split id: follows from the rest."""
+    """Ordinals by split id. Derived from the other fields."""
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -231,45 +232,45 @@ class SplitTable(Mapping[str, KnownSplit]):
         )
 
     def ordinal(self, split_id: str) -> int:
-        """Its place in the order of discovery. Raises KeyError."""
+        """Number of a split in the order of discovery. Raises KeyError."""
         return self.ordinals[split_id]
 
     def place(self, split_id: str) -> Place:
-        """Where it is: cheaper than the whole of it. Raises KeyError."""
+        """Place of a split: cheaper than the whole `KnownSplit`. Raises KeyError."""
         return self.place_at(self.ordinals[split_id])
 
     def place_at(self, ordinal: int) -> Place:
-        """The same, by its place in the order of discovery."""
+        """Place of the split with this number in the order of discovery."""
         page, within = divmod(ordinal, PAGE_SPLITS)
         return self.places[page][within]
 
     def name_at(self, ordinal: int) -> str:
-        """The id of the split at a place in the order of discovery."""
+        """Id of the split with this number in the order of discovery."""
         page, within = divmod(ordinal, PAGE_SPLITS)
         full = self.pages.get(page)
         return self.tail[within].split_id if full is None else full.names[within]
 
     def split_at(self, ordinal: int) -> Split:
-        """The split there."""
+        """Split with this number in the order of discovery."""
         page, within = divmod(ordinal, PAGE_SPLITS)
         full = self.pages.get(page)
         return self.tail[within] if full is None else full.splits()[within]
 
     def in_order(self) -> SplitsInOrder:
-        """All of them, in the order of discovery."""
+        """All splits, in the order of discovery."""
         return SplitsInOrder(self)
 
-    def extended(self, found: Iterable[Split], place_of: Callable[[str], Place]) -> SplitTable:
-        """With those of `found` that are not known yet, in their order, each in the place that `place_of` says."""
+    def extended(self, splits: Iterable[Split], place_of: Callable[[str], Place]) -> SplitTable:
+        """The table with those of `splits` appended that it lacks; `place_of` returns the place of each, by its id."""
         pages, tail, places = self.pages, list(self.tail), self.places
         tail_places = list(places.get(len(pages), ()))
         fresh: dict[str, int] = {}
-        for one in found:
-            if one.split_id in self.ordinals or one.split_id in fresh:
+        for split in splits:
+            if split.split_id in self.ordinals or split.split_id in fresh:
                 continue
-            fresh[one.split_id] = len(self) + len(fresh)
-            tail.append(one)
-            tail_places.append(place_of(one.split_id))
+            fresh[split.split_id] = len(self) + len(fresh)
+            tail.append(split)
+            tail_places.append(place_of(split.split_id))
             if len(tail) == PAGE_SPLITS:
                 number = len(pages)
                 page = _page_of(tail)
@@ -283,7 +284,7 @@ class SplitTable(Mapping[str, KnownSplit]):
         return SplitTable(pages=pages, tail=tuple(tail), places=places, ordinals=ordinals)
 
     def shortened(self, count: int) -> SplitTable:
-        """The first `count` of them."""
+        """The table of the first `count` splits."""
         ordinals = self.ordinals
         for ordinal in range(count, len(self)):
             ordinals = ordinals.delete(self.name_at(ordinal))
@@ -299,9 +300,9 @@ class SplitTable(Mapping[str, KnownSplit]):
         return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals)
 
     def continued(self, later: SplitTable, place_of: Callable[[str], Place]) -> SplitTable:
-        """With the splits that `later` has beside these, in its order, each in the place that `place_of` says.
+        """The table with the splits of `later` appended that it lacks; `place_of` returns the place of each, by its id.
 
-        Shares the pages of `later`, unless that is no longer an extension of this one.
+        Shares the pages of `later` if that is an extension of this table.
         """
         first = len(self)
         if any(self.name_at(n) != later.name_at(n) for n in range(min(first, len(later)))):
@@ -317,11 +318,11 @@ class SplitTable(Mapping[str, KnownSplit]):
         return replace(later, places=places)
 
     def replaced(self, splits: Iterable[Split]) -> SplitTable:
-        """With these splits in the place of those that have their ids. Raises KeyError."""
+        """The table with `splits` instead of those with the same ids. Raises KeyError."""
         by_page: dict[int, dict[int, Split]] = {}
-        for one in splits:
-            number, within = divmod(self.ordinals[one.split_id], PAGE_SPLITS)
-            by_page.setdefault(number, {})[within] = one
+        for split in splits:
+            number, within = divmod(self.ordinals[split.split_id], PAGE_SPLITS)
+            by_page.setdefault(number, {})[within] = split
         pages, tail = self.pages, self.tail
         for number, changed in by_page.items():
             page = pages.get(number)
@@ -334,17 +335,17 @@ class SplitTable(Mapping[str, KnownSplit]):
         return replace(self, pages=pages, tail=tail)
 
     def without(self, names: Collection[str]) -> SplitTable:
-        """Without these splits: those behind them move up in the order of discovery."""
-        left = frozenset(names)
-        ordinals = [self.ordinals[name] for name in left if name in self.ordinals]
+        """The table without these splits: later ones move up in the order of discovery."""
+        removed = frozenset(names)
+        ordinals = [self.ordinals[name] for name in removed if name in self.ordinals]
         if not ordinals:
             return self
         first = min(ordinals)
-        kept = [self.split_at(n) for n in range(first, len(self)) if self.name_at(n) not in left]
+        kept = [self.split_at(n) for n in range(first, len(self)) if self.name_at(n) not in removed]
         return self.shortened(first).extended(kept, self.place)
 
     def moved(self, to: Mapping[str, Place]) -> SplitTable:
-        """With these splits in other places. Raises KeyError."""
+        """The table with these splits in other places. Raises KeyError."""
         changed: dict[int, list[Place]] = {}
         for name, place in to.items():
             number, within = divmod(self.ordinals[name], PAGE_SPLITS)
@@ -357,7 +358,7 @@ class SplitTable(Mapping[str, KnownSplit]):
         return replace(self, places=places)
 
     def with_enumerator(self, before: int) -> Iterator[int]:
-        """The places in the order of discovery, below `before`, of those that nobody has, rising."""
+        """Ordinals of the splits whose place is `WithEnumerator`, ascending, below `before`."""
         for number in range(-(-before // PAGE_SPLITS)):
             page = self.places[number]
             if _WITH_ENUMERATOR not in page:
@@ -369,7 +370,7 @@ class SplitTable(Mapping[str, KnownSplit]):
 
 
 class SplitsInOrder(Sequence[Split]):
-    """A table's splits, made when they are asked for: one pass opens one page after the other. Any thread."""
+    """The splits of a table, each created at access: an iteration unpacks one page after the other. Any thread."""
 
     def __init__(self, table: SplitTable, chosen: range | None = None) -> None:
         self._table = table
@@ -396,24 +397,24 @@ def indexed(
     places: Map[int, tuple[Place, ...]],
     like: SplitTable,
 ) -> SplitTable:
-    """The table of these pages. Its index shares with that of `like` what the two have in common.
+    """The table of these pages. Its index is made from that of `like`, so that equal parts are shared.
 
     Raises:
-        ValueError: They do not make one: a page is missing, a place too many, an id twice.
+        ValueError: The pages are inconsistent: a page is missing, an id is repeated, or the number of places is wrong.
     """
     same = 0
     while same < len(pages) and like.pages.get(same) is pages.get(same):
         same += 1
     first = same * PAGE_SPLITS
     names = [name for number in range(same, len(pages)) for name in pages[number].names]
-    names += [one.split_id for one in tail]
+    names += [split.split_id for split in tail]
     ordinals = like.ordinals
-    if [like.name_at(one) for one in range(first, len(like))] != names:
+    if [like.name_at(ordinal) for ordinal in range(first, len(like))] != names:
         for ordinal in range(first, len(like)):
             ordinals = ordinals.delete(like.name_at(ordinal))
         ordinals = ordinals.update({name: first + n for n, name in enumerate(names)})
     count = len(pages) * PAGE_SPLITS + len(tail)
     sizes = [PAGE_SPLITS] * len(pages) + ([len(tail)] if tail else [])
     if len(ordinals) != count or [len(places[n]) for n in range(len(places))] != sizes:
-        raise ValueError("its pages of splits and of places do not fit together")
+        raise ValueError("its pages of splits and of places are inconsistent")
     return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals)

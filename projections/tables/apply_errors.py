@@ -1,4 +1,4 @@
-"""What a fold cannot take, by its offset: somebody else may have written it, so it may say anything."""
+"""Errors of applying a record, with its offset. Records are untrusted: any process may have written them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Applying"]
 
 
 class Applying:
-    """A block that applies a record that counts; what it raises becomes a RecordError with the record's offset.
+    """A block that applies a record that counts; its errors become a RecordError with the offset.
 
-    But what says that log or payload store cannot be reached now: that is not the record's.
+    Errors of an unreachable log or payload store pass unchanged: the record is not their cause.
     """
 
     __slots__ = ("_offset", "_record")
@@ -22,7 +22,7 @@ class Applying:
         self._offset, self._record = offset, record
 
     def __enter__(self) -> None:
-        """Nothing yet."""
+        """Do nothing."""
 
     def __exit__(
         self,
@@ -30,7 +30,7 @@ class Applying:
         error: BaseException | None,
         _at: TracebackType | None,
     ) -> None:
-        """Name the record."""
+        """Add offset and kind of the record to the error."""
         if isinstance(error, RecordError):
             raise RecordError(self._offset, error.kind, error.problem) from error
         if isinstance(error, LogError) and not isinstance(error, PayloadLostError):

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ADD_SPLITS: Final = "coordlog.add_splits@"
-"""How the payload type of an assignment begins, whatever its version."""
+"""Prefix of an assignment's payload type, before its version."""
 
 
 class AttemptEnd(enum.Enum):
@@ -33,13 +33,13 @@ class AttemptEnd(enum.Enum):
 
     RUNNING = "running"
     COMPLETED = "completed"
-    """Its subtask finished with it."""
+    """Its subtask completed in this attempt."""
     FAILED = "failed"
-    """By itself, by its driver's decision, or with its job."""
+    """Failed by itself, by a decision of its driver, or with its job."""
     FENCED = "fenced"
-    """Its driver's epoch was over before it was."""
+    """Was running when the epoch of its driver ended."""
     STOPPED = "stopped"
-    """Its driver was stopped in order, and it with that."""
+    """Ended by an orderly stop of its driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +56,26 @@ class AttemptRow:
     host: str | None
     pid: int | None
     restored_from: int
-    """The checkpoint that it began from, -1 for none."""
+    """Checkpoint that the attempt began from, -1 for none."""
     started_us: int
     """Microseconds since 1970, UTC."""
     end: AttemptEnd
     ended_us: int | None
-    """Of one whose driver was killed: time of the last record of that driver's epoch."""
+    """Time of the end; if the driver was killed, that of the last record of its epoch."""
     reason: str | None
-    """Why it ended; None where it runs or has completed."""
+    """Reason of the end; None if the attempt runs or has completed."""
     splits_assigned: int
     splits_finished: int
     rows: int
-    """Of the splits that it finished, thrown away later or not."""
+    """Rows of the splits that the attempt finished, also of those thrown away later."""
     events_up: int
     events_down: int
     events_acked: int
     events_failed: int
     checkpoints_acked: int
     resets: tuple[int, ...]
-    """The checkpoint of each reset of its subtask, local and global, while no newer attempt had
-    begun; -1 is the start."""
+    """Checkpoint of each reset of the subtask, local or global, before a newer attempt began; -1
+    is the start."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Attempt:
     resets: list[int] = field(default_factory=list)
 
     def finish(self, end: AttemptEnd, ended_us: int, reason: str | None) -> None:
-        """The first end is the one that counts: what follows only tells of it again."""
+        """Set the end, if there is none yet: later records only repeat it."""
         if self.end is AttemptEnd.RUNNING:
             self.end, self.ended_us, self.reason = end, ended_us, reason
 
@@ -109,32 +109,36 @@ def attempts(records: Iterable[Record]) -> tuple[AttemptRow, ...]:
 
 
 def split_ids(fields: Fields | None) -> list[str]:
-    """The ids of the splits that a payload names, as in `AddSplits` and `SplitsDiscovered`."""
+    """Ids of the splits in a payload such as `AddSplits` or `SplitsDiscovered`."""
     splits = () if fields is None else fields.get("splits")
     if not isinstance(splits, Sequence):
         return []
-    return [str(one["split_id"]) for one in splits if isinstance(one, dict) and "split_id" in one]
+    return [
+        str(split["split_id"])
+        for split in splits
+        if isinstance(split, dict) and "split_id" in split
+    ]
 
 
 def gone_reason(epoch: int) -> str:
-    """Why an attempt of that epoch is over once a newer one is in force."""
+    """Reason of the end of an attempt whose epoch was replaced by a newer one."""
     return f"its driver, of epoch {epoch}, is gone"
 
 
 class AttemptFold:
     """The fold behind `attempts`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._newest: dict[int, _Attempt] = {}
         self._last_us = 0
-        """Time of the record before: the last sign of an epoch that ended without a word."""
+        """Time of the previous record: end of an epoch that recorded no end."""
 
     def row_of(self, subtask: int, attempt_number: int) -> AttemptRow | None:
-        """That attempt as it stands."""
+        """The row of an attempt, or None if no record has started that attempt."""
         known = self._attempts.get((subtask, attempt_number))
         return None if known is None else _row(known)
 
@@ -143,7 +147,7 @@ class AttemptFold:
         return tuple(_row(self._attempts[key]) for key in sorted(self._attempts))
 
     def apply(self, record: Record, fields: Fields | None) -> None:
-        """One more record, with its payload decoded."""
+        """Apply one record and its decoded payload."""
         if record.subtask is None:
             self._job_wide(record)
         elif record.kind is Kind.SUBTASK_RESET:
@@ -156,20 +160,22 @@ class AttemptFold:
     def _job_wide(self, record: Record) -> None:
         match record.kind:
             case Kind.EPOCH_STARTED:
-                for one in self._attempts.values():
-                    # Not the time of this record: until the next driver the attempt was no more.
-                    one.finish(AttemptEnd.FENCED, self._last_us, gone_reason(one.started.epoch))
+                for attempt in self._attempts.values():
+                    # Not the time of this record: the attempt was over before the next driver.
+                    attempt.finish(
+                        AttemptEnd.FENCED, self._last_us, gone_reason(attempt.started.epoch)
+                    )
             case Kind.RESET_TO_CHECKPOINT:
-                for one in self._attempts.values():
-                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "global failover")
-                for one in self._newest.values():
-                    one.resets.append(_checkpoint(record))
+                for attempt in self._attempts.values():
+                    attempt.finish(AttemptEnd.FAILED, record.timestamp_us, "global failover")
+                for attempt in self._newest.values():
+                    attempt.resets.append(_checkpoint(record))
             case Kind.JOB_FAILED:
-                for one in self._attempts.values():
-                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "the job has failed")
+                for attempt in self._attempts.values():
+                    attempt.finish(AttemptEnd.FAILED, record.timestamp_us, "the job has failed")
             case Kind.FACT if is_driver_stopped(record):
-                for one in self._attempts.values():
-                    one.finish(AttemptEnd.STOPPED, record.timestamp_us, record.reason)
+                for attempt in self._attempts.values():
+                    attempt.finish(AttemptEnd.STOPPED, record.timestamp_us, record.reason)
             case _:
                 pass
 
@@ -178,21 +184,21 @@ class AttemptFold:
             started = _Attempt(started=record)
             self._attempts[key] = self._newest[key[0]] = started
             return
-        one = self._attempts.get(key)
-        if one is None:
+        attempt = self._attempts.get(key)
+        if attempt is None:
             return
-        one.counts[record.kind] = one.counts.get(record.kind, 0) + 1
+        attempt.counts[record.kind] = attempt.counts.get(record.kind, 0) + 1
         match record.kind:
             case Kind.SUBTASK_COMPLETED:
-                one.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)
+                attempt.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)
             case Kind.ATTEMPT_FAILED:
-                one.finish(AttemptEnd.FAILED, record.timestamp_us, record.reason)
+                attempt.finish(AttemptEnd.FAILED, record.timestamp_us, record.reason)
             case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
-                one.splits_assigned += len(split_ids(fields))
+                attempt.splits_assigned += len(split_ids(fields))
             case Kind.SPLIT_FINISHED:
-                one.splits_finished += 1
+                attempt.splits_finished += 1
                 rows = 0 if fields is None else fields.get("rows")
-                one.rows += rows if isinstance(rows, int) else 0
+                attempt.rows += rows if isinstance(rows, int) else 0
             case _:
                 pass
 
@@ -206,8 +212,8 @@ def _number(record: Record, name: str) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def _row(one: _Attempt) -> AttemptRow:
-    started, counts = one.started, one.counts
+def _row(attempt: _Attempt) -> AttemptRow:
+    started, counts = attempt.started, attempt.counts
     assert started.subtask is not None
     assert started.attempt_number is not None
     return AttemptRow(
@@ -222,16 +228,16 @@ def _row(one: _Attempt) -> AttemptRow:
         pid=_number(started, "pid"),
         restored_from=_checkpoint(started),
         started_us=started.timestamp_us,
-        end=one.end,
-        ended_us=one.ended_us,
-        reason=one.reason,
-        splits_assigned=one.splits_assigned,
-        splits_finished=one.splits_finished,
-        rows=one.rows,
+        end=attempt.end,
+        ended_us=attempt.ended_us,
+        reason=attempt.reason,
+        splits_assigned=attempt.splits_assigned,
+        splits_finished=attempt.splits_finished,
+        rows=attempt.rows,
         events_up=counts.get(Kind.EVENT_TO_COORDINATOR, 0),
         events_down=counts.get(Kind.EVENT_TO_SUBTASK, 0),
         events_acked=counts.get(Kind.EVENT_ACKED, 0),
         events_failed=counts.get(Kind.EVENT_FAILED, 0),
         checkpoints_acked=counts.get(Kind.CHECKPOINT_ACKED, 0),
-        resets=tuple(one.resets),
+        resets=tuple(attempt.resets),
     )

@@ -1,13 +1,13 @@
-"""A job's history for people: each record with what it is worth, and the tables they add up to."""
+"""A job's history for people: each record with its verdict, and the tables of all records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordlog.errors import PayloadLostError, RecordError
-from coordlog.projections.snapshot.codec import SnapshotUnusableError, schemas_of, snapshot_in
+from coordlog.errors import RecordError
+from coordlog.projections.snapshot.codec import schemas_before
 from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import AttemptFold, AttemptRow
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow
@@ -18,8 +18,8 @@ from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.projections.tables.splits import SplitFold, SplitRow
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import Header
-from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict, judge
+from coordlog.schemas.record import Record
+from coordlog.schemas.validity import Beginning, HasContent, Verdict, begun, judge
 
 __all__ = [
     "Audit",
@@ -28,45 +28,23 @@ __all__ = [
     "Stored",
     "audit",
     "audit_records",
-    "counting_at",
-    "schemas_before",
 ]
 
 UNFINISHED = "not finished: the rest of its turn is not in the log"
-"""What is said of a record that may count yet."""
+"""Reason given for a record that may count later."""
 
 
-class Stored(Protocol):
+class Stored(HasContent, Protocol):
     """A record as a log gives it back: `coordlog.log.interface.StoredRecord`, or another reader's."""
 
     @property
-    def offset(self) -> int:
-        """Its place in the log."""
-        ...
-
-    @property
     def key(self) -> bytes | None:
-        """Its key."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """Its value."""
-        ...
-
-    @property
-    def header_bytes(self) -> bytes | None:
-        """Its packed header; None where it has none of ours."""
+        """Key of the record."""
         ...
 
     @property
     def timestamp_ms(self) -> int:
-        """The log's own time of it."""
-        ...
-
-    @property
-    def header(self) -> Header | None:
-        """The decoded header."""
+        """Timestamp of the log, in milliseconds since 1970, UTC."""
         ...
 
 
@@ -80,20 +58,28 @@ class AuditRecord:
     value: bytes | None
     verdict: Verdict
     record: Record | None
-    """None where it is no record of ours, or one that this version cannot read."""
+    """Decoded record, or None if it has another format or this version cannot read it."""
     fields: Fields | None
-    """The payload, decoded by the schemas that counted before it."""
+    """Payload, decoded by the schemas that counted before it."""
     problem: str | None
-    """Why there is no `record`."""
+    """Reason if `record` is None."""
+    beginning: Beginning | None = None
+    """How the log begins, on its first record."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of the job's history."""
-        return self.verdict in (Verdict.EPOCH, Verdict.COMPLETES)
+        """Whether the record is part of the job's history."""
+        return self.verdict.counts
+
+    def known(self) -> Record:
+        """The record, which counts. Raises RecordError if this version cannot read it."""
+        if self.record is None:
+            raise RecordError(self.offset, "", self.problem or "it cannot be read")
+        return self.record
 
     @property
     def why_not(self) -> str | None:
-        """Why it does not count; None where it does."""
+        """Reason if the record does not count, else None."""
         if self.counts:
             return None
         return UNFINISHED if self.verdict is Verdict.FITS else self.verdict.value
@@ -110,76 +96,43 @@ class Audit:
     failures: tuple[FailureRow, ...]
     epochs: tuple[EpochRow, ...]
     record_count: int
-    """Records that count."""
+    """Number of records that count."""
     void_count: int
-    """Records that do not, and will not unless their turn is finished."""
-
-
-def counting_at(first: Stored) -> Counting:
-    """Where counting begins in a log whose first record this is.
-
-    Raises:
-        RecordError: Records before it are gone, and it is no `SNAPSHOT`: what counts after it
-            nobody can tell.
-    """
-    if first.offset == 0:
-        return NOTHING_COUNTED
-    header = first.header
-    if header is not None and not header.is_epoch_started:
-        record = decode_record(first.offset, first.value, first.header_bytes)
-        if record.kind is Kind.SNAPSHOT and header.turn_remaining == 0:
-            place = header.sequence
-            return Counting(epoch=header.epoch, next_sequence=place, turn_began=place)
-    raise RecordError(
-        first.offset,
-        "",
-        "the log begins here, and not with a SNAPSHOT: what stood before is gone, by the topic's "
-        "retention or by somebody's hand, and what counts cannot be told without it",
-    )
+    """Number of records that do not count, unless their turn is finished later."""
 
 
 def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
-    """Every record of a log, in log order, with what it is worth and what it says.
+    """Every record of a log, in log order, with its verdict and its content.
 
     Args:
         stored: All of the log, from its first record on.
 
     Raises:
-        RecordError: As `counting_at`.
+        RecordError: As `beginning_of`.
     """
-    entries = iter(stored)
-    first = next(entries, None)
-    if first is None:
-        return
-    counting, reader = counting_at(first), PayloadReader()
-    if counting != NOTHING_COUNTED:
-        reader.begin(schemas_before(first))
-    for judged in judge(_chained(first, entries), counting):
+    begins, entries = begun(stored)
+    reader = PayloadReader()
+    reader.begin(schemas_before(begins))
+    beginning: Beginning | None = begins
+    for judged in judge(entries, begins.counting):
         entry = judged.entry
-        record, problem = _decoded(entry)
-        one = AuditRecord(
+        record, problem = _decoded(entry, judged.header)
+        fields = None
+        if record is not None:
+            # A type registered by a void record is no type of the log, but its payload is shown.
+            fields = reader.read(record) if judged.counts else reader.peek(record)
+        yield AuditRecord(
             offset=entry.offset,
             timestamp_ms=entry.timestamp_ms,
             key=entry.key,
             value=entry.value,
             verdict=judged.verdict,
             record=record,
-            fields=None,
+            fields=fields,
             problem=problem,
+            beginning=beginning,
         )
-        yield one if record is None else _with_fields(one, record, reader)
-
-
-def schemas_before(first: Stored) -> Mapping[str, str]:
-    """The schemas, by type key, that were registered before the snapshot with which a log begins.
-
-    Nothing where this version cannot tell.
-    """
-    record = decode_record(first.offset, first.value, first.header_bytes)
-    try:
-        return schemas_of(snapshot_in(record))
-    except (SnapshotUnusableError, PayloadLostError):
-        return {}
+        beginning = None
 
 
 def audit(stored: Iterable[Stored]) -> Audit:
@@ -189,19 +142,19 @@ def audit(stored: Iterable[Stored]) -> Audit:
         stored: All of the log, from its first record on.
 
     Raises:
-        RecordError: A record that counts cannot be read; or as `counting_at`.
+        RecordError: A record that counts cannot be read; or as `beginning_of`.
     """
     fold = AuditFold()
-    for one in audit_records(stored):
-        fold.apply(one)
+    for entry in audit_records(stored):
+        fold.apply(entry)
     return fold.audit()
 
 
 class AuditFold:
     """The fold behind `audit`.
 
-    `apply` takes every record of a log, in log order, void ones included; `audit` may be asked any
-    time.
+    `apply` takes every record of a log, in log order, void ones included; `audit` may be called at
+    any time.
     """
 
     def __init__(self) -> None:
@@ -214,17 +167,15 @@ class AuditFold:
         self._record_count = self._void_count = 0
 
     def apply(self, one: AuditRecord) -> None:
-        """One more record.
+        """Apply one record.
 
         Raises:
-            RecordError: It counts and cannot be read.
+            RecordError: The record counts and cannot be read.
         """
         if not one.counts:
             self._void_count += 1
             return
-        record = one.record
-        if record is None:
-            raise RecordError(one.offset, "", one.problem or "it cannot be read")
+        record = one.known()
         self._record_count += 1
         with Applying(one.offset, record):
             self._attempts.apply(record, one.fields)
@@ -235,7 +186,7 @@ class AuditFold:
             self._epochs.apply(record)
 
     def audit(self) -> Audit:
-        """The tables as they stand."""
+        """The tables of all records so far."""
         return Audit(
             attempts=self._attempts.rows(),
             splits=self._splits.rows(),
@@ -248,30 +199,10 @@ class AuditFold:
         )
 
 
-def _chained(first: Stored, rest: Iterator[Stored]) -> Iterator[Stored]:
-    yield first
-    yield from rest
-
-
-def _decoded(entry: Stored) -> tuple[Record | None, str | None]:
-    if entry.header is None:
+def _decoded(entry: Stored, header: Header | None) -> tuple[Record | None, str | None]:
+    if header is None:
         return None, "it has no header of this log's format"
     try:
-        return decode_record(entry.offset, entry.value, entry.header_bytes), None
+        return decode_record(entry.offset, entry.value, entry.header_bytes, header=header), None
     except RecordError as error:
         return None, error.problem
-
-
-def _with_fields(one: AuditRecord, record: Record, reader: PayloadReader) -> AuditRecord:
-    # What a void record registers is no type of this log, and what it says is still worth showing.
-    fields = reader.read(record) if one.counts else reader.peek(record)
-    return AuditRecord(
-        offset=one.offset,
-        timestamp_ms=one.timestamp_ms,
-        key=one.key,
-        value=one.value,
-        verdict=one.verdict,
-        record=record,
-        fields=fields,
-        problem=None,
-    )

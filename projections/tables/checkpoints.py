@@ -1,4 +1,4 @@
-"""Every checkpoint of a job: when it was triggered and cut, and what became of it.
+"""Every checkpoint of a job: when it was triggered and cut, and how it ended.
 
 A fold of the records that count.
 """
@@ -6,11 +6,11 @@ A fold of the records that count.
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.schemas.builtin_types import CheckpointTriggered
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.payload_address import content_length
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class CheckpointStatus(enum.Enum):
-    """What became of a checkpoint."""
+    """How a checkpoint ended."""
 
     PENDING = "pending"
     COMPLETED = "completed"
     ABORTED = "aborted"
     ABANDONED = "abandoned"
-    """It had completed, and the job went back to an older one."""
+    """Completed before the job went back to an older checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class CheckpointAck:
     subtask: int
     attempt_number: int
     barrier_us: int | None
-    """When its barrier was sent; microseconds since 1970, UTC."""
+    """Time of sending the barrier; microseconds since 1970, UTC."""
     acked_us: int
     snapshot_bytes: int
-    """What it handed over: states and committables, as they are encoded, wherever they are kept."""
+    """Encoded size of its states and committables, in the log or the payload store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,28 +54,28 @@ class CheckpointRow:
     triggered_us: int
     """Microseconds since 1970, UTC."""
     cut_us: int | None
-    """When the last coordinator made its cut."""
+    """Time of the last coordinator's cut."""
     ended_us: int | None
-    """When it completed or was aborted."""
+    """Time of its completion or abortion."""
     acks: int
     reason: str | None
     missing_coordinators: tuple[str, ...] = ()
-    """The operators whose cut it waits for, or waited for when it was aborted; in the chain's order."""
+    """Operators without a cut so far, or at its abortion; in the order of the chain."""
     missing_subtasks: tuple[int, ...] = ()
-    """The subtasks whose ack it waits for, or waited for when it was aborted; ascending."""
+    """Subtasks without an ack so far, or at its abortion; ascending."""
     coordinator_bytes: int = 0
-    """What the coordinators handed over at their cuts."""
+    """Size of the coordinators' snapshots at their cuts."""
     acked: tuple[CheckpointAck, ...] = ()
-    """The acks that have come, late ones included, in log order."""
+    """Received acks, late ones included, in log order."""
 
     @property
     def state_bytes(self) -> int:
-        """All that was handed over."""
-        return self.coordinator_bytes + sum(one.snapshot_bytes for one in self.acked)
+        """Size of all snapshots of the checkpoint."""
+        return self.coordinator_bytes + sum(ack.snapshot_bytes for ack in self.acked)
 
     @property
     def missing(self) -> str:
-        """Who is missing, for people; empty where nobody is."""
+        """Missing cuts and acks, for people; empty if none is missing."""
         parts = []
         if self.missing_coordinators:
             parts.append(f"cuts of {', '.join(self.missing_coordinators)}")
@@ -85,7 +85,7 @@ class CheckpointRow:
 
     @property
     def milliseconds(self) -> float | None:
-        """From its trigger to its end; None while it is pending."""
+        """Time from trigger to end, or None if the checkpoint is pending."""
         return None if self.ended_us is None else (self.ended_us - self.triggered_us) / 1000
 
 
@@ -98,12 +98,12 @@ class _Checkpoint:
     coordinator_bytes: int = 0
     acked: list[CheckpointAck] = field(default_factory=list)
     barriers: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
-    """When each was sent, by subtask and attempt number."""
+    """Time of sending each barrier, by subtask and attempt number."""
     reason: str | None = None
     coordinators: list[str] = field(default_factory=list)
-    """Without a cut so far."""
+    """Operators without a cut so far."""
     subtasks: list[int] = field(default_factory=list)
-    """Neither acked nor completed so far."""
+    """Subtasks that have neither acked nor completed so far."""
 
 
 def checkpoints(records: Iterable[Record]) -> tuple[CheckpointRow, ...]:
@@ -121,7 +121,7 @@ def checkpoints(records: Iterable[Record]) -> tuple[CheckpointRow, ...]:
 class CheckpointFold:
     """The fold behind `checkpoints`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class CheckpointFold:
         return tuple(_row(key, self._checkpoints[key]) for key in sorted(self._checkpoints))
 
     def apply(self, record: Record) -> None:
-        """One more record."""
+        """Apply one record."""
         number = record.checkpoint_id
         if record.kind is Kind.EPOCH_STARTED:
             self._coordinators = _coordinators_of(record)
@@ -176,7 +176,7 @@ class CheckpointFold:
                 pass
 
     def _subtask_completed(self, subtask: int | None) -> None:
-        """It counts as its ack, of every checkpoint that is pending."""
+        """Count the completion of a subtask as its ack of every pending checkpoint."""
         for known in self._checkpoints.values():
             if known.status is CheckpointStatus.PENDING:
                 _remove(known.subtasks, subtask)
@@ -188,20 +188,20 @@ class CheckpointFold:
                 known.reason = f"the job went back to checkpoint {number}"
 
 
-def _row(checkpoint_id: int, one: _Checkpoint) -> CheckpointRow:
+def _row(checkpoint_id: int, checkpoint: _Checkpoint) -> CheckpointRow:
     return CheckpointRow(
         checkpoint_id=checkpoint_id,
-        epoch=one.triggered.epoch,
-        status=one.status,
-        triggered_us=one.triggered.timestamp_us,
-        cut_us=one.cut_us,
-        ended_us=one.ended_us,
-        acks=len(one.acked),
-        reason=one.reason,
-        coordinator_bytes=one.coordinator_bytes,
-        acked=tuple(one.acked),
-        missing_coordinators=tuple(one.coordinators),
-        missing_subtasks=tuple(one.subtasks),
+        epoch=checkpoint.triggered.epoch,
+        status=checkpoint.status,
+        triggered_us=checkpoint.triggered.timestamp_us,
+        cut_us=checkpoint.cut_us,
+        ended_us=checkpoint.ended_us,
+        acks=len(checkpoint.acked),
+        reason=checkpoint.reason,
+        coordinator_bytes=checkpoint.coordinator_bytes,
+        acked=tuple(checkpoint.acked),
+        missing_coordinators=tuple(checkpoint.coordinators),
+        missing_subtasks=tuple(checkpoint.subtasks),
     )
 
 
@@ -219,8 +219,8 @@ def _ack(record: Record, barriers: Mapping[tuple[int | None, int | None], int]) 
 
 def _coordinators_of(record: Record) -> tuple[str, ...]:
     """The operators that have a coordinator, as the job's fingerprint names them."""
-    operators = json.loads(record.attributes.get("operators", "[]"))
-    return tuple(one["id"] for one in operators if one.get("coordinated"))
+    operators = LaunchInfo(record.attributes).operators
+    return tuple(one.operator_id for one in operators if one.is_coordinated)
 
 
 def _subtasks_of(record: Record) -> list[int]:
@@ -230,7 +230,7 @@ def _subtasks_of(record: Record) -> list[int]:
         return []
     value = declared.decode(record.payload)
     assert isinstance(value, CheckpointTriggered)
-    return sorted(one.subtask for one in value.attempts)
+    return sorted(attempt.subtask for attempt in value.attempts)
 
 
 def _remove(names: list[T], name: T | None) -> None:

@@ -1,4 +1,4 @@
-"""Every commit of a job: what was intended, and when the outside had it.
+"""Every commit of a job: its intent, and the time of its outcome.
 
 A fold of the records that count.
 """
@@ -19,21 +19,21 @@ class CommitStatus(enum.Enum):
     """Whether an intent is carried out."""
 
     OPEN = "open"
-    """Not yet, as far as the log says; it is never dropped (clause H3)."""
+    """Without a recorded outcome; never dropped (H3: settle each intent)."""
     SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRow:
-    """One intent, and what became of it."""
+    """One intent and its outcome."""
 
     sequence: int
-    """Of the intent."""
+    """Sequence of the intent."""
     operator_id: str
     checkpoint_id: int
-    """The one whose completion allows it; -1 is the end of a batch job."""
+    """Checkpoint whose completion allows the commit; -1 is the end of a batch job."""
     epoch: int
-    """That intended it."""
+    """Epoch of the intent."""
     intent_type: str | None
     intent_bytes: int
     intended_us: int
@@ -41,14 +41,14 @@ class CommitRow:
     status: CommitStatus = CommitStatus.OPEN
     settled_us: int | None = None
     settled_epoch: int | None = None
-    """That settled it: another one where its driver died in between."""
+    """Epoch of the outcome; differs from `epoch` if the driver died in between."""
     failed_tries: int = 0
     reason: str | None = None
-    """Why the last try failed."""
+    """Reason of the last failed try."""
 
     @property
     def milliseconds(self) -> float | None:
-        """From the intent to its outcome; None while it is open."""
+        """Time from the intent to its outcome, or None if the intent is open."""
         return None if self.settled_us is None else (self.settled_us - self.intended_us) / 1000
 
 
@@ -67,7 +67,7 @@ def commits(records: Iterable[Record]) -> tuple[CommitRow, ...]:
 class CommitFold:
     """The fold behind `commits`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class CommitFold:
         return tuple(self._commits[key] for key in sorted(self._commits))
 
     def apply(self, record: Record) -> None:
-        """One more record."""
+        """Apply one record."""
         if record.kind is Kind.COMMIT_INTENT and record.sequence is not None:
             number = record.checkpoint_id
             self._commits[record.sequence] = CommitRow(

@@ -1,4 +1,4 @@
-"""Every epoch over a job's log: whose, where, how it began and how it ended.
+"""Every epoch of a job's log: its driver and host, how it began and how it ended.
 
 A fold of the records that count.
 """
@@ -16,18 +16,18 @@ __all__ = ["EpochEnd", "EpochFold", "EpochRow", "epochs"]
 
 
 class EpochEnd(enum.Enum):
-    """How an epoch ended, as far as the log says."""
+    """How an epoch ended, as recorded in the log."""
 
     OPEN = "open"
-    """No newer one has begun: its driver lives, or was lost."""
+    """No newer epoch has begun: the driver lives, or was lost."""
     REPLACED = "replaced"
-    """A newer one began before the job had ended."""
+    """A newer epoch began before the job had ended."""
     FINISHED = "finished"
-    """The job finished in it."""
+    """The job finished in this epoch."""
     FAILED = "failed"
-    """The job failed in it."""
+    """The job failed in this epoch."""
     STOPPED = "stopped"
-    """Its driver was stopped in order, before the job had ended."""
+    """An orderly stop of the driver ended the epoch before the job had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,33 +36,33 @@ class EpochRow:
 
     epoch: int
     job_id: str
-    """Another one than later where the history was begun by another job, or adopted."""
+    """Job of the epoch; differs from later epochs if the job was forked, or its log adopted."""
     driver_id: str
     host: str | None
     pid: int | None
     mode: str | None
-    """`streaming` or `batch`; None of a command's epoch."""
+    """`streaming` or `batch`; None for the epoch of a command."""
     parallelism: int | None
     coordlog_version: str | None
     started_us: int
     """Microseconds since 1970, UTC."""
     last_us: int
-    """Of its last record."""
+    """Time of the last record of the epoch."""
     end: EpochEnd = EpochEnd.OPEN
     restored_by: str | None = None
-    """`start`, `rollback`, `resume` or `again`; None where it came to none of them."""
+    """`start`, `rollback`, `resume` or `again`, or None if the epoch ended before any of them."""
     restored_from: int | None = None
-    """The checkpoint of a rollback; -1 is the start."""
+    """Checkpoint of a rollback; -1 is the start."""
     record_count: int = 1
-    """That count, its `EPOCH_STARTED` included."""
+    """Number of records that count, `EPOCH_STARTED` included."""
     attempts_started: int = 0
     checkpoints_completed: int = 0
     failovers_global: int = 0
-    """How often the job went back to a checkpoint after its driver had begun."""
+    """Number of resets of the whole job after the driver's start."""
 
 
 def epochs(records: Iterable[Record]) -> tuple[EpochRow, ...]:
-    """The epochs over a job's log, in their order.
+    """The epochs of a job's log, ascending.
 
     Args:
         records: All that counts, in log order, from the log's first record on.
@@ -76,7 +76,7 @@ def epochs(records: Iterable[Record]) -> tuple[EpochRow, ...]:
 class EpochFold:
     """The fold behind `epochs`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -84,18 +84,18 @@ class EpochFold:
         self._now: EpochRow | None = None
 
     def rows(self) -> tuple[EpochRow, ...]:
-        """All epochs so far, in their order."""
+        """All epochs so far, ascending."""
         return (*self._over, *(() if self._now is None else (self._now,)))
 
     def apply(self, record: Record) -> None:
-        """One more record."""
+        """Apply one record."""
         now = self._now
         if record.kind is Kind.EPOCH_STARTED:
             if now is not None:
                 is_open = now.end is EpochEnd.OPEN
                 self._over.append(replace(now, end=EpochEnd.REPLACED) if is_open else now)
             self._now = _begun(record)
-        elif now is None:  # a log that begins with a snapshot: what its epoch said is gone
+        elif now is None:  # the log begins with a snapshot: the epoch's first record is gone
             self._now = _begun(record)
         else:
             self._now = _after(now, record)
@@ -126,16 +126,16 @@ def _after(now: EpochRow, record: Record) -> EpochRow:
 
 
 def _begun(record: Record) -> EpochRow:
-    says = record.attributes
+    attributes = record.attributes
     return EpochRow(
         epoch=record.epoch,
         job_id=record.job_id,
         driver_id=record.driver_id,
-        host=says.get("host"),
-        pid=_number(says.get("pid")),
-        mode=says.get("mode"),
-        parallelism=_number(says.get("parallelism")),
-        coordlog_version=says.get("coordlog_version"),
+        host=attributes.get("host"),
+        pid=_number(attributes.get("pid")),
+        mode=attributes.get("mode"),
+        parallelism=_number(attributes.get("parallelism")),
+        coordlog_version=attributes.get("coordlog_version"),
         started_us=record.timestamp_us,
         last_us=record.timestamp_us,
     )

@@ -1,7 +1,7 @@
 """Every operator event of a job: when it was sent, and when it was acked or why it failed.
 
-A fold of the records that count. A job may have any number of events, so that a row is given as
-soon as its event is settled, and only those that are on their way are kept.
+A fold of the records that count. A job may have any number of events, so a row is returned as soon
+as its event is settled, and only events in flight are kept.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class EventStatus(enum.Enum):
     """What became of an event."""
 
     SENT = "sent"
-    """On its way down."""
+    """In flight to its subtask."""
     ACKED = "acked"
     """Its attempt has processed it."""
     FAILED = "failed"
-    """Its attempt never will."""
+    """Its attempt will never process it."""
     HANDLED = "handled"
-    """By its coordinator, at its place in the log."""
+    """Handled by its coordinator, at its place in the log."""
     REDELIVERED = "redelivered"
     """Handled again, after a restore: a row besides the first one."""
     SKIPPED = "skipped"
-    """Neither delivered nor handled (clause J2)."""
+    """Neither delivered nor handled (J2: skip poison)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,29 +47,29 @@ class EventRow:
     """One event, one way."""
 
     sequence: int
-    """Of the record that sent it, or that handed it over again."""
+    """Sequence of the record that sent the event, or redelivered it."""
     direction: EventDirection
     operator_id: str
     subtask: int
     attempt_number: int
     event_id: int
-    """Of an event down: job-wide, never used twice. Of one up: the attempt's own count."""
+    """Id of the event. Down: unique in the job. Up: the attempt's own count."""
     event_type: str | None
     payload_bytes: int
-    """As long as it is where it is kept; 0 of one that is handled again."""
+    """Length of the payload as stored; 0 if the event is handled again."""
     sent_us: int | None
-    """Microseconds since 1970, UTC. None where its attempt was over before."""
+    """Microseconds since 1970, UTC, or None if its attempt was over before."""
     ended_us: int | None
-    """When it was acked or had failed; of one up when it was handled."""
+    """Time of the ack or the failure; of an event up, time of its handling."""
     status: EventStatus
     reason: str | None
-    """Why it failed, or is skipped."""
+    """Reason of the failure or the skip."""
     held_by: str | None
-    """The checkpoints that held it when it was sent, with commas between them."""
+    """Checkpoints that held the event when it was sent, separated by commas."""
 
     @property
     def milliseconds(self) -> float | None:
-        """From its sending to its ack; None where it was not acked."""
+        """Time from sending to ack, or None if the event was not acked."""
         if self.status is not EventStatus.ACKED or self.sent_us is None or self.ended_us is None:
             return None
         return (self.ended_us - self.sent_us) / 1000
@@ -90,8 +90,8 @@ def events(records: Iterable[Record]) -> Iterator[EventRow]:
 class EventFold:
     """The fold behind `events`.
 
-    `apply` takes each record that counts, in log order, and gives what it settles; `rows` has what
-    is on its way.
+    `apply` takes each record that counts, in log order, and returns the events that it settles;
+    `rows` returns the events in flight.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class EventFold:
         return tuple(self._sent[key] for key in sorted(self._sent))
 
     def apply(self, record: Record) -> tuple[EventRow, ...]:
-        """One more record."""
+        """Apply one record; returns the events that it settles."""
         match record.kind:
             case Kind.EVENT_TO_SUBTASK:
                 row = _row(record, EventDirection.DOWN, EventStatus.SENT)

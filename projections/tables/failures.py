@@ -1,4 +1,4 @@
-"""Every failure of a job: what failed and why, what it went back to, and when it went on.
+"""Every failure of a job: its scope and reason, the checkpoint of its reset, and the restart.
 
 A fold of the records that count.
 """
@@ -40,17 +40,17 @@ class FailureRow:
     """Microseconds since 1970, UTC."""
     reason: str
     reset_us: int | None = None
-    """When what failed was reset; None where it was not, or not yet."""
+    """Time of the reset, or None if there is none so far."""
     reset_to: int | None = None
-    """The checkpoint; -1 is the start."""
+    """Checkpoint of the reset; -1 is the start."""
     is_with_job: bool = False
-    """An attempt that was reset because its whole job went back."""
+    """Whether an attempt was reset because its whole job went back."""
     restarted_us: int | None = None
-    """When the next attempt of its subtask began; of a global failure, that of any subtask."""
+    """Start of the subtask's next attempt; after a global failure, of the next attempt of any."""
 
     @property
     def milliseconds(self) -> float | None:
-        """From the failure to the next attempt; None while there is none."""
+        """Time from the failure to the next attempt, or None if there is none so far."""
         return None if self.restarted_us is None else (self.restarted_us - self.failed_us) / 1000
 
 
@@ -76,7 +76,7 @@ def failures(records: Iterable[Record]) -> tuple[FailureRow, ...]:
 class FailureFold:
     """The fold behind `failures`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class FailureFold:
         self._without_restart: list[int] = []
         self._live: set[tuple[int | None, int | None]] = set()
         self._stopped: set[tuple[int | None, int | None]] = set()
-        """Attempts that were live when their driver was stopped: the next one only tells that they are over."""
+        """Attempts live when their driver was stopped: later records of their end are no failures."""
 
     def rows(self) -> tuple[FailureRow, ...]:
         """All failures so far, in log order."""
         return tuple(self._failures)
 
     def apply(self, record: Record) -> None:
-        """One more record."""
+        """Apply one record."""
         scope = _SCOPES.get(record.kind)
         attempt = (record.subtask, record.attempt_number)
         if record.kind is Kind.ATTEMPT_STARTED:
@@ -127,29 +127,29 @@ class FailureFold:
 
     def _reset(self, record: Record) -> None:
         is_global = record.kind is Kind.RESET_TO_CHECKPOINT
-        left: list[int] = []
+        remaining: list[int] = []
         for place in self._without_reset:
-            one = self._failures[place]
-            is_attempt = one.scope is FailureScope.ATTEMPT
-            if not is_global and not (is_attempt and one.subtask == record.subtask):
-                left.append(place)
+            failure = self._failures[place]
+            is_attempt = failure.scope is FailureScope.ATTEMPT
+            if not is_global and not (is_attempt and failure.subtask == record.subtask):
+                remaining.append(place)
                 continue
             number = record.checkpoint_id
             self._failures[place] = replace(
-                one,
+                failure,
                 reset_us=record.timestamp_us,
                 reset_to=NO_CHECKPOINT if number is None else number,
                 is_with_job=is_global and is_attempt,
             )
-        self._without_reset = left
+        self._without_reset = remaining
 
     def _restarted(self, record: Record) -> None:
-        left: list[int] = []
+        remaining: list[int] = []
         for place in self._without_restart:
-            one = self._failures[place]
-            is_its = one.scope is FailureScope.GLOBAL or one.subtask == record.subtask
-            if is_its and one.reset_us is not None:
-                self._failures[place] = replace(one, restarted_us=record.timestamp_us)
+            failure = self._failures[place]
+            is_affected = failure.scope is FailureScope.GLOBAL or failure.subtask == record.subtask
+            if is_affected and failure.reset_us is not None:
+                self._failures[place] = replace(failure, restarted_us=record.timestamp_us)
             else:
-                left.append(place)
-        self._without_restart = left
+                remaining.append(place)
+        self._without_restart = remaining

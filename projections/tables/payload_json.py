@@ -1,7 +1,4 @@
-"""Payloads without their classes: decoded by the schemas that the log itself registers.
-
-And shown: as JSON, or on one line.
-"""
+"""Payloads without their classes, decoded by the schemas registered in the log; as JSON or on one line."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ __all__ = [
 ]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-"""What `json.dumps` takes, NaN and infinities left out."""
+"""A value for `json.dumps`, without NaN and infinities."""
 
 Fields = Mapping[str, object]
-"""A decoded payload: Avro's generic form, with Python's types where a schema has logical ones."""
+"""A decoded payload: Avro's generic form, with Python's types for logical ones."""
 
 _HEX_BYTES: Final = 12
 
@@ -43,7 +40,7 @@ _HEX_BYTES: Final = 12
 class PayloadReader:
     """Decodes the payloads of one log.
 
-    `read` must be given every record that counts, in log order.
+    The caller passes every record that counts to `read`, in log order.
     """
 
     __slots__ = ("_types",)
@@ -52,32 +49,32 @@ class PayloadReader:
         self._types: dict[str, Avro] = {}
 
     def learn(self, record: Record) -> None:
-        """Remember the schema of a `TYPE_REGISTERED`; any other record teaches nothing."""
+        """Remember the schema of a `TYPE_REGISTERED`; any other record has no effect."""
         if record.kind is Kind.TYPE_REGISTERED and record.payload_type and record.payload:
             self._learn(record.payload_type, record.payload)
 
     def begin(self, schemas: Mapping[str, str]) -> None:
-        """Remember schemas that were registered before the first record that `read` is given: JSON by type key."""
+        """Remember the schemas registered before the first record of `read`: JSON by type key."""
         for key in sorted(schemas):
             with contextlib.suppress(ValueError):  # shown as bytes
                 self._types[key] = foreign_avro(schemas[key])
 
     def schemas(self) -> Mapping[str, str]:
-        """All that is remembered: JSON by type key."""
+        """All remembered schemas: JSON by type key."""
         return {key: self._types[key].schema_json for key in sorted(self._types)}
 
     def schema_json(self, payload_type: str) -> str | None:
-        """The schema that the log has registered for a type; None where it has none."""
+        """The schema registered for a type, or None if there is none."""
         avro = self._types.get(payload_type)
         return None if avro is None else avro.schema_json
 
     def read(self, record: Record) -> Fields | None:
-        """The payload of a record that counts; None where there is none that can be decoded."""
+        """The payload of a record that counts, or None if it has none or it cannot be decoded."""
         self.learn(record)
         return self.peek(record)
 
     def peek(self, record: Record) -> Fields | None:
-        """As `read`, but the record teaches nothing: for one that does not count."""
+        """As `read`, for a record that does not count: its schema is not remembered."""
         if record.payload is None:
             return None
         if record.kind is Kind.TYPE_REGISTERED:
@@ -87,16 +84,16 @@ class PayloadReader:
     def text_of(
         self, payload_type: str | None, payload: bytes, *, is_registration: bool, counts: bool
     ) -> str | None:
-        """A record's payload as JSON text; one that counts and registers a type is remembered.
+        """A record's payload as JSON text; a registered type is remembered if the record counts.
 
         A payload in the payload store is `{"payload_stored": ADDRESS}`, and one that cannot be
         decoded `{"payload_hex": DIGITS}`.
 
         Args:
-            payload_type: The record's.
-            payload: The record's.
-            is_registration: Whether it is a `TYPE_REGISTERED`.
-            counts: Whether it counts.
+            payload_type: Payload type of the record.
+            payload: Payload of the record.
+            is_registration: Whether the record is a `TYPE_REGISTERED`.
+            counts: Whether the record counts.
         """
         if is_registration:
             if counts and payload_type:
@@ -136,9 +133,9 @@ def to_json(value: object) -> Json:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return stored_text(bytes(value)) or f"0x{bytes(value).hex()}"
     if isinstance(value, Mapping):
-        return {str(key): to_json(one) for key, one in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_json(one) for one in value]
+        return [to_json(item) for item in value]
     if isinstance(value, (dt.datetime, dt.date, dt.time)):
         return value.isoformat()
     if isinstance(value, (decimal.Decimal, uuid.UUID)):
@@ -149,21 +146,21 @@ def to_json(value: object) -> Json:
 
 
 def hex_text(data: bytes) -> str:
-    """The beginning of `data` in hexadecimal digits, and its length where that is not all."""
+    """The beginning of `data` in hexadecimal digits, and the length if that is not all."""
     if len(data) <= _HEX_BYTES:
         return f"0x{data.hex()}"
     return f"0x{data[:_HEX_BYTES].hex()}… ({len(data)} bytes)"
 
 
 def short_text(data: bytes) -> str:
-    """As `hex_text`; of a stored payload that it is one, and how long."""
+    """As `hex_text`; for a stored payload its length and the words "in the payload store"."""
     if stored_text(data) is None:
         return hex_text(data)
     return f"({content_length(data)} bytes in the payload store)"
 
 
 def stored_text(data: bytes) -> str | None:
-    """The address of a stored payload, as it stands there; None where it is none."""
+    """The address in `data`, unchanged, or None if `data` is not the address of a stored payload."""
     try:
         return None if address_in(data) is None else data.decode()
     except ValueError:
@@ -171,7 +168,7 @@ def stored_text(data: bytes) -> str | None:
 
 
 def undecoded(payload: bytes) -> dict[str, Json]:
-    """A payload that its record does not tell: where it is stored, or its bytes."""
+    """A payload that cannot be decoded here: its address in the payload store, or its bytes."""
     stored = stored_text(payload)
     return {"payload_hex": payload.hex()} if stored is None else {"payload_stored": stored}
 
@@ -190,12 +187,12 @@ def _shown(value: object) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return short_text(bytes(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_shown(one) for one in value) + "]"
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
     plain = to_json(value)
-    # On one line, and without what a terminal would obey.
-    return "".join(one if one.isprintable() else " " for one in str(plain))
+    # On one line, and without control sequences of terminals.
+    return "".join(character if character.isprintable() else " " for character in str(plain))
 
 
 def _schema(payload: bytes) -> Fields | None:

@@ -1,4 +1,4 @@
-"""How far a job is, for people who watch it: one small state, folded from what counts."""
+"""How far a job is, for people who watch it: a small state, folded from the records that count."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.job.reopen import is_opened_again
 from coordlog.projections.job.skips import skip_command
 from coordlog.projections.job.state import Phase, sorted_items
 from coordlog.projections.job.stops import is_driver_stopped
-from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
+from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.attempts import split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.validity import Beginning
 
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
 
@@ -37,20 +37,20 @@ class JobEnd(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedWork:
-    """A split that an attempt has read to its end, while no reset has thrown that away."""
+    """A split that an attempt has read to its end, until a reset throws that work away."""
 
     subtask: int
     last_barrier: int
-    """The last barrier that the attempt had passed before."""
+    """Last barrier that the attempt had passed before the split's end."""
     is_kept: bool
-    """It stays finished when its attempt dies (clause L4)."""
+    """Whether it stays finished when its attempt dies (L4: kept finished splits)."""
     rows: int
     bytes_read: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a job is. Made by `apply`, and by nothing else."""
+    """How far a job is. Only `apply` creates it."""
 
     job_id: str = ""
     epoch: int = -1
@@ -59,66 +59,66 @@ class Progress:
     parallelism: int = 0
     end: JobEnd = JobEnd.OPEN
     is_pruned: bool = False
-    """The log begins with a `SNAPSHOT`: splits, rows, files, checkpoints and failures count since then."""
+    """Whether the log begins with a `SNAPSHOT`: splits, rows, files, checkpoints and failures count since then."""
     started_us: int | None = None
-    """When the first epoch began; microseconds since 1970, UTC."""
+    """Start of the first epoch; microseconds since 1970, UTC."""
     ended_us: int | None = None
     last_us: int = 0
-    """Of the last record."""
+    """Time of the last record."""
     next_sequence: int = 0
     known: Map[str, None] = field(default_factory=Map)
-    """The splits that a listing has found."""
+    """Splits that a listing has found."""
     is_listing_complete: bool = False
     listing_tries: int = 0
-    """Tries to list that have failed one after the other; 0 once one was whole."""
+    """Number of consecutive listings that have failed; 0 after a complete one."""
     listing_problem: str = ""
-    """Why the last of them failed."""
+    """Reason of the last failed listing."""
     listing_failing_since_us: int = 0
-    """When the first of them failed."""
+    """Time of the first failed listing."""
     finished: Map[str, FinishedWork] = field(default_factory=Map)
-    """By split."""
+    """Finished work by split id."""
     skipped: Map[str, str] = field(default_factory=Map)
-    """The reason by split that is skipped for good (clause J2)."""
+    """Reason by id of the split that is skipped for good (J2: skip poison)."""
     poison: Map[str, str] = field(default_factory=Map)
-    """The command that skips it, without where the log is, by split, or by an event's sequence."""
+    """Command that skips it, without the options of the log; by split id, or by an event's sequence."""
     rows: int = 0
-    """Of the finished splits."""
+    """Rows of the finished splits."""
     bytes_read: int = 0
-    """Of the finished splits."""
+    """Bytes of the finished splits."""
     splits_thrown_away: int = 0
-    """Splits that were finished and had to be read again."""
+    """Number of finished splits that had to be read again."""
     live: Map[int, int] = field(default_factory=Map)
-    """The running attempt of each subtask that has one."""
+    """Number of the running attempt, by subtask."""
     attempts_started: int = 0
     attempts_lost: int = 0
-    """Attempts that ended before their subtask finished, whoever ended them."""
+    """Number of attempts that ended before their subtask completed, for any reason."""
     last_checkpoint: int = NO_CHECKPOINT
-    """The highest that completed on the current branch."""
+    """Highest completed checkpoint of the current branch."""
     last_checkpoint_us: int | None = None
-    """When it completed."""
+    """Time of its completion."""
     checkpoints_completed: int = 0
     checkpoints_aborted: int = 0
     rows_published: int = 0
     files_published: int = 0
     bytes_published: int = 0
     failures: int = 0
-    """Local and global failovers that a failure caused."""
+    """Number of local and global failovers caused by a failure."""
     last_failure: str | None = None
     openings: int = 1
-    """How often the job was opened: by its first run, and again after it had finished."""
+    """How often the job was opened: once by its first run, and after each end."""
     rows_before: int = 0
-    """Published before it was last opened again."""
+    """Rows published before the job was last opened again."""
     files_before: int = 0
-    """Published before it was last opened again."""
+    """Files published before the job was last opened again."""
 
     @property
     def splits_known(self) -> int:
-        """How many splits a listing has found."""
+        """Number of splits that a listing has found."""
         return len(self.known)
 
     @property
     def splits_finished(self) -> int:
-        """How many splits are finished, as of now."""
+        """Number of splits that are finished now."""
         return len(self.finished)
 
 
@@ -137,7 +137,7 @@ def progress(records: Iterable[Record]) -> Progress:
 class ProgressFold:
     """Folds records with the payload types that they register.
 
-    One thread applies; any thread may look at `progress`.
+    One thread applies; any thread may read `progress`.
     """
 
     def __init__(self) -> None:
@@ -145,11 +145,8 @@ class ProgressFold:
         self.progress = Progress()
 
     def apply(self, record: Record) -> None:
-        """One more record that counts, in log order; one applied before changes nothing."""
+        """Apply a record that counts, in log order; a record applied before changes nothing."""
         before = self.progress
-        if record.kind is Kind.SNAPSHOT and before.epoch == -1:
-            self._begin(record)
-            return
         if record.kind is Kind.EPOCH_STARTED:
             is_known = record.epoch <= before.epoch
         else:
@@ -157,12 +154,16 @@ class ProgressFold:
         if not is_known:
             self.progress = apply(before, record, self._reader.read(record))
 
-    def _begin(self, record: Record) -> None:
-        """A pruned log begins with this: what has been read and published before is not in it."""
-        try:
-            state = state_of(record)
-        except (SnapshotUnusableError, PayloadLostError) as error:
-            raise RecordError(-1, record.kind.value, str(error)) from error
+    def begin(self, beginning: Beginning) -> None:
+        """Where the log begins, before its first record: a snapshot does not hold what was read and published before.
+
+        Raises:
+            RecordError: As `state_before`.
+        """
+        record = beginning.snapshot
+        if record is None:
+            return
+        state = state_before(beginning)
         self._reader.begin(state.schemas)
         ends = {Phase.FINISHED: JobEnd.FINISHED, Phase.FAILED: JobEnd.FAILED}
         subtasks = sorted_items(state.subtasks)
@@ -177,8 +178,14 @@ class ProgressFold:
             started_us=record.timestamp_us,
             last_us=record.timestamp_us,
             next_sequence=(record.sequence or 0) + 1,
-            live=Map({n: one.attempt.attempt_number for n, one in subtasks if one.attempt}),
-            attempts_started=sum(one.next_attempt_number for _, one in subtasks),
+            live=Map(
+                {
+                    number: subtask.attempt.attempt_number
+                    for number, subtask in subtasks
+                    if subtask.attempt
+                }
+            ),
+            attempts_started=sum(subtask.next_attempt_number for _, subtask in subtasks),
         )
 
 
@@ -186,15 +193,15 @@ def apply(state: Progress, record: Record, fields: Fields | None) -> Progress:
     """The progress after one more record that counts.
 
     Args:
-        state: Before it.
-        record: The next in log order.
-        fields: Its payload, decoded; None where it has none that can be.
+        state: Progress before the record.
+        record: Next record in log order.
+        fields: Its decoded payload, or None if it has none or it cannot be decoded.
     """
     state = _by_kind(state, record, fields or {})
     if "poison" in record.attributes:
-        what = record.attributes.get("split_id") or record.attributes.get("event_sequence", "")
+        key = record.attributes.get("split_id") or record.attributes.get("event_sequence", "")
         command = skip_command(record.job_id, record.attributes)
-        state = evolve(state, poison=state.poison.set(what, command))
+        state = evolve(state, poison=state.poison.set(key, command))
     sequence = record.sequence
     return evolve(
         state,
@@ -208,14 +215,16 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
         case Kind.EPOCH_STARTED:
             return _epoch_started(state, record)
         case Kind.FACT if record.attributes.get("closed") == "true":
-            return state  # for a coordinator that was closed: recorded only (clause A6)
+            return (
+                state  # for a coordinator that was closed: recorded only (A6: late calls recorded)
+            )
         case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
             return _discovered(state, fields)
         case Kind.FACT if (record.payload_type or "").startswith(_WITHDRAWN):
             ids = fields.get("split_ids")
-            left = {str(one) for one in ids} if isinstance(ids, list) else set[str]()
+            withdrawn = {str(split_id) for split_id in ids} if isinstance(ids, list) else set[str]()
             known = state.known
-            for split_id in sorted(left):
+            for split_id in sorted(withdrawn):
                 known = known.delete(split_id) if split_id in known else known
             return evolve(state, known=known)
         case Kind.FACT if (record.payload_type or "").startswith(_NOT_LISTED):
@@ -267,23 +276,23 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
 
 
 def _epoch_started(state: Progress, record: Record) -> Progress:
-    says = record.attributes
+    attributes = record.attributes
     if state.epoch >= 0 and record.job_id != state.job_id:
-        state = _begun_from_another(state)
+        state = _forked(state)
     return evolve(
         _all_lost(state),
         job_id=record.job_id,
         epoch=record.epoch,
         driver_id=record.driver_id,
-        is_batch=says.get("mode") == "batch",
+        is_batch=attributes.get("mode") == "batch",
         listing_tries=0,
-        parallelism=int(says.get("parallelism", "0")),
+        parallelism=int(attributes.get("parallelism", "0")),
         started_us=record.timestamp_us if state.started_us is None else state.started_us,
     )
 
 
-def _begun_from_another(state: Progress) -> Progress:
-    """What has been read up to the checkpoint counts; what the other job has done beside that does not."""
+def _forked(state: Progress) -> Progress:
+    """Progress of a forked job: rows read up to the checkpoint count, other work of the old job does not."""
     return evolve(
         _all_lost(state),
         started_us=None,
@@ -336,7 +345,7 @@ def _attempt(state: Progress, record: Record) -> Progress:
     live = state.live.delete(subtask) if is_live else state.live
     if record.kind is Kind.SUBTASK_COMPLETED:
         return evolve(state, live=live)
-    # One that its driver's end or a global failover has ended is told of again: it counts once.
+    # The end of a driver and a global failover end an attempt before its own record: count it once.
     return evolve(
         state,
         live=live,
@@ -347,7 +356,7 @@ def _attempt(state: Progress, record: Record) -> Progress:
 
 
 def _opened_again(state: Progress) -> Progress:
-    """What is finished is committed: no reset gives it back any more."""
+    """Progress of a job opened again: finished splits are committed, no reset releases them."""
     finished = state.finished
     for split_id, work in sorted_items(finished):
         settled = replace(work, last_barrier=NO_CHECKPOINT - 1, is_kept=True)
@@ -388,7 +397,7 @@ def _split_finished(state: Progress, record: Record, fields: Fields) -> Progress
 
 
 def _reset(state: Progress, record: Record) -> Progress:
-    """Give back what was finished after the barrier of the checkpoint that is gone back to."""
+    """Release the splits finished after the barrier of the checkpoint of the reset."""
     number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
     is_local = record.kind is Kind.SUBTASK_RESET
     finished, rows, bytes_read, thrown = state.finished, state.rows, state.bytes_read, 0

@@ -1,4 +1,4 @@
-"""Every read of a source by queries: what it covers, which task was given which split, and what it has read."""
+"""Every read of a source by queries: its range, the splits of each task, and the rows read."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = [
 ]
 
 _PLANNED: Final = "coordlog.read_planned@"
-_ASKED: Final = "coordlog.next_splits@"
-_GIVEN: Final = "coordlog.splits_given@"
+_NEXT_SPLITS: Final = "coordlog.next_splits@"
+_SPLITS_GIVEN: Final = "coordlog.splits_given@"
 _FAILED: Final = "coordlog.read_failed@"
 _COMMITTED: Final = "coordlog.read_committed@"
-_GIVEN_UP: Final = "coordlog.reader_given_up@"
+_READER_ABANDONED: Final = "coordlog.reader_given_up@"
 
 
 class Audited(Protocol):
-    """An `AuditRecord`, as far as it is looked at."""
+    """The part of an `AuditRecord` that this module reads."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of the history."""
+        """Whether the record is part of the history."""
         ...
 
     @property
@@ -44,15 +44,15 @@ class Audited(Protocol):
 
     @property
     def fields(self) -> Fields | None:
-        """Its payload."""
+        """The decoded payload."""
         ...
 
 
 class TaskEnd(enum.Enum):
-    """What the log knows of a task's end."""
+    """How a task ended, as recorded in the log."""
 
     READING = "reading"
-    """It has not said that it has read its last split: it runs, was ended by Spark, or needed no more."""
+    """No record of the end of its last split: the task runs, was ended by Spark, or needed no more."""
     DONE = "done"
     FAILED = "failed"
 
@@ -64,20 +64,20 @@ class ReadTask:
     partition: int
     task_attempt_id: int
     epoch: int
-    """The epoch in which it asked: Spark counts anew with each application."""
+    """Epoch of its requests: Spark's task attempt ids start anew with each application."""
     spark_attempt_number: int
     host: str
     pid: int
     started_us: int
-    """When it first asked; microseconds since 1970, UTC."""
+    """Time of its first request; microseconds since 1970, UTC."""
     ended_us: int | None
     status: TaskEnd
     given: int
-    """Splits that it was given."""
+    """Number of splits assigned to the task."""
     finished: int
     rows: int
     reason: str | None
-    """Why it failed."""
+    """Reason of its failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ class ReadSplit:
     partition: int
     split_id: str
     rows: int | None
-    """None: no task has read it to its end."""
+    """Rows of the split, or None if no task has read it to its end."""
     read_by: tuple[int, ...]
-    """The task attempts that have, in that order."""
+    """Task attempts that have read it to its end, in log order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,32 +98,32 @@ class ReadRow:
 
     read_id: str
     reader: str
-    """The stream's name; empty for a batch DataFrame."""
+    """Name of the stream; empty for a batch DataFrame."""
     start: int
     end: int
-    """In the order of discovery, exclusive."""
+    """End of the range in the order of discovery, exclusive."""
     partitions: int
     planned_us: int
     plans: int
-    """How often it was planned: more than once where a query died."""
+    """How often it was planned: more than once if a query died."""
     is_committed: bool
-    """Of a stream: its batch is over, and will not be read again."""
+    """Whether the batch of a stream is finished and will not be read again."""
     tasks: tuple[ReadTask, ...]
-    """In the order in which they first asked."""
+    """Tasks in the order of their first requests."""
     splits: tuple[ReadSplit, ...]
-    """In the order in which they were given."""
+    """Splits in the order of their assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRow:
-    """A stream that may go on."""
+    """A stream that may continue."""
 
     reader: str
-    """The name in its newest position; it has another one after each start."""
+    """Name in its newest position; each start gives the stream a new name."""
     committed: int
-    """It reads nothing again that was found before this, in the order of discovery."""
+    """Position in the order of discovery; splits before it are not read again."""
     planned_us: int
-    """When its newest batch was planned, microseconds since 1970, UTC."""
+    """Time of its newest batch's plan; microseconds since 1970, UTC."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,35 +174,35 @@ def reads(entries: Iterable[Audited]) -> tuple[ReadRow, ...]:
 def reads_and_streams(
     entries: Iterable[Audited],
 ) -> tuple[tuple[ReadRow, ...], tuple[StreamRow, ...]]:
-    """The same, and the streams that have not been given up, by their names."""
+    """The reads as in `reads`, and the streams that are not abandoned, by name."""
     fold = _Fold()
-    for one in entries:
-        if one.counts and one.record is not None and one.fields is not None:
-            fold.apply(one.record, one.fields)
+    for entry in entries:
+        if entry.counts and entry.record is not None and entry.fields is not None:
+            fold.apply(entry.record, entry.fields)
     rows = tuple(_row(read_id, read) for read_id, read in fold.reads.items())
-    return rows, tuple(one for _, one in sorted(fold.streams.items()))
+    return rows, tuple(stream for _, stream in sorted(fold.streams.items()))
 
 
 class _Fold:
     def __init__(self) -> None:
         self.reads: dict[str, _Read] = {}
         self.streams: dict[str, StreamRow] = {}
-        self._asking: dict[int, _Task] = {}
-        """By the sequence of a request that waits for its answer."""
+        self._requesting: dict[int, _Task] = {}
+        """Tasks by the sequence of their request that has no response yet."""
 
     def apply(self, record: Record, fields: Fields) -> None:
         name = record.payload_type or ""
-        if record.kind is Kind.REQUEST and name.startswith(_ASKED):
-            self._asked(record, fields)
+        if record.kind is Kind.REQUEST and name.startswith(_NEXT_SPLITS):
+            self._splits_requested(record, fields)
         elif record.kind is Kind.REQUEST and name.startswith(_FAILED):
             self._failed(record, fields)
         elif record.kind is Kind.RESPONSE and name.startswith(_PLANNED):
             self._planned(record, fields)
-        elif record.kind is Kind.RESPONSE and name.startswith(_GIVEN):
-            self._given(record, fields)
+        elif record.kind is Kind.RESPONSE and name.startswith(_SPLITS_GIVEN):
+            self._splits_given(record, fields)
         elif record.kind is Kind.RESPONSE and name.startswith(_COMMITTED):
             self._committed(record, fields)
-        elif record.kind is Kind.FACT and name.startswith(_GIVEN_UP):
+        elif record.kind is Kind.FACT and name.startswith(_READER_ABANDONED):
             self.streams.pop(str(fields["reader"]), None)
 
     def _planned(self, record: Record, fields: Fields) -> None:
@@ -226,7 +226,7 @@ class _Fold:
             reader=reader, committed=committed, planned_us=record.timestamp_us
         )
 
-    def _asked(self, record: Record, fields: Fields) -> None:
+    def _splits_requested(self, record: Record, fields: Fields) -> None:
         read = self.reads.get(str(fields["read_id"]))
         if read is None or record.sequence is None:
             return
@@ -243,29 +243,29 @@ class _Fold:
                 pid=_int(fields, "pid"),
                 started_us=record.timestamp_us,
             )
-        for one in _list(fields, "finished"):
-            split_id = str(one["split_id"])
+        for finished in _list(fields, "finished"):
+            split_id = str(finished["split_id"])
             if split_id in task.finished:
-                continue  # a question that was asked again says it again
+                continue  # a repeated request repeats the splits that are finished
             task.finished.add(split_id)
-            task.rows += _int(one, "rows")
+            task.rows += _int(finished, "rows")
             split = read.splits.get(split_id)
             if split is not None:
-                split.rows = _int(one, "rows")
+                split.rows = _int(finished, "rows")
                 split.read_by.append(task_attempt_id)
-        self._asking[record.sequence] = task
+        self._requesting[record.sequence] = task
 
-    def _given(self, record: Record, fields: Fields) -> None:
-        task = self._asking.pop(-1 if record.cause is None else record.cause, None)
+    def _splits_given(self, record: Record, fields: Fields) -> None:
+        task = self._requesting.pop(-1 if record.cause is None else record.cause, None)
         read = self.reads.get(str(fields["read_id"]))
         if task is None or read is None:
             return
         splits = _list(fields, "splits")
         task.given = max(task.given, _int(fields, "position") + len(splits))
-        if not splits and len(task.finished) >= task.given:  # it asks before it has read all
+        if not splits and len(task.finished) >= task.given:  # a request may precede the last rows
             task.status, task.ended_us = TaskEnd.DONE, record.timestamp_us
-        for one in splits:
-            split_id = str(one["split_id"])
+        for split in splits:
+            split_id = str(split["split_id"])
             if split_id not in read.splits:
                 read.splits[split_id] = _Split(partition=task.partition, split_id=split_id)
 
@@ -303,37 +303,37 @@ def _row(read_id: str, read: _Read) -> ReadRow:
         is_committed=read.is_committed,
         tasks=tuple(
             ReadTask(
-                partition=one.partition,
-                task_attempt_id=one.task_attempt_id,
-                epoch=one.epoch,
-                spark_attempt_number=one.spark_attempt_number,
-                host=one.host,
-                pid=one.pid,
-                started_us=one.started_us,
-                ended_us=one.ended_us,
-                status=one.status,
-                given=one.given,
-                finished=len(one.finished),
-                rows=one.rows,
-                reason=one.reason,
+                partition=item.partition,
+                task_attempt_id=item.task_attempt_id,
+                epoch=item.epoch,
+                spark_attempt_number=item.spark_attempt_number,
+                host=item.host,
+                pid=item.pid,
+                started_us=item.started_us,
+                ended_us=item.ended_us,
+                status=item.status,
+                given=item.given,
+                finished=len(item.finished),
+                rows=item.rows,
+                reason=item.reason,
             )
-            for one in read.tasks.values()
+            for item in read.tasks.values()
         ),
         splits=tuple(
             ReadSplit(
-                partition=one.partition,
-                split_id=one.split_id,
-                rows=one.rows,
-                read_by=tuple(one.read_by),
+                partition=item.partition,
+                split_id=item.split_id,
+                rows=item.rows,
+                read_by=tuple(item.read_by),
             )
-            for one in read.splits.values()
+            for item in read.splits.values()
         ),
     )
 
 
 def _int(fields: Mapping[str, object], name: str) -> int:
     value = fields[name]
-    assert isinstance(value, int), "its schema says so"
+    assert isinstance(value, int), "guaranteed by its schema"
     return value
 
 

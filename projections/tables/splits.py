@@ -1,14 +1,13 @@
-"""Every split of a job: who was given it, who finished it, whose work was thrown away and why.
+"""Every split of a job: its assignments, the attempt that finished it, and work thrown away.
 
-A *hold* is one attempt's time with one split. It begins when the split is assigned to the attempt,
-or when the attempt starts from a checkpoint at which its subtask had the split and had not finished
-it. A reset to checkpoint m throws a hold away unless the attempt had finished the split before its
-barrier of m (or, at the reset of one subtask, with committables that are kept: clause L4). A hold
-is thrown away once at most, and then
+A *hold* is the time of one attempt with one split. A hold begins when the split is assigned to the
+attempt, or when the attempt starts from a checkpoint at which its subtask had the split unfinished.
+A reset to checkpoint m throws a hold away unless the attempt had finished the split before its
+barrier of m (or, at a reset of one subtask, with kept committables: L4, kept finished splits). A
+hold is thrown away at most once, and then
 
-* *in whole* where the split was assigned after the cut of m: it is read again from its beginning;
-* *in part* where the subtask had it at m already: what was read of it after m, perhaps nothing, is
-  read again.
+* *in whole* if the split was assigned after the cut of m: the split is read again from its beginning;
+* *in part* if the subtask had the split at m already: rows read after m, if any, are read again.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ NEXT_SPLITS: Final = "coordlog.next_splits@"
 SPLITS_GIVEN: Final = "coordlog.splits_given@"
 SKIPPED: Final = "coordlog.split_skipped@"
 WITHDRAWN: Final = "coordlog.splits_withdrawn@"
-"""Before the version of the type that says so."""
+"""Prefix of the payload type of withdrawn splits, before its version."""
 _OF_QUERIES: Final = (Kind.REQUEST, Kind.RESPONSE)
-"""What these give to tasks of queries, no reset takes back: the state of reads survives it."""
+"""Kinds that assign splits to tasks of queries: the state of reads survives each reset."""
 
 
 class SplitPlace(enum.Enum):
-    """Where a split is (clause L3)."""
+    """Where a split is (L3: places of splits)."""
 
     WAITING = "waiting"
-    """With no attempt."""
+    """Assigned to no attempt."""
     ASSIGNED = "assigned"
     FINISHED = "finished"
     IN_CHECKPOINT = "in checkpoint"
     """A checkpoint that has completed, or the end of a batch job, holds all its rows."""
     COMMITTED = "committed"
-    """What that checkpoint and those before it allow to commit is committed, or is nothing."""
+    """All commits that this checkpoint and earlier ones allow, if any, are settled."""
     SKIPPED = "skipped"
-    """Not read, or not any further (clause J2)."""
+    """Not read, or not any further (J2: skip poison)."""
     WITHDRAWN = "withdrawn"
-    """A later listing has cut its file otherwise, or was told to leave it out; none of its rows was in use."""
+    """A later listing has cut its file differently or was to leave it out; none of its rows was in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +70,16 @@ class ThrownAway:
     subtask: int
     attempt_number: int
     checkpoint_id: int
-    """Of the reset; -1 is the start."""
+    """Checkpoint of the reset; -1 is the start."""
     sequence: int
-    """Of the reset."""
+    """Sequence of the reset."""
     is_whole: bool
-    """The split is read again from its beginning, not from where the checkpoint has it."""
+    """Whether the split is read again from its beginning, not from its position in the checkpoint."""
     was_finished: bool
     reason: str
-    """Why the attempt ended, or that the job went back."""
+    """Reason of the attempt's end, or of the reset."""
     reread_by: tuple[int, int] | None = None
-    """Subtask and attempt number of who had the split next; None while nobody has."""
+    """Subtask and number of the next attempt with the split, or None if there is none so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +92,19 @@ class SplitRow:
     discovered_us: int | None
     """Microseconds since 1970, UTC."""
     assignments: tuple[Assignment, ...]
-    """In log order; the splits that an attempt was restored with are not assigned again."""
+    """Assignments in log order; splits restored from a checkpoint are not assigned again."""
     finished_by: tuple[int, int] | None
-    """Subtask and attempt number, where this was not thrown away."""
+    """Subtask and number of the attempt that finished the split, or None if none did or that was thrown away."""
     rows: int | None
-    """Of a skipped split those that stay, where an attempt has said so and that was not thrown away."""
+    """Rows of the split; of a skipped one those that stay, or None if no valid attempt recorded them."""
     thrown_away: tuple[ThrownAway, ...]
-    """In log order."""
+    """Work thrown away, in log order."""
     checkpoint_id: int | None
-    """The one that holds its rows; -1 at the end of a batch job."""
+    """Checkpoint that holds the rows; -1 at the end of a batch job."""
     skipped_because: str | None = None
-    """Why it is skipped; None where it is not."""
+    """Reason of the skip, or None if the split is not skipped."""
     committed_us: int | None = None
-    """When it came to be committed; None where it is not."""
+    """Time of the commit, or None if the split is not committed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +113,7 @@ class _Completion:
 
     number: int
     committed_us: int | None = None
-    """When what it and those before it allow was committed."""
+    """Time when all commits that it and earlier checkpoints allow were settled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,10 +121,10 @@ class _Hold:
     subtask: int
     attempt_number: int
     assigned: int | None
-    """The sequence of the assignment, to this attempt or to one before it; None where the log does
-    not show it."""
+    """Sequence of the assignment, to this attempt or an earlier one, or None if it is not in the
+    log."""
     finished_barrier: int | None = None
-    """The last barrier before it was finished, or before the reader let go of it as skipped."""
+    """Last barrier before the split was finished, or before the reader released it as skipped."""
     is_skipped: bool = False
     rows: int | None = 0
     is_kept: bool = False
@@ -155,15 +154,15 @@ class _Split:
     thrown: list[_Thrown] = field(default_factory=list)
 
     def hold(self, subtask: int, attempt_number: int, assigned: int | None) -> _Hold:
-        """The attempt's hold, begun now where it has none."""
+        """The attempt's hold, begun now if it has none."""
         key = (subtask, attempt_number)
         known = self.holds.get(key)
         if known is None:
             known = self.holds[key] = _Hold(
                 subtask=subtask, attempt_number=attempt_number, assigned=assigned
             )
-            for one in self.thrown:
-                one.reread_by = one.reread_by or key
+            for thrown in self.thrown:
+                thrown.reread_by = thrown.reread_by or key
         return known
 
 
@@ -184,29 +183,29 @@ def splits(records: Iterable[Record]) -> tuple[SplitRow, ...]:
 class SplitFold:
     """The fold behind `splits`.
 
-    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    `apply` takes each record that counts, in log order; `rows` may be called at any time.
     """
 
     def __init__(self) -> None:
         self._splits: dict[tuple[str, str], _Split] = {}
         self._of_subtask: dict[int, dict[tuple[str, str], None]] = {}
-        """The splits of which a subtask has a hold that is not over; without those of queries."""
+        """Splits of which a subtask has a hold that is not over; without those of queries."""
         self._uncommitted: dict[tuple[str, str], None] = {}
-        """The splits with a finished hold that no completed checkpoint has."""
-        self._asking: dict[int, tuple[int, int]] = {}
-        """Tasks of queries, as partition and task attempt, by the sequence of the request that waits."""
+        """Splits with a finished hold that no completed checkpoint has."""
+        self._requesting: dict[int, tuple[int, int]] = {}
+        """Tasks of queries, as partition and task attempt, by the sequence of the open request."""
         self._cuts: dict[tuple[int, str], int] = {}
         self._ackers: dict[tuple[int, int], int] = {}
-        """Who acked: attempt number by checkpoint and subtask."""
+        """Number of the attempt that acked, by checkpoint and subtask."""
         self._parallelism = 1
         self._parallelism_of: dict[int, int] = {}
-        """Of each completed checkpoint."""
+        """Parallelism of each completed checkpoint."""
         self._open_intents: dict[int, int] = {}
-        """The checkpoint of each intent that has no outcome, by sequence."""
+        """Checkpoint of each intent that has no outcome, by sequence."""
         self._promised: set[int] = set()
-        """The checkpoints whose completion allows to commit something."""
+        """Checkpoints whose completion allows a commit."""
         self._unsettled: set[int] = set()
-        """Those that have completed, until what they allow is committed."""
+        """Completed checkpoints, until their commits are settled."""
         self._uncommitted_yet: list[_Completion] = []
         self._newest: _Completion | None = None
         """The last completion."""
@@ -216,10 +215,10 @@ class SplitFold:
         return tuple(self._row(key, self._splits[key]) for key in sorted(self._splits))
 
     def apply(self, record: Record, fields: Fields | None, attempts: AttemptFold) -> None:
-        """One more record, with its payload decoded; `attempts` has it already."""
+        """Apply one record and its decoded payload; `attempts` has applied the record before."""
         match record.kind:
             case Kind.FACT if record.attributes.get("closed") == "true":
-                pass  # for a coordinator that was closed: recorded only (clause A6)
+                pass  # for a closed coordinator (A6: recorded only)
             case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
                 for split_id in split_ids(fields):
                     split = self._split(record, split_id)
@@ -237,9 +236,9 @@ class SplitFold:
             case Kind.SPLIT_FINISHED if fields is not None:
                 self._finished(record, fields)
             case Kind.REQUEST if (record.payload_type or "").startswith(NEXT_SPLITS) and fields:
-                self._queried(record, fields)
+                self._splits_requested(record, fields)
             case Kind.RESPONSE if (record.payload_type or "").startswith(SPLITS_GIVEN):
-                self._given(record, split_ids(fields))
+                self._splits_given(record, split_ids(fields))
             case Kind.ATTEMPT_STARTED:
                 self._inherit(record)
             case Kind.SUBTASK_RESET if record.subtask is not None:
@@ -251,7 +250,7 @@ class SplitFold:
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
                 self._settle(record)
-                # All is committed: where the job is opened again, no reset gives any of it back.
+                # All is committed: after a reopening of the job, no reset releases a split.
                 self._of_subtask.clear()
                 self._uncommitted.clear()
             case _:
@@ -292,25 +291,29 @@ class SplitFold:
                 self._unsettle(number)
             case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
                 self._open_intents.pop(-1 if record.cause is None else record.cause, None)
-                still = min(self._open_intents.values(), default=number + 1)
-                self._unsettled -= {one for one in self._unsettled if one <= number and one < still}
+                oldest_open = min(self._open_intents.values(), default=number + 1)
+                self._unsettled -= {
+                    unsettled
+                    for unsettled in self._unsettled
+                    if unsettled <= number and unsettled < oldest_open
+                }
                 self._settle(record)
             case _:
                 pass
 
     def _settle(self, record: Record) -> None:
-        """What waits for no commit any more is committed now."""
+        """Mark the completions that wait for no commit any more as committed."""
         oldest = min(self._unsettled, default=None)
-        left: list[_Completion] = []
-        for one in self._uncommitted_yet:
-            if oldest is not None and oldest <= one.number:
-                left.append(one)
+        waiting: list[_Completion] = []
+        for completion in self._uncommitted_yet:
+            if oldest is not None and oldest <= completion.number:
+                waiting.append(completion)
             else:
-                one.committed_us = record.timestamp_us
-        self._uncommitted_yet = left
+                completion.committed_us = record.timestamp_us
+        self._uncommitted_yet = waiting
 
     def _unsettle(self, number: int) -> None:
-        """The newest completion has something to commit after all, which no committable told."""
+        """Mark the newest completion as uncommitted: it has an intent without a committable."""
         newest = self._newest
         if newest is not None and newest.number == number and newest.committed_us is not None:
             newest.committed_us = None
@@ -351,29 +354,29 @@ class SplitFold:
         hold.is_kept = record.attributes.get("kept") == "true"
         self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
 
-    def _queried(self, record: Record, fields: Fields) -> None:
-        """A task of a query asks on: its partition and task attempt stand for subtask and attempt."""
+    def _splits_requested(self, record: Record, fields: Fields) -> None:
+        """Apply a task's request; its partition and task attempt replace subtask and attempt number."""
         partition, task = fields.get("partition"), fields.get("task_attempt_id")
         finished = fields.get("finished")
         if not isinstance(partition, int) or not isinstance(task, int) or record.sequence is None:
             return
-        self._asking[record.sequence] = (partition, task)
+        self._requesting[record.sequence] = (partition, task)
         by_task = replace(record, subtask=partition, attempt_number=task)
-        for one in finished if isinstance(finished, list) else ():
-            if isinstance(one, Mapping):
-                self._finished(by_task, cast("Fields", one))
+        for split in finished if isinstance(finished, list) else ():
+            if isinstance(split, Mapping):
+                self._finished(by_task, cast("Fields", split))
 
-    def _given(self, record: Record, ids: list[str]) -> None:
-        """The splits that a task of a query is given, those that it has for the second time included."""
-        asking = self._asking.pop(-1 if record.cause is None else record.cause, None)
-        if asking is not None:
-            self._assigned(replace(record, subtask=asking[0], attempt_number=asking[1]), ids)
+    def _splits_given(self, record: Record, ids: list[str]) -> None:
+        """Apply a response to a task of a query; it may repeat splits that the task has."""
+        task = self._requesting.pop(-1 if record.cause is None else record.cause, None)
+        if task is not None:
+            self._assigned(replace(record, subtask=task[0], attempt_number=task[1]), ids)
 
     def _skipped(self, record: Record, fields: Fields) -> None:
         split_id = str(fields.get("split_id"))
         self._split(record, split_id).skipped_because = record.reason or ""
         if record.subtask is None:
-            return  # nobody's reader says it: who has the split is reset, and says it then
+            return  # recorded without a reader: an attempt with the split is reset and records it then
         rows, barrier = fields.get("rows"), record.last_barrier
         hold = self._hold(record, split_id, None)
         hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
@@ -382,21 +385,21 @@ class SplitFold:
         self._uncommitted[record.operator_id or "", split_id] = None
 
     def _inherit(self, record: Record) -> None:
-        """An attempt is restored with what its subtask had, unfinished, at the checkpoint."""
+        """Begin the holds of a restored attempt: unfinished splits of its subtask at the checkpoint."""
         subtask, number = record.subtask, record.checkpoint_id
         assert subtask is not None
         assert record.attempt_number is not None
         if number is None or number == NO_CHECKPOINT:
             return
-        was = self._parallelism_of.get(number, self._parallelism)
+        parallelism = self._parallelism_of.get(number, self._parallelism)
         ackers = [
-            (one, self._ackers[number, one])
-            for one in restored_subtasks(was, self._parallelism, subtask)
-            if (number, one) in self._ackers
+            (acker, self._ackers[number, acker])
+            for acker in restored_subtasks(parallelism, self._parallelism, subtask)
+            if (number, acker) in self._ackers
         ]
         for (operator_id, split_id), split in list(self._splits.items()):
-            found = [split.holds[one] for one in ackers if one in split.holds]
-            before = found[0] if found else None
+            holds = [split.holds[attempt] for attempt in ackers if attempt in split.holds]
+            before = holds[0] if holds else None
             if before is None or before.assigned is None:
                 continue
             had_it = before.assigned < self._cuts.get((number, operator_id), -1)
@@ -417,7 +420,7 @@ class SplitFold:
                     if not hold.survives(record, number):
                         hold.is_over = True
                         split.thrown.append(self._thrown(key, hold, record, number, attempts))
-                if all(one.is_over for one in split.holds.values() if one.subtask == subtask):
+                if all(hold.is_over for hold in split.holds.values() if hold.subtask == subtask):
                     del held[key]
 
     def _thrown(
@@ -446,14 +449,18 @@ class SplitFold:
         )
 
     def _completed(self, number: int) -> None:
-        allowed = {one for one in self._promised if one <= number or number == BATCH_COMPLETE}
+        allowed = {
+            promised
+            for promised in self._promised
+            if promised <= number or number == BATCH_COMPLETE
+        }
         self._promised -= allowed
         if allowed:
             self._unsettled.add(number)
         completion = self._newest = _Completion(number=number)
         self._uncommitted_yet.append(completion)
         for key in list(self._uncommitted):
-            left = False
+            is_left = False
             for hold in self._splits[key].holds.values():
                 barrier = hold.finished_barrier
                 if barrier is None or hold.is_over or hold.completion is not None:
@@ -461,13 +468,13 @@ class SplitFold:
                 if barrier < number or number == BATCH_COMPLETE:
                     hold.completion = completion
                 else:
-                    left = True
-            if not left:
+                    is_left = True
+            if not is_left:
                 del self._uncommitted[key]
 
     def _row(self, key: tuple[str, str], split: _Split) -> SplitRow:
-        live = [one for one in split.holds.values() if not one.is_over]
-        done = next((one for one in reversed(live) if one.finished_barrier is not None), None)
+        live = [hold for hold in split.holds.values() if not hold.is_over]
+        done = next((hold for hold in reversed(live) if hold.finished_barrier is not None), None)
         is_finished = done is not None and not done.is_skipped
         completion = None if done is None else done.completion
         if split.skipped_because is not None and not is_finished:
@@ -491,7 +498,7 @@ class SplitFold:
             if done is None or done.is_skipped
             else (done.subtask, done.attempt_number),
             rows=None if done is None else done.rows,
-            thrown_away=tuple(_with_reader(one) for one in split.thrown),
+            thrown_away=tuple(_with_reader(thrown) for thrown in split.thrown),
             checkpoint_id=None if completion is None else completion.number,
             skipped_because=split.skipped_because,
             committed_us=completion.committed_us
@@ -500,8 +507,8 @@ class SplitFold:
         )
 
 
-def _with_reader(one: _Thrown) -> ThrownAway:
-    value = one.value
+def _with_reader(thrown: _Thrown) -> ThrownAway:
+    value = thrown.value
     return ThrownAway(
         operator_id=value.operator_id,
         split_id=value.split_id,
@@ -512,5 +519,5 @@ def _with_reader(one: _Thrown) -> ThrownAway:
         is_whole=value.is_whole,
         was_finished=value.was_finished,
         reason=value.reason,
-        reread_by=one.reread_by,
+        reread_by=thrown.reread_by,
     )

@@ -1,4 +1,4 @@
-"""Values of the tables that a job's history adds up to, by the names of `table_columns`."""
+"""Values of the rows of a job's tables, by the column names of `columns`."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ def values_of(row: TableRow) -> dict[str, object]:
             assert_never(row)
 
 
-def _values(table: str, row: TableRow, **given: object) -> dict[str, object]:
-    """The columns of a table: `given`, and the row's fields of their names; a time `…_at` is a field `…_us`."""
+def _values(table: str, row: TableRow, **overrides: object) -> dict[str, object]:
+    """Values by column: `overrides`, else the row's field of that name; column `…_at` is field `…_us`."""
     return {
-        column: given[column] if column in given else getattr(row, re.sub("_at$", "_us", column))
+        column: overrides[column]
+        if column in overrides
+        else getattr(row, re.sub("_at$", "_us", column))
         for column in TABLES[table]
     }
 

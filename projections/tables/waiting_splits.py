@@ -1,11 +1,11 @@
-"""Splits that wait in a finished job: its listing had them, and nothing has read or skipped them (clause L6)."""
+"""Splits that wait in a finished job: listed, neither read nor skipped (L6: no split waits)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Final
 
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.tables.attempts import AttemptFold
 from coordlog.projections.tables.audit import AuditRecord, Stored, audit_records
 from coordlog.projections.tables.payload_json import Fields
@@ -21,21 +21,21 @@ _NAMED_MAX: Final = 10
 
 
 class WaitingSplits:
-    """Tells at each end of a job which splits wait. `apply` takes each record that counts, in log order."""
+    """Checks at each end of a job that no split waits. `apply` takes each record that counts, in log order."""
 
     def __init__(self) -> None:
         self._attempts, self._splits = AttemptFold(), SplitFold()
         self._sources: frozenset[str] = frozenset()
 
     def apply(self, record: Record, fields: Fields | None) -> str | None:
-        """What is wrong at the end of the job that `record` is; None for any other record, and a sound end.
+        """The fault if `record` ends the job and splits wait; None otherwise.
 
-        `fields` are the record's payload, decoded.
+        `fields` is the decoded payload of the record.
         """
         self._attempts.apply(record, fields)
         self._splits.apply(record, fields, self._attempts)
         if record.kind is Kind.EPOCH_STARTED:
-            self._sources = _sources_in(record.attributes.get("operators", "[]"))
+            self._sources = _sources_in(LaunchInfo(record.attributes))
         if record.kind is not Kind.JOB_FINISHED:
             return None
         waiting = [
@@ -53,7 +53,7 @@ class WaitingSplits:
 
 
 def waiting_in(stored: Iterable[Stored]) -> str:
-    """What the last end of a job has left waiting, in words; empty for none.
+    """The fault of the last end of a job if splits wait, else an empty text.
 
     Args:
         stored: All of the log, from its first record on.
@@ -62,23 +62,23 @@ def waiting_in(stored: Iterable[Stored]) -> str:
         RecordError: A record that counts cannot be read.
     """
     fold, problem = WaitingSplits(), ""
-    for one in audit_records(stored):
-        problem = _after(fold, one, problem)
+    for entry in audit_records(stored):
+        problem = _after(fold, entry, problem)
     return problem
 
 
-def _after(fold: WaitingSplits, one: AuditRecord, problem: str) -> str:
-    if not one.counts or one.record is None:
+def _after(fold: WaitingSplits, entry: AuditRecord, problem: str) -> str:
+    if not entry.counts or entry.record is None:
         return problem
-    found = fold.apply(one.record, one.fields)
-    return (found or "") if one.record.kind is Kind.JOB_FINISHED else problem
+    fault = fold.apply(entry.record, entry.fields)
+    return (fault or "") if entry.record.kind is Kind.JOB_FINISHED else problem
 
 
-def _sources_in(operators: str) -> frozenset[str]:
-    """The sources whose readers never cut a split anew: of the first version those of files."""
+def _sources_in(launch: LaunchInfo) -> frozenset[str]:
+    """Ids of the sources whose readers never cut a split anew: in the first version, file sources."""
     return frozenset(
-        one["id"]
-        for one in json.loads(operators)
-        if one.get("projection") == _KEEPS_LISTED
-        or (one.get("projection") == _FIRST and "format" in one.get("options", {}))
+        operator.operator_id
+        for operator in launch.operators
+        if operator.projection == _KEEPS_LISTED
+        or (operator.projection == _FIRST and operator.has_format)
     )

@@ -1,8 +1,8 @@
-"""Columns of a database's table, and rows that it takes as they are: no value is changed on the way.
+"""Columns of a database's table, and rows in their types, so that the database changes no value.
 
 PostgreSQL rounds a numeric, drops the zone of a moment that goes into a `timestamp`, and takes a wall clock for one of
-the session's zone; SQLite makes numbers of texts that look like some, and rounded doubles of decimals: all without a
-word. So each column is cast first, by the one rule of `exact_cast`, to the type of its column there.
+the session's zone; SQLite converts texts that look like numbers to numbers, and decimals to rounded doubles. None of
+this raises an error. So each column is first cast, by the rule of `exact_cast`, to the type of its table column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES: Final = {
 }
 _LIKE_A_NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _NUMBERS: Final = frozenset({"INT", "NUM", "REAL"})
-"""Affinities of SQLite that make numbers of texts."""
+"""Affinities of SQLite that convert texts to numbers."""
 
 
 def column_types(
@@ -44,25 +44,25 @@ def column_types(
     table: str,
     names: Sequence[str],
 ) -> Mapping[str, str]:
-    """The type of each column as its database writes it; of SQLite the affinity.
+    """Type of each column in the words of its database; for SQLite the affinity.
 
     Args:
-        connection: Of `sqlite3`, or of a module for PostgreSQL.
-        cursor: Of that connection.
+        connection: Connection of `sqlite3`, or of a module for PostgreSQL.
+        cursor: Cursor of that connection.
         table: A staging table, quoted, with its schema; its columns have the types of the target's.
-        names: Columns that it has.
+        names: Columns of that table.
     """
     if isinstance(connection, sqlite3.Connection):
         cursor.execute(f"PRAGMA table_info({table})")
-        found = {str(row[1]): str(row[2]) for row in cursor.fetchall()}
+        types = {str(row[1]): str(row[2]) for row in cursor.fetchall()}
     else:
         cursor.execute(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = %s::regclass AND attnum > 0",
             (table,),
         )
-        found = {str(row[0]): str(row[1]) for row in cursor.fetchall()}
-    return {name: found[name] for name in names}
+        types = {str(row[0]): str(row[1]) for row in cursor.fetchall()}
+    return {name: types[name] for name in names}
 
 
 def exact_rows(
@@ -72,16 +72,16 @@ def exact_rows(
     *,
     is_sqlite: bool,
 ) -> pa.Table:
-    """The rows with each column in a type that its database takes as it is.
+    """The rows with each column in a type that its database stores unchanged.
 
     Args:
         where: The destination, for errors.
         rows: Columns in the order of `types`.
-        types: See `column_types`.
-        is_sqlite: Whether they are affinities.
+        types: Types by column, as of `column_types`.
+        is_sqlite: Whether the types are affinities of SQLite.
 
     Raises:
-        SinkError: A value would be another one there; with its column, its row and both types.
+        SinkError: A value would change in the table; with its column, its row and both types.
     """
     if rows.num_columns != len(types):
         raise SinkError(
@@ -100,7 +100,7 @@ def exact_rows(
             raise SinkError(
                 where,
                 f"{place}column {name!r} is {whole.type} and in the table {kind or 'BLOB'}: {error}",
-                "cast the column in the frame to what the table has, or change the table",
+                "cast the column in the frame to the table's type, or change the table",
             ) from error
     return pa.table(columns, names=list(types))
 
@@ -111,13 +111,13 @@ def _in_postgresql(values: pa.Array, kind: str) -> pa.Array:
 
 
 def _arrow_type(kind: str) -> pa.DataType | None:
-    """The type of a column of PostgreSQL; None for one whose own reading of a text is exact, or raises."""
+    """Arrow type of a column of PostgreSQL; None for a column that PostgreSQL reads from text exactly or refuses."""
     if kind.startswith("character"):
         return pa.string()
     if (number := _NUMERIC.fullmatch(kind)) is not None:
         precision, scale = int(number[1]), int(number[2])
-        fits = precision <= 76 and scale <= precision  # noqa: PLR2004, Arrow's widest
-        return pa.decimal256(precision, scale) if fits else None
+        is_in_arrow = precision <= 76 and scale <= precision  # noqa: PLR2004, Arrow's widest
+        return pa.decimal256(precision, scale) if is_in_arrow else None
     if (time := _TIME.fullmatch(kind)) is None:
         return _TYPES.get(kind)
     digits = 6 if time[2] is None else int(time[2])
@@ -130,7 +130,7 @@ def _arrow_type(kind: str) -> pa.DataType | None:
 
 
 def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
-    """SQLite keeps integers of 64 bits, doubles, texts and bytes; a decimal and a time are texts there."""
+    """Values for SQLite, which stores 64-bit integers, doubles, texts and bytes; decimals and times are texts there."""
     types, kind = pa.types, values.type
     if types.is_dictionary(kind):
         return _in_sqlite(values.dictionary_decode(), affinity)
@@ -146,7 +146,7 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
             _refuse(values, is_nan, affinity, "SQLite makes null of it")
         return values
     if types.is_decimal(kind) and affinity in _NUMBERS:
-        # SQLite makes a double of its text: one that is written like it.
+        # SQLite converts the text to a double, which must have the same decimal digits.
         exact_from_text(values.cast(pa.string()), pa.float64())
     if is_text and affinity in _NUMBERS:
         is_like = pc.call_function(
@@ -156,8 +156,8 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
     return values
 
 
-def _refuse(values: pa.Array, which: pa.Array, affinity: str, reason: str) -> None:
-    row = pc.index(which, pa.scalar(value=True)).as_py()
+def _refuse(values: pa.Array, is_refused: pa.Array, affinity: str, reason: str) -> None:
+    row = pc.index(is_refused, pa.scalar(value=True)).as_py()
     if row >= 0:
         raise _inexact(values, affinity, reason, row)
 

@@ -1,8 +1,8 @@
 """Batches into a table of a database: executors write a staging table, the driver moves the rows in one transaction.
 
-By Python's DB-API, not JDBC: the driver for PostgreSQL is one `pip install psycopg[binary]`, that for SQLite is in
-Python, and both are there for executors in the way in which this package is; a JDBC driver is a jar that must be on
-Spark's class path when its JVM starts.
+By Python's DB-API, not JDBC: the driver for PostgreSQL is one `pip install psycopg[binary]`, the driver for SQLite is
+part of Python, and both reach executors in the same way as this package; a JDBC driver is a jar that must be on Spark's
+class path when its JVM starts.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
-_AGAIN: Final = "mend it, then start the query again"
+_AGAIN: Final = "mend the database, then start the query again"
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
 _RAISED: Final = "P0"
-"""The class of SQLSTATE of errors that a trigger raises."""
+"""Class of SQLSTATE of errors that a trigger raises."""
 _BUSY_S: Final = 60.0
-"""How long a writer waits for another one's lock on a SQLite file."""
+"""Longest wait of a writer for another writer's lock on a SQLite file."""
 
 
 Connect = Callable[[], Connection]
 
 
 class DatabaseTable:
-    """A `BatchSink`: a table that is there already, of a SQLite or PostgreSQL database.
+    """A `BatchSink`: an existing table of a SQLite or PostgreSQL database.
 
-    A batch is seen whole, or not at all. Beside the table, in its schema, stand `coordlog_batches`, with a row for each
-    batch that is in it, which is never to be deleted, `coordlog_claims`, with the log that writes there for each job,
-    and a staging table for as long as a batch is in progress.
+    Readers see a whole batch or nothing of it. Further tables in the same schema: `coordlog_batches`, with a row for
+    each batch in the table, which must never be deleted; `coordlog_claims`, with the log of each job that writes to the
+    table; and a staging table while a batch is in progress.
 
     Args:
-        connect: Opens a connection, of `sqlite3`, `psycopg` or `psycopg2`; on the driver and in tasks, so that it
-            must pickle. Autocommit is switched off, and refused of `sqlite3`. Keep passwords out of it, where
-            libpq looks for them: `PGPASSWORD`, `~/.pgpass`.
-        table: Its name, exactly, with its schema before a dot where it has one. The frame's columns must be its own;
-            others get their defaults.
-        where: The database, for people and for the log: no credentials.
+        connect: Opens a connection of `sqlite3`, `psycopg` or `psycopg2`; called on the driver and in tasks, so it
+            must pickle. Autocommit is switched off; a `sqlite3` connection with autocommit is refused. Keep passwords
+            out of it: libpq reads them from `PGPASSWORD` or `~/.pgpass`.
+        table: Exact name of the table, after its schema and a dot if it has one. The frame's columns must be
+            columns of the table; the table's other columns get their defaults.
+        where: Name of the database, for people and for the log: no credentials.
 
     Raises:
         OptionError: An argument is empty or of a wrong type, or `where` holds credentials.
-        OptionsError: Several are.
+        OptionsError: Several arguments are.
     """
 
     def __init__(self, connect: Connect, table: str, *, where: str) -> None:
@@ -97,8 +97,8 @@ class DatabaseTable:
         """A table in a SQLite file, which driver and executors share: one machine.
 
         Raises:
-            OptionError: An argument is empty or of a wrong type, or `path` is of no file.
-            OptionsError: Several are.
+            OptionError: An argument is empty or of a wrong type, or `path` is not that of a file.
+            OptionsError: Several arguments are.
         """
         check_types(cls.sqlite, locals())
         path = os.fspath(path)
@@ -113,7 +113,7 @@ class DatabaseTable:
 
         Raises:
             OptionError: An argument is empty or of a wrong type, or `conninfo` holds credentials.
-            OptionsError: Several are.
+            OptionsError: Several arguments are.
         """
         check_types(cls.postgresql, locals())
         if "password" in conninfo or "@" in conninfo.partition("://")[2]:
@@ -146,24 +146,24 @@ class DatabaseTable:
             connection.rollback()
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
-        """See that no other log of a job of this id writes to the table: it would remove what this one stages.
+        """Check that no other log of a job of this id writes to the table: it would remove this job's staged rows.
 
         Raises:
-            SinkError: Another one does; both are named.
+            SinkError: Another log does; both are named.
         """
         self._claims.claim(job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: each task inserts its partition's rows, in one transaction, with its own number."""
         staging = self._staging(batch)
-        columns = ", ".join(_quoted(one) for one in frame.columns)
-        # With the table's name before it: SQLite takes another quoted name, which is no column, for a text.
-        taken = ", ".join(f"target.{_quoted(one)}" for one in frame.columns)
+        columns = ", ".join(_quoted(name) for name in frame.columns)
+        # Qualified by the table: SQLite reads a quoted name without a table that is no column as a text.
+        selected = ", ".join(f"target.{_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             _begin(connection, cursor)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
-                f"{taken} FROM {self._target} AS target WHERE 1 = 0"
+                f"{selected} FROM {self._target} AS target WHERE 1 = 0"
             )
             connection.commit()
         task = _InsertTask(
@@ -172,15 +172,15 @@ class DatabaseTable:
             table=f"{self._prefix}{staging}",
             columns=tuple(frame.columns),
         )
-        done = frame.mapInArrow(task, "task long, row_count long").collect()
-        written = sorted((int(row[0]), int(row[1])) for row in done if row[1])
+        counts = frame.mapInArrow(task, "task long, row_count long").collect()
+        written = sorted((int(row[0]), int(row[1])) for row in counts if row[1])
         part = BatchPart(
             sink=batch.sink,
             rows=sum(count for _, count in written),
             files=[],
             details={
                 "staging": staging,
-                "tasks": ",".join(str(one) for one, _ in written),
+                "tasks": ",".join(str(number) for number, _ in written),
                 "columns": columns,
             },
         )
@@ -191,7 +191,7 @@ class DatabaseTable:
         """Move the rows in a transaction that is rolled back: rows that the table refuses fail before the intent.
 
         Raises:
-            SinkError: The table refuses rows; the batch has nothing in the log, and its staging table goes.
+            SinkError: The table refuses rows; the batch has no record in the log, and its staging table is dropped.
         """
         with self._open(
             "a rehearsal moved the rows of this batch and was refused; nothing of it is committed",
@@ -210,8 +210,9 @@ class DatabaseTable:
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: the marker's primary key lets only one transaction move the rows.
 
-        Not done: rows are refused that were not at the rehearsal, or the staging table is gone. Then it is
-        dropped before this returns, so that no slower driver moves it, and Spark gives the batch again.
+        The outcome is not done if the table refuses rows that it took at the rehearsal, or if the staging table does
+        not exist. The staging table is then dropped before the return, so that no slower driver moves its rows, and
+        Spark replays the batch.
         """
         staging, refusal = part.details["staging"], ""
         with self._open("a batch cannot be moved") as (connection, cursor):
@@ -231,7 +232,7 @@ class DatabaseTable:
                 connection.rollback()
             at("committed")
             if refusal:
-                self._give_back(connection, cursor, staging, refusal)
+                self._drop_refused(connection, cursor, staging, refusal)
             else:
                 self._drop(connection, cursor, staging)
         details = {"refused": refusal} if refusal else {}
@@ -244,7 +245,7 @@ class DatabaseTable:
         part: BatchPart,
         batch: Batch,
     ) -> bool:
-        """Begin the transaction that moves a batch; whether the table has it not yet."""
+        """Begin the transaction that moves a batch; True if the table does not have the batch yet."""
         key, mark = batch.key, mark_of(connection)
         _begin(connection, cursor)
         if not isinstance(connection, sqlite3.Connection):
@@ -262,18 +263,25 @@ class DatabaseTable:
         if not self._names_like(connection, cursor, _checked(staging)):
             raise _StagingLostError(f"the staging table {staging} is gone")
 
-    def _give_back(self, connection: Connection, cursor: Any, staging: str, refusal: str) -> None:  # noqa: ANN401, as above
+    def _drop_refused(
+        self,
+        connection: Connection,
+        cursor: Any,  # noqa: ANN401, as above
+        staging: str,
+        refusal: str,
+    ) -> None:
+        """Drop the staging table of a refused batch, before its outcome is recorded."""
         _begin(connection, cursor)
         cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}")
         connection.commit()
         _log.warning(
-            "%s: the batch is not written, and is staged again when Spark gives it again: %s",
+            "%s: the batch is not written, and is staged again when Spark replays it: %s",
             self.destination,
             refusal,
         )
 
     def _drop(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, each module has its own
-        """Drop a staging table whose rows are moved; where that fails the next start's sweep does."""
+        """Drop a staging table whose rows are moved; if that fails, the next start's sweep drops it."""
         drop = f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}"
         try:
             _begin(connection, cursor)
@@ -283,7 +291,7 @@ class DatabaseTable:
             if not _is_of_database(error):
                 raise
             _log.warning(
-                "%s: the batch is there, and its staging table %s is left for the next start to drop: %s",
+                "%s: the batch is written, and its staging table %s is left for the next start to drop: %s",
                 self.destination,
                 staging,
                 " ".join(str(error).split()),
@@ -291,7 +299,8 @@ class DatabaseTable:
 
     def _move(self, connection: Connection, cursor: Any, part: BatchPart) -> None:  # noqa: ANN401, each module has its own
         staging = part.details["staging"]
-        tasks = ", ".join(str(int(one)) for one in part.details["tasks"].split(",") if one)
+        numbers = part.details["tasks"].split(",")
+        tasks = ", ".join(str(int(number)) for number in numbers if number)
         if not tasks:
             return
         columns = part.details["columns"]
@@ -303,23 +312,23 @@ class DatabaseTable:
             raise SinkError(
                 self.destination,
                 f"the staging table {staging} has {cursor.rowcount} rows of the {part.rows} that were "
-                "staged: somebody has changed it",
+                "staged: another program has changed it",
                 "restore it from a copy of the database",
             )
         if not isinstance(connection, sqlite3.Connection):
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # those that wait for the commit, too
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # also those deferred to the commit
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`."""
         with self._open("staging tables cannot be removed") as (connection, cursor):
-            found = self._names_like(connection, cursor, self._of_job(self._job_id))
+            tables = self._names_like(connection, cursor, self._of_job(self._job_id))
             connection.rollback()
-            if not found or not is_in_force():
+            if not tables or not is_in_force():
                 return
             _begin(connection, cursor)
             self._claims.check_held(connection, cursor)
-            for one in found:
-                cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(one)}")
+            for table in tables:
+                cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(table)}")
             connection.commit()
 
     # --- names --------------------------------------------------------------------------------------------------------
@@ -328,7 +337,7 @@ class DatabaseTable:
         return f"{self._prefix}{_quoted(self._plain)}"
 
     def _staging(self, batch: Batch) -> str:
-        """A new staging table of one driver's batch (clause M5); the batch is staged again where that has failed."""
+        """Name of a new staging table of one driver's batch (M5: names are never shared); random for each retry."""
         key = batch.key
         name = (
             f"{batch.driver_id}/{key.query_id}/{key.batch_id}/{batch.sink}/{secrets.token_hex(8)}"
@@ -336,7 +345,7 @@ class DatabaseTable:
         return f"{self._of_job(batch.job_id)}{_digest(name)}"
 
     def _of_job(self, job_id: str) -> str:
-        """What the names of a job's staging tables begin with: whole, as the sweep removes all that begin so."""
+        """Prefix of the names of a job's staging tables, unique to the job: the sweep drops all tables with it."""
         return f"{_STAGING}_{_digest(f'{job_id}/{self._plain}')}_"
 
     def _names_like(self, connection: Connection, cursor: Any, prefix: str) -> list[str]:  # noqa: ANN401, as above
@@ -377,7 +386,7 @@ def _check_where(where: str) -> None:
 
 
 class _StagingLostError(Exception):
-    """A staging table is gone, and its rows are in no other: only Spark has them."""
+    """A staging table does not exist any more; only Spark can produce its rows again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,23 +399,23 @@ class _InsertTask:
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`: the task's number and its rows."""
+        """Insert the rows. For `mapInArrow`: returns the task's number and the count of its rows."""
         from pyspark import TaskContext  # noqa: PLC0415, in a task only
 
         keep_archives()
         context = TaskContext.get()
         assert context is not None, "in a task"
         number, count = int(context.taskAttemptId()), 0
-        left = iter(batches)
-        first = next((one for one in left if one.num_rows), None)
+        rest = iter(batches)
+        first = next((batch for batch in rest if batch.num_rows), None)
         if first is not None:
-            count = self._insert(number, first, left)
+            count = self._insert(number, first, rest)
         yield pa.record_batch(
             {"task": pa.array([number], pa.int64()), "row_count": pa.array([count], pa.int64())}
         )
 
     def _insert(self, number: int, first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> int:
-        names = ", ".join([_TASK, *(_quoted(one) for one in self.columns)])
+        names = ", ".join([_TASK, *(_quoted(name) for name in self.columns)])
         count = 0
         with _opened(self.connect, self.where, "rows cannot be staged") as (connection, cursor):
             write = _copy if hasattr(cursor, "copy") else _insert_many
@@ -437,7 +446,7 @@ def _rows_of(
 
 
 def _plain(value: object) -> object:
-    """A value as SQLite keeps it: it has no times and no decimals."""
+    """A value in a type of SQLite, which has no times and no decimals."""
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal) else value
@@ -481,8 +490,8 @@ def _connect_postgresql(conninfo: str) -> Connection:
             "the package psycopg is not installed here",
             "pip install 'coordlog[postgresql]', on the driver and on all executors",
         ) from error
-    given = conninfo_to_dict(conninfo)
-    if "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ:
+    settings = conninfo_to_dict(conninfo)
+    if "connect_timeout" in settings or "PGCONNECT_TIMEOUT" in os.environ:
         return cast("Connection", psycopg.connect(conninfo))
     return cast("Connection", psycopg.connect(conninfo, connect_timeout=DATABASE_CONNECT_S))
 
@@ -491,7 +500,7 @@ def _connect_postgresql(conninfo: str) -> Connection:
 def _opened(
     connect: Connect, where: str, doing: str, next_step: str = _AGAIN
 ) -> Generator[tuple[Connection, Any]]:
-    """A connection and a cursor; what the database says becomes a SinkError, and what is not committed is undone."""
+    """A connection and a cursor; errors of the database become SinkError, and uncommitted changes are undone."""
     try:
         connection = connect()
         try:
@@ -504,30 +513,30 @@ def _opened(
     except Exception as error:
         if not _is_of_database(error):
             raise
-        said = " ".join(str(error).split())
-        raise SinkError(where, f"{doing}: {type(error).__name__}: {said}", next_step) from error
+        message = " ".join(str(error).split())
+        raise SinkError(where, f"{doing}: {type(error).__name__}: {message}", next_step) from error
 
 
 def _is_of_database(error: Exception) -> bool:
-    """Whether a database says it: PEP 249 has one base for all of its errors."""
-    return any(one.__name__ == "Error" for one in type(error).__mro__)
+    """Whether a database raised the error: PEP 249 has one base class for all of them."""
+    return any(base.__name__ == "Error" for base in type(error).__mro__)
 
 
 def _reason_of(error: Exception) -> str:
-    """Why a batch is given back, in one line."""
+    """Reason of a refusal, in one line."""
     kind = "" if isinstance(error, _StagingLostError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the table refuses rows, which it would again; by the names of PEP 249."""
+    """Whether the table refuses the rows, as it would at each retry; by the names of PEP 249."""
     if str(getattr(error, "sqlstate", None) or "").startswith(_RAISED):
         return True
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 
 def _take_transactions(connection: Connection, where: str) -> None:
-    """See that a transaction ends where it is committed, not with each statement, and waits for no lock for ever."""
+    """Switch autocommit off, so that a transaction ends at its commit, and limit the wait for locks."""
     mode = getattr(connection, "autocommit", None)
     if not isinstance(connection, sqlite3.Connection):
         if mode:
@@ -538,14 +547,14 @@ def _take_transactions(connection: Connection, where: str) -> None:
     if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12
         raise SinkError(
             where,
-            f"`connect` opens it with autocommit={mode}, where a commit is not this sink's",
+            f"`connect` opens it with autocommit={mode}, which takes the commit from this sink",
             "leave `autocommit` out of sqlite3.connect",
         )
-    connection.isolation_level = None  # `_begin` says where a transaction begins
+    connection.isolation_level = None  # transactions begin in `_begin`
 
 
 def _begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own
-    """Begin a transaction: SQLite's takes the lock of the only writer at once, and waits for it."""
+    """Begin a transaction: SQLite's waits for and takes the writer's lock at once."""
     if isinstance(connection, sqlite3.Connection):
         cursor.execute("BEGIN IMMEDIATE")
 
@@ -555,10 +564,10 @@ def _quoted(name: str) -> str:
 
 
 def _checked(staging: str) -> str:
-    """A staging table's name, which stands in the log, before it is put into a statement."""
+    """A staging table's name from the log, checked before it is put into a statement."""
     if not staging.startswith(_STAGING) or not staging.replace("_", "").isalnum():
         raise SinkError(
-            staging, "it is no staging table of ours", "see which version wrote this intent"
+            staging, "it is no staging table of ours", "find the version that wrote this intent"
         )
     return staging
 

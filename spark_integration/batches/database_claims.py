@@ -1,4 +1,4 @@
-"""Claims of a table of a database: rows of a table beside it, whose primary key lets one log write each."""
+"""Claims of a database's table: rows of another table, whose primary key lets only one log write each row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coordlog.spark_integration.files.store.log_claims import Claim, check_held,
 __all__ = ["CLAIMS", "Connection", "TableClaims", "mark_of"]
 
 CLAIMS: Final = "coordlog_claims"
-"""The table, in the schema of the one that is written to."""
+"""Name of the table of claims, in the schema of the table that is written to."""
 
 
 class Connection(Protocol):
-    """As much of a DB-API connection as is used."""
+    """The used part of a DB-API connection."""
 
     def cursor(self) -> Any:  # noqa: ANN401, each module has its own
         """A new cursor."""
@@ -28,30 +28,30 @@ class Connection(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Undo it."""
+        """Undo the transaction."""
         ...
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         ...
 
 
 def mark_of(connection: Connection) -> str:
-    """The mark of a value in a statement."""
+    """Placeholder of a value in a statement."""
     return "?" if isinstance(connection, sqlite3.Connection) else "%s"
 
 
 class TableClaims:
     """The claims of one job's rows in one table.
 
-    Many jobs may write to a table, so that the claims are by job. A job whose topic was deleted and made anew goes
-    on: the marker of each batch that is in the table keeps it from being written again.
+    Several jobs may write to one table, so claims are by job. A job whose topic was deleted and created again may
+    continue: a marker for each batch in the table prevents that it is written again.
 
     Args:
-        prefix: Of the schema, quoted, with its dot; or empty.
-        target: The table's name, without the schema.
-        destination: The table, for people.
-        opened: Opens a connection, with a cursor, in a transaction that the caller commits.
+        prefix: Schema, quoted, with its dot; or empty.
+        target: Name of the table, without the schema.
+        destination: Table as shown in messages.
+        opened: Opens a connection with a cursor; the caller commits the transaction.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class TableClaims:
 
     @property
     def statement(self) -> str:
-        """The statement that makes the table if it is not there."""
+        """Statement that creates the table of claims if it does not exist."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(100), target VARCHAR(200), "
             "number BIGINT, content TEXT, PRIMARY KEY (job, target, number))"
         )
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
-        """See `claim_for`; from now on `check_held` compares with it."""
+        """Claim the table, see `claim_for`; from now on `check_held` compares with this claim."""
         self._job_id = job_id
-        with self._opened("which log writes there cannot be looked up") as (connection, cursor):
+        with self._opened("the log that writes there cannot be looked up") as (connection, cursor):
             keeper = self._keeper(connection, cursor)
             self._claim = claim_for(keeper, job_id, log, former)
 
@@ -130,7 +130,7 @@ class _Keeper:
         return None if row is None else str(row[0]).encode()
 
     def write_claim(self, number: int, content: bytes) -> None:
-        """See `ClaimKeeper`: a second one of the same key waits for the first, and changes nothing."""
+        """See `ClaimKeeper`: a second insert of the same key waits for the first, and changes nothing."""
         mark = self._mark
         self._connection.rollback()
         if isinstance(self._connection, sqlite3.Connection):
@@ -147,4 +147,4 @@ class _Keeper:
         return f"{self._table} number {number} beside {self.where}"
 
     def refuse_earlier_output(self, _job_id: str) -> None:
-        """See `ClaimKeeper`: markers keep each batch from being written twice."""
+        """See `ClaimKeeper`: not needed, because markers prevent that a batch is written twice."""

@@ -1,8 +1,8 @@
-"""Batches into a Delta table, by its application transactions: one step that is safe to do again.
+"""Batches into a Delta table, by its application transactions: one step that is safe to repeat.
 
-Delta has no prepared commit: what can be made visible later is the rows themselves, and these Spark gives again. So a
-batch is written once its intent is in the log, with the query as `txnAppId` and the batch as `txnVersion`, which the
-table takes once.
+Delta has no prepared commit: only the rows themselves can be written later, and Spark replays these. So a batch is
+written once its intent is in the log, with the query as `txnAppId` and the batch as `txnVersion`, which the table
+accepts once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +18,17 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
+from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.table_claims import delta_keeper
+from coordlog.spark_integration.files.store.log_claims import (
+    Claim,
+    ClaimKeeper,
+    check_held,
+    claim_for,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,20 +39,21 @@ DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""What a session needs beside the jars of `JarSet.DELTA`."""
+"""Settings that a session needs besides the jars of `JarSet.DELTA`."""
 
-_COMMITS_LOOKED_AT: Final = 1000
+_COMMITS_READ: Final = 1000
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class DeltaTable:
-    """A `BatchSink`: a Delta table in a folder; made by the first batch where it does not exist.
+    """A `BatchSink`: a Delta table in a folder; created by the first batch if it does not exist.
 
-    A batch is seen whole, or not at all.
+    Readers see a whole batch or nothing of it. The files `_coordlog/claims/JOB.NUMBER` in its folder name, for each
+    job, the log that writes there.
 
     Args:
-        path: The table's folder, or URL, without credentials. A relative one is meant from where this process is now:
-            SQL and writers of Spark take it for two different folders.
+        path: The table's folder, or URL, without credentials. A relative path is resolved against this process's
+            current folder, because Spark's SQL and Spark's writers would resolve it to two different folders.
 
     Raises:
         OptionError: `path` is no path, is empty, has a backquote, or holds credentials.
@@ -56,12 +65,13 @@ class DeltaTable:
         if not path or "`" in path:
             raise OptionError("path", path, "a table's folder, without backquotes")
         refuse_credentials("path", path)
-        # Not resolved: a link in the path may be set to lead elsewhere between two runs.
+        # Links are not resolved: a link in the path may lead to another folder in the next run.
         self._path = path if _URL.match(path) else os.path.abspath(Path(path).expanduser())  # noqa: PTH100
         self._lock = threading.Lock()
         self._frames: dict[tuple[str, str], DataFrame] = {}
-        """The rows of batches under way in this process, by transaction."""
+        """Rows of the batches in progress in this process, by transaction."""
         self._spark: SparkSession | None = None
+        self._held: tuple[ClaimKeeper, Claim] | None = None
 
     @property
     def destination(self) -> str:
@@ -73,10 +83,20 @@ class DeltaTable:
         if "Delta" not in (spark.conf.get("spark.sql.extensions", "") or ""):
             raise SinkError(
                 self.destination,
-                "this Spark session does not know Delta",
+                "this Spark session is set up without Delta",
                 "make it with local_session(…, jars=resolve(JarSet.DELTA), settings=DELTA_SETTINGS)",
             )
         self._spark = spark
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See that no other log of a job of this id writes to the table: its batches would be others.
+
+        Raises:
+            SinkError: Another one does; both are named.
+        """
+        assert self._spark is not None, "prepared"
+        keeper = delta_keeper(self._spark, job_id, self._path, self.destination)
+        self._held = keeper, claim_for(keeper, job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: nothing is written yet."""
@@ -92,8 +112,10 @@ class DeltaTable:
         )
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: the table's history has the transaction, or takes it; without the rows it is not done."""
+        """See `BatchSink`: write the rows unless the table's history has the transaction; not done without the rows."""
         name = part.details["txnAppId"], part.details["txnVersion"]
+        if self._held is not None:
+            check_held(*self._held)
         with self._lock:
             frame = self._frames.get(name)
         is_done = self._has(name)
@@ -110,7 +132,7 @@ class DeltaTable:
                 )
             except PySparkException as error:
                 raise SinkError(
-                    self.destination, f"it takes no batch: {_said(error)}", "mend it"
+                    self.destination, f"it takes no batch: {_message(error)}", "mend the table"
                 ) from error
             at("written")
             is_done = True
@@ -123,16 +145,16 @@ class DeltaTable:
         """See `BatchSink`: nothing is staged."""
 
     def _has(self, name: tuple[str, str]) -> bool:
-        """Whether the table's history, which is cut in time, shows the transaction; a write looks again."""
+        """Whether the newest part of the table's history shows the transaction; a write checks again."""
         assert self._spark is not None, "prepared"
         try:
             history = self._spark.sql(
-                f"DESCRIBE HISTORY delta.`{self._path}` LIMIT {_COMMITS_LOOKED_AT}"
+                f"DESCRIBE HISTORY delta.`{self._path}` LIMIT {_COMMITS_READ}"
             )
             return bool(history.where(history.userMetadata == "/".join(name)).limit(1).collect())
         except AnalysisException:
-            return False  # there is no table yet
+            return False  # the table does not exist yet
 
 
-def _said(error: PySparkException) -> str:
+def _message(error: PySparkException) -> str:
     return " ".join(str(error).split())[:500]

@@ -1,4 +1,4 @@
-"""`exactly_once`: a `foreachBatch` function whose batches become visible once, whatever dies when."""
+"""`exactly_once`: a `foreachBatch` function whose batches become visible once, even after a crash."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 AnySink = BatchSink | ParquetSink
 Sinks = AnySink | Mapping[str, AnySink]
 _ONLY = "sink"
-"""The name of a sink that is the only one."""
+"""Name of a sink without others."""
 
 
 def exactly_once(
     function: Callable[[DataFrame, int], DataFrame | Mapping[str, DataFrame]] | None = None,
     *,
-    job: str,
+    job_id: str,
     sink: Sinks,
     bootstrap_servers: str | None = None,
     log: Log | None = None,
@@ -45,41 +45,42 @@ def exactly_once(
     payload_store: str | None = None,
     at: At = nowhere,
 ) -> ExactlyOnce:
-    """A function for `foreachBatch` that writes what `function` makes of a batch, exactly once.
+    """A function for `foreachBatch` that writes the result of `function` for each batch exactly once.
 
-    `function` gets the batch and its number, and returns what is to be written, without writing it
-    itself; it may be called again for the same batch, and must make the same of it. A batch is
-    known by the query's id, from its checkpoint, and its number.
+    `function` receives the batch and its number and returns the rows to write, without writing them;
+    it may be called again for the same batch, and must then return the same rows. A batch is
+    identified by the query's id, from its checkpoint, and its number.
 
-    The driver of the job begins with the first batch, in this process, and ends with `close`, or
-    the process. Another driver of the job is refused as long as it lives.
+    The driver of the job starts with the first batch, in this process, and ends with `close`, or with
+    the process. Another driver of the job is refused while this one is alive.
 
     Args:
-        function: What a batch becomes; None: itself. With several sinks: a frame for each, by name.
-        job: The job's id, `[a-z0-9][a-z0-9-]{0,99}`.
-        sink: Where it goes: a `ParquetSink`, a `DatabaseTable`, a `DeltaTable`, an `IcebergTable`, a
+        function: Function from a batch to the rows to write; None writes the batch itself. With several
+            sinks it returns a frame for each, by name.
+        job_id: Id of the job, `[a-z0-9][a-z0-9-]{0,99}`.
+        sink: Destination: a `ParquetSink`, a `DatabaseTable`, a `DeltaTable`, an `IcebergTable`, a
             `BatchSink` of your own; or several by name.
-        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
-        log: Instead of them: the job's log, and no other's.
-        instead_of: The id of the query that the job has had, where this is a new one, with another
-            checkpoint, that begins after what the older one has done. Without it that is refused.
-        take_over: Take a live driver's place, in the first start; once fenced it is refused while the other lives.
-        log_timeout_s: How long a batch waits for the log before the query fails.
-        payload_store: Where payloads go that are too large for the log, as for a `Job`.
-        at: Told each place where a crash would leave something to be found; tests crash there.
+        bootstrap_servers: Kafka's; the job's topic is created if it does not exist.
+        log: Instead of the servers: log of this job and of no other.
+        instead_of: Id of the job's earlier query, if this is a new query with another checkpoint that
+            begins after the earlier query's rows. Without it such a query is refused.
+        take_over: Take a live driver's place, at the first start only; after being fenced this driver is
+            refused while the other is alive.
+        log_timeout_s: Longest wait of a batch for the log before the query fails.
+        payload_store: Store of payloads that are too large for the log, as for a `Job`.
+        at: Called with the name of each place at which a crash would leave unfinished work; tests crash there.
 
     Raises:
         OptionError: An option has a wrong type or is out of range.
-        OptionsError: Several have a wrong type.
+        OptionsError: Several options have a wrong type.
     """
     check_types(exactly_once, locals())
-    first = iter(
-        (take_over,)
-    )  # of the first service only: two who take over again never come to an end
+    # For the first service only: two drivers that take over again and again would never finish.
+    first = iter((take_over,))
 
     def service() -> BatchService:
         return BatchService(
-            job=job,
+            job_id=job_id,
             sinks=sinks_of(sink),
             bootstrap_servers=bootstrap_servers,
             log=log,
@@ -94,20 +95,20 @@ def exactly_once(
 
 
 def sinks_of(sink: Sinks) -> dict[str, BatchSink]:
-    """The sinks by name; one alone is called `sink`."""
+    """The sinks by name; a sink without others is called `sink`."""
     named = sink if isinstance(sink, Mapping) else {_ONLY: sink}
     return {
-        name: ParquetBatches(one) if isinstance(one, ParquetSink) else one
-        for name, one in named.items()
+        name: ParquetBatches(target) if isinstance(target, ParquetSink) else target
+        for name, target in named.items()
     }
 
 
 class ExactlyOnce:
-    """What `exactly_once` returns: call it, or hand it to `foreachBatch`. Ends with `close`, or a `with` block.
+    """Result of `exactly_once`: call it, or pass it to `foreachBatch`. Ends with `close`, or a `with` block.
 
     Args:
         function: As in `exactly_once`.
-        service: Makes the driver: once, and again where the query is started again after the driver has ended.
+        service: Creates the driver: once, and again if the query is restarted after the driver has ended.
         at: As in `exactly_once`.
 
     Raises:
@@ -129,16 +130,16 @@ class ExactlyOnce:
         self._has_begun = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write this batch, unless it is written.
+        """Write this batch, unless it is committed already.
 
         Raises:
             UsageError: Not called by `foreachBatch`; a query without a checkpoint; another query's job; a batch that
                 is committed with other rows; a sink that has not taken its part.
-            DriverAliveError, RestoreError: The driver cannot begin.
-            SinkError: A sink, while staging.
-            JobFailedError: A sink, while settling: the next start settles what is open.
-            FencedError: Another driver has taken over; this batch is its.
-            LogError: The log.
+            DriverAliveError, RestoreError: The driver cannot start.
+            SinkError: A sink failed while staging.
+            JobFailedError: A sink failed while settling: the next start settles the open intents.
+            FencedError: Another driver has taken over, and commits this batch.
+            LogError: The log failed.
         """
         key = key_of(frame, batch_id)
         service = self._running(frame)
@@ -166,7 +167,7 @@ class ExactlyOnce:
     def _running(self, frame: DataFrame) -> BatchService:
         with self._lock:
             if self._has_begun and not self._service.is_running:
-                # The query has been started again, after its driver had ended with an error.
+                # The query was restarted after its driver had ended with an error.
                 self._service.close()
                 self._service, self._has_begun = self._make_service(), False
             if not self._has_begun:
@@ -177,18 +178,18 @@ class ExactlyOnce:
     def _frames(
         self, frame: DataFrame, batch_id: int, service: BatchService
     ) -> Mapping[str, DataFrame]:
-        made = frame if self._function is None else self._function(frame, batch_id)
-        named = made if isinstance(made, Mapping) else {_ONLY: made}
+        result = frame if self._function is None else self._function(frame, batch_id)
+        named = result if isinstance(result, Mapping) else {_ONLY: result}
         if set(named) != set(service.sinks):
             raise UsageError(
                 f"the function returned frames for {_listed(named)}, and the sinks are "
-                f"{_listed(service.sinks)}: return one for each, by name; an empty one where a sink "
-                "gets nothing"
+                f"{_listed(service.sinks)}: return one for each, by name; an empty frame if a sink "
+                "gets no rows"
             )
-        for name, one in named.items():
-            if not hasattr(one, "mapInArrow"):
+        for name, value in named.items():
+            if not hasattr(value, "mapInArrow"):
                 raise UsageError(
-                    f"the function returned a {type(one).__name__} for sink {name!r}: return the "
+                    f"the function returned a {type(value).__name__} for sink {name!r}: return the "
                     "DataFrame that is to be written"
                 )
         return named
@@ -200,7 +201,7 @@ class ExactlyOnce:
         return service.sinks[name].stage(frame, batch)
 
     def close(self) -> None:
-        """End the driver of the job. Stop the query first; what is open is settled by the next start."""
+        """End the driver of the job. Stop the query first; the next start settles the open intents."""
         with self._lock:
             self._service.close()
 
@@ -214,4 +215,4 @@ class ExactlyOnce:
 
 
 def _listed(names: Mapping[str, object]) -> str:
-    return ", ".join(repr(one) for one in sorted(names)) or "none"
+    return ", ".join(repr(name) for name in sorted(names)) or "none"

@@ -1,8 +1,8 @@
-"""Columns of a frame that a table of Spark's takes as they are.
+"""Columns of a frame whose values a Spark table stores unchanged.
 
 Spark's own rule for an append (`spark.sql.storeAssignmentPolicy`) cuts 1.99 to 1 for an integer, rounds decimals and
-makes moments of wall clocks by the zone of the session, without a word. What a table gets is written by Spark, so that
-values cannot be looked at here: types are compared, and a column is taken if no value of its type could change.
+converts wall clocks to moments by the zone of the session, without an error. Spark writes the rows, so that values
+cannot be checked here: types are compared, and a column is accepted if no value of its type could change.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DIGITS: Final[dict[type[types.DataType], int]] = {
     types.LongType: 19,
 }
 _FLOAT_BITS: Final[dict[type[types.DataType], int]] = {types.FloatType: 24, types.DoubleType: 53}
-"""Bits of the integers that a float keeps."""
+"""Bits of the integers that a float represents exactly."""
 
 
 def check_frame(where: str, frame: types.StructType, table: types.StructType) -> None:
-    """Refuse a frame with a column of which values could be others in the table.
+    """Refuse a frame if values of one of its columns could change in the table.
 
     Args:
         where: The destination, for errors.
@@ -42,18 +42,19 @@ def check_frame(where: str, frame: types.StructType, table: types.StructType) ->
     Raises:
         SinkError: There is such a column; each is named with both types.
     """
-    known = {one.name.lower(): one.dataType for one in table.fields}  # as Spark finds them
+    known = {field.name.lower(): field.dataType for field in table.fields}  # Spark ignores case
     differences = [
-        f"column {one.name!r} is {one.dataType.simpleString()} and in the table "
-        f"{known[one.name.lower()].simpleString()}"
-        for one in frame.fields
-        if one.name.lower() in known and not is_always_exact(one.dataType, known[one.name.lower()])
+        f"column {field.name!r} is {field.dataType.simpleString()} and in the table "
+        f"{known[name].simpleString()}"
+        for field in frame.fields
+        if (name := field.name.lower()) in known
+        and not is_always_exact(field.dataType, known[name])
     ]
     if differences:
         raise SinkError(
             where,
-            f"a batch does not fit the table: {'; '.join(differences)}",
-            "cast the columns in the frame to what the table has",
+            f"a batch is incompatible with the table: {'; '.join(differences)}",
+            "cast the columns in the frame to the table's types",
         )
 
 
@@ -63,10 +64,10 @@ def is_always_exact(source: types.DataType, target: types.DataType) -> bool:
         return True
     match source, target:
         case types.StructType(), types.StructType():
-            inner = {one.name: one.dataType for one in target.fields}
+            inner = {field.name: field.dataType for field in target.fields}
             return len(inner) == len(source.fields) and all(
-                one.name in inner and is_always_exact(one.dataType, inner[one.name])
-                for one in source.fields
+                field.name in inner and is_always_exact(field.dataType, inner[field.name])
+                for field in source.fields
             )
         case types.ArrayType(), types.ArrayType():
             return is_always_exact(source.elementType, target.elementType)

@@ -1,7 +1,7 @@
-"""`format("coordlog")` for writing: a Python data source whose commit asks the driver of the job's batches.
+"""`format("coordlog")` for writing: a Python data source whose commit is a request to the driver of the job's batches.
 
-Spark runs all of this in processes of its own, and makes the writer anew for a stream's commits. So the coordinator is
-reached by its endpoint, with the driver's token from its file or `COORDLOG_TOKEN`: it is in no option.
+Spark runs this code in its own processes, and creates a new writer for a stream's commits. So the coordinator is
+reached by its endpoint, with the driver's token from its file or `COORDLOG_TOKEN`: no option contains the token.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = ["frame_writer", "stream_writer"]
 
 _STAGED = payload_type_of(StagedFile)
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_FIRST_LOOK_S: Final = 0.01
-_LONGEST_LOOK_S: Final = 1.0
+_FIRST_POLL_S: Final = 0.01
+_LONGEST_POLL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What the options say."""
+    """Driver and sink of a write, from its options."""
 
     job_id: str
     endpoint: str
@@ -64,9 +64,8 @@ class _Target:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> _Target:
-        missing = [
-            one for one in ("job", "endpoint", "driver", "sink", "files") if not options.get(one)
-        ]
+        required = ("job", "endpoint", "driver", "sink", "files")
+        missing = [name for name in required if not options.get(name)]
         if missing:
             raise OptionError(
                 ", ".join(missing),
@@ -95,27 +94,27 @@ class _Target:
         return FilesTask.of(self.options, batch)
 
     def commit(self, key: BatchKey, staged: Iterable[bytes]) -> None:
-        """Have the files made visible, and wait for it; those of a batch that is committed already go.
+        """Make the files visible and wait for the outcome; delete them if the batch is committed already.
 
         Raises:
-            RequestError: The driver refuses, has ended, or could not within the limit.
+            RequestError: The driver refuses the batch, has ended, or did not commit within the limit.
         """
         part = files_part(self.sink, staged)
         standing = self._ask(key, [part])
         if standing.is_done:
             self._discard(part.files)
             return
-        until, pause_s = time.monotonic() + BATCH_COMMIT_S, _FIRST_LOOK_S
+        until, pause_s = time.monotonic() + BATCH_COMMIT_S, _FIRST_POLL_S
         silent_since: float | None = None
         while standing.is_open and self.sink not in standing.done_sinks:
             if time.monotonic() > until:
                 raise RequestUnansweredError(
                     BATCHES,
-                    f"{key} is not settled after {BATCH_COMMIT_S:g} s; its intent is in the log, and "
-                    "it will be: look with `coordlog history`",
+                    f"{key} is not settled after {BATCH_COMMIT_S:g} s; its intent is in the log, so it "
+                    "will be settled: follow it with `coordlog history`",
                 )
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
             try:
                 standing, silent_since = self._ask(key, []), None
             except (RequestUnansweredError, CoordinatorRestartingError) as error:
@@ -123,22 +122,23 @@ class _Target:
                 silent_since = now if silent_since is None else silent_since
                 is_over = why_over(self.job_id, self.endpoint) is not None
                 if now - silent_since < BATCH_SILENCE_S and not is_over:
-                    continue  # a connection that has dropped: the next question makes another
+                    continue  # the connection has dropped: the next request opens another
                 raise RequestUnansweredError(
                     BATCHES,
                     f"{key}: its driver has not answered for {BATCH_SILENCE_S:g} s ({error}); its "
                     "intent is in the log, and the next start of the job settles it",
                 ) from error
         assert standing.is_done or self.sink in standing.done_sinks, (
-            "files are settled or it is tried again"
+            "files are settled, or the settling is retried"
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete files that no intent names: where every task has told its own, the commit was tried, and one may.
+        """Delete staged files that no intent names.
 
-        The sweep of the next start removes what none needs.
+        If every task has sent its message, the commit was tried and an intent may name the files: they are kept, and
+        the sweep of the next start removes the unused ones.
         """
-        if not all(one is not None for one in messages):
+        if not all(message is not None for message in messages):
             self._discard(files_part(self.sink, _staged_of(messages)).files)
 
     def _ask(self, key: BatchKey, parts: list[BatchPart]) -> BatchStanding:
@@ -160,8 +160,8 @@ class _Target:
         return cast("BatchStanding", answer.response)
 
     def _discard(self, files: Iterable[StagedFile]) -> None:
-        for one in files:
-            folder, _, name = one.staged.rpartition("/")
+        for file in files:
+            folder, _, name = file.staged.rpartition("/")
             numbers = STAGED_NAME.fullmatch(name)
             assert numbers is not None, "a task has named it"
             self.options.store.clean(
@@ -174,7 +174,7 @@ class _Target:
 
 @dataclass
 class _Message(WriterCommitMessage):
-    """What a task has staged. Of a stream: which batch Spark has given it."""
+    """Files that a task has staged; for a stream with the batch that the task belongs to."""
 
     staged: list[bytes]
     query_id: str = ""
@@ -182,11 +182,13 @@ class _Message(WriterCommitMessage):
 
 
 def _staged_of(messages: Iterable[WriterCommitMessage | None]) -> list[bytes]:
-    return [one for message in messages if isinstance(message, _Message) for one in message.staged]
+    return [
+        file for message in messages if isinstance(message, _Message) for file in message.staged
+    ]
 
 
 class _FrameWriter(DataSourceArrowWriter):
-    """Of one batch write; pickles, and its copies write and commit."""
+    """Writer of one batch write; pickles, and its copies write and commit."""
 
     def __init__(self, target: _Target, write_id: str) -> None:
         self._target = target
@@ -201,12 +203,12 @@ class _FrameWriter(DataSourceArrowWriter):
         self._target.commit(self._key, _staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what other tasks have staged, where not all have."""
+        """Delete the staged files of tasks if not all tasks have succeeded."""
         self._target.abort(messages)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    """Of a stream; made anew by Spark wherever it needs one."""
+    """Writer of a stream; Spark creates a new one in each process that needs it."""
 
     def __init__(self, target: _Target) -> None:
         self._target = target
@@ -220,40 +222,42 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
-            raise UsageError("Spark does not say which batch of which query this task belongs to")
+            raise UsageError("Spark has not set the batch and the query that this task belongs to")
         key = BatchKey(query_id=query_id, batch_id=int(batch_id))
         return _Message(self._target.task(key).write(iterator), query_id, int(batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, Spark's name
         """Intent, publication, outcome."""
-        told = [one for one in messages if isinstance(one, _Message)]
-        if not told:
+        results = [message for message in messages if isinstance(message, _Message)]
+        if not results:
             return  # no task, so that there are no rows
-        (query_id, batch_id), *others = sorted({(one.query_id, one.batch_id) for one in told})
+        (query_id, batch_id), *others = sorted(
+            {(result.query_id, result.batch_id) for result in results}
+        )
         if others or batch_id != batchId:
             raise UsageError(
-                f"tasks of batch {batchId} say that they belong to {batch_id} of query {query_id}"
+                f"tasks of batch {batchId} belong to batch {batch_id} of query {query_id}"
                 + "".join(f", to {number} of query {name}" for name, number in others)
             )
-        self._target.commit(BatchKey(query_id=query_id, batch_id=batchId), _staged_of(told))
+        self._target.commit(BatchKey(query_id=query_id, batch_id=batchId), _staged_of(results))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, as above
-        """Delete what other tasks have staged, where not all have."""
+        """Delete the staged files of tasks if not all tasks have succeeded."""
         self._target.abort(messages)
 
 
 def frame_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """For `DataSource.writer`: of `df.write.format("coordlog")`, which appends.
+    """Writer of `df.write.format("coordlog")`, which appends. For `DataSource.writer`.
 
-    A write with the option `write_id` is done once for each of its values and each sink in the life of the job.
+    A write with the option `write_id` is done once for each value of the option and each sink in the life of the job.
 
     Raises:
-        UsageError: It is to overwrite, or the driver has ended.
+        UsageError: The write is to overwrite, or the driver has ended.
         OptionError: An option is missing.
     """
-    _refuse_overwrite(schema, is_asked=overwrite)
+    _refuse_overwrite(schema, overwrite=overwrite)
     write_id = options.get("write_id")
     if not write_id:
         return _FrameWriter(_Target.of(options), unnamed_write(secrets.token_hex(8)))
@@ -267,18 +271,18 @@ def frame_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """For `DataSource.streamWriter`: of `df.writeStream.format("coordlog")`, which appends.
+    """Writer of `df.writeStream.format("coordlog")`, which appends. For `DataSource.streamWriter`.
 
     Raises:
         UsageError, OptionError: As `frame_writer`.
     """
-    _refuse_overwrite(schema, is_asked=overwrite)
+    _refuse_overwrite(schema, overwrite=overwrite)
     return _StreamWriter(_Target.of(options))
 
 
-def _refuse_overwrite(schema: StructType, *, is_asked: bool) -> None:
-    if is_asked:
+def _refuse_overwrite(schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
         raise UsageError(
-            f"{len(schema.fields)} columns are to replace what is there, and what is committed stays: "
+            f"{len(schema.fields)} columns are to replace the existing rows, and committed rows stay: "
             'write with .mode("append"), a stream with .outputMode("append")'
         )

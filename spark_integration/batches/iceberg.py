@@ -1,10 +1,10 @@
-"""Batches into an Iceberg table, in two steps of its own: a staged snapshot, and its publication."""
+"""Batches into an Iceberg table, in two steps of Iceberg: a staged snapshot, and its publication."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JJavaError
@@ -12,10 +12,18 @@ from pyspark.errors import PySparkException
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
+from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.frame_types import check_frame
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.table_claims import iceberg_keeper
+from coordlog.spark_integration.files.store.log_claims import (
+    Claim,
+    ClaimKeeper,
+    check_held,
+    claim_for,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +32,7 @@ __all__ = ["IcebergTable", "iceberg_settings"]
 
 _WAP_ID: Final = "spark.wap.id"
 _PUBLISHED: Final = "DuplicateWAPCommitException"
-"""What Iceberg raises for a staged snapshot that is published already."""
+"""Error of Iceberg for a staged snapshot that is published already."""
 
 _PUBLISHED_AS: Final = """
 SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id']) AS name
@@ -32,19 +40,20 @@ FROM {table}.history h JOIN {table}.snapshots s ON h.snapshot_id = s.snapshot_id
 WHERE h.is_current_ancestor
     AND startswith(coalesce(s.summary['published-wap-id'], s.summary['wap.id']), '{prefix}')
 """
-"""One that follows the table's newest is published as it is, any other as a copy that names it."""
+"""Query for a batch's published snapshot. Iceberg publishes a snapshot that follows the table's newest unchanged, any
+other as a copy with the staged name in `published-wap-id`."""
 
 
 def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
-    """What a session needs beside the jars of `JarSet.ICEBERG`, for a catalog of folders.
+    """Settings that a session needs besides the jars of `JarSet.ICEBERG`, for a catalog of folders.
 
     Args:
-        catalog: Its name in SQL.
-        warehouse: The folder, or URL, of its tables, without credentials.
+        catalog: Name of the catalog in SQL.
+        warehouse: Folder, or URL, of its tables, without credentials.
 
     Raises:
         OptionError: `catalog` is no name, or `warehouse` is empty or holds credentials.
-        OptionsError: Several have a wrong type.
+        OptionsError: Several arguments have a wrong type.
     """
     check_types(iceberg_settings, locals())
     if not catalog.isidentifier():
@@ -63,11 +72,13 @@ def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
 
 
 class IcebergTable:
-    """A `BatchSink`: an Iceberg table that is there already, with `write.wap.enabled`.
+    """A `BatchSink`: an existing Iceberg table, with `write.wap.enabled`.
 
-    A batch is seen whole, or not at all. A driver looks for its first batches in the table's history, until one is
-    not there: its log may have lost what the table has, which is found as long as the table keeps its snapshot. What
-    a dead driver has staged stays in the table's metadata until `expire_snapshots` removes it.
+    Readers see a whole batch or nothing of it. A driver searches the table's history for its first batches, until a
+    batch is missing there: the log may have lost the record of a published batch, which is found as long as the table
+    keeps its snapshot. Snapshots staged by a dead driver stay in the table's metadata until `expire_snapshots` removes
+    them. The table's properties `coordlog.claim.JOB.NUMBER` name, for each job, the log that writes
+    there.
 
     Args:
         name: `catalog.database.table`, each of letters, digits and underscores.
@@ -79,14 +90,15 @@ class IcebergTable:
     def __init__(self, name: str) -> None:
         check_types(type(self).__init__, locals())
         parts = name.split(".")
-        if len(parts) < 2 or not all(one.isidentifier() for one in parts):  # noqa: PLR2004
+        if len(parts) < 2 or not all(part.isidentifier() for part in parts):  # noqa: PLR2004
             raise OptionError(
                 "name", name, "catalog.database.table, of letters, digits, underscores"
             )
         self._name, self._catalog, self._in_catalog = name, parts[0], ".".join(parts[1:])
         self._spark: SparkSession | None = None
-        self._looked_for: set[str] = set()
+        self._known_missing: set[str] = set()
         """Queries of which this driver has published a batch that the table did not have."""
+        self._held: tuple[ClaimKeeper, Claim] | None = None
 
     @property
     def destination(self) -> str:
@@ -96,25 +108,35 @@ class IcebergTable:
     def prepare(self, job_id: str, spark: SparkSession) -> None:
         """See `BatchSink`."""
         try:
-            found = spark.sql(f"SHOW TBLPROPERTIES {self._name}").collect()
+            rows = spark.sql(f"SHOW TBLPROPERTIES {self._name}").collect()
         except PySparkException as error:
             raise SinkError(
                 self.destination,
-                f"it cannot be looked at: {_said(error)}",
-                "make the table, and the session with local_session(…, jars=resolve(JarSet.ICEBERG), "
+                f"its properties cannot be read: {_message(error)}",
+                "create the table, and the session with local_session(…, jars=resolve(JarSet.ICEBERG), "
                 "settings=iceberg_settings(…))",
             ) from error
-        if {row["key"]: row["value"] for row in found}.get("write.wap.enabled") != "true":
+        if {row["key"]: row["value"] for row in rows}.get("write.wap.enabled") != "true":
             raise SinkError(
                 self.destination,
                 "it takes no staged snapshots",
                 f"ALTER TABLE {self._name} SET TBLPROPERTIES ('write.wap.enabled'='true')",
             )
         self._spark = spark
-        self._looked_for.clear()
+        self._known_missing.clear()
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See that no other log of a job of this id writes to the table: its batches would be others.
+
+        Raises:
+            SinkError: Another one does; both are named.
+        """
+        assert self._spark is not None, "prepared"
+        keeper = iceberg_keeper(self._spark, job_id, self._name, self.destination)
+        self._held = keeper, claim_for(keeper, job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
-        """See `BatchSink`: a snapshot that no branch has, under a name that nothing else gets."""
+        """See `BatchSink`: a snapshot that is in no branch, under a unique name."""
         check_frame(self.destination, frame.schema, frame.sparkSession.table(self._name).schema)
         name = f"{_prefix(batch)}{batch.driver_id}-{secrets.token_hex(4)}"
         conf = frame.sparkSession.conf
@@ -123,19 +145,23 @@ class IcebergTable:
             frame.writeTo(self._name).append()
         except PySparkException as error:
             raise SinkError(
-                self.destination, f"a snapshot cannot be staged: {_said(error)}", "mend it"
+                self.destination,
+                f"a snapshot cannot be staged: {_message(error)}",
+                "mend the table",
             ) from error
         finally:
             conf.unset(_WAP_ID)
         return BatchPart(sink=batch.sink, rows=-1, files=[], details={"wap.id": name})
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: Iceberg publishes a staged snapshot once, and says so where it has."""
+        """See `BatchSink`: Iceberg publishes a staged snapshot once, and raises an error for a second time."""
         assert self._spark is not None, "prepared"
+        if self._held is not None:
+            check_held(*self._held)
         name = part.details["wap.id"].replace("'", "")
-        there = self._published(batch) if batch.key.query_id not in self._looked_for else ""
-        if there:
-            details = {} if there == name else {"published-wap-id": there}
+        published = self._published(batch) if batch.key.query_id not in self._known_missing else ""
+        if published:
+            details = {} if published == name else {"published-wap-id": published}
             return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details=details)
         try:
             self._spark.sql(
@@ -145,36 +171,36 @@ class IcebergTable:
             if _PUBLISHED not in str(error):
                 raise SinkError(
                     self.destination,
-                    f"staged snapshot {name} cannot be published: {_said(error)}",
-                    "see that it has not been expired",
+                    f"staged snapshot {name} cannot be published: {_message(error)}",
+                    "check that it has not been expired",
                 ) from error
         at("published")
-        self._looked_for.add(batch.key.query_id)
+        self._known_missing.add(batch.key.query_id)
         return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
 
     def _published(self, batch: Batch) -> str:
-        """The snapshot by which the table has this batch already; empty where it has not."""
+        """Name of the snapshot with which this batch was published; empty if it was not."""
         assert self._spark is not None, "prepared"
         try:
-            # The catalog keeps what it has read for 30 s, and others write there too.
+            # The catalog caches its metadata for 30 s, and other programs write to the table too.
             self._spark.sql(f"REFRESH TABLE {self._name}")
-            found = self._spark.sql(_PUBLISHED_AS.format(table=self._name, prefix=_prefix(batch)))
-            row = found.first()
+            names = self._spark.sql(_PUBLISHED_AS.format(table=self._name, prefix=_prefix(batch)))
+            row = names.first()
         except (PySparkException, Py4JJavaError) as error:
             raise SinkError(
-                self.destination, f"its history cannot be read: {_said(error)}", "mend it"
+                self.destination, f"its history cannot be read: {_message(error)}", "mend the table"
             ) from error
         return "" if row is None else str(row["name"])
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
-        """See `BatchSink`: `expire_snapshots`, which the table's owner runs anyway, removes what is staged and left."""
+        """See `BatchSink`: nothing to do; the table owner's `expire_snapshots` removes abandoned snapshots."""
 
 
 def _prefix(batch: Batch) -> str:
-    """What the names of all snapshots of a batch's part begin with, whichever driver has staged them."""
+    """Prefix of the names of all snapshots of a batch's part, of any driver."""
     key, sink = batch.key, hashlib.sha256(batch.sink.encode()).hexdigest()[:8]
     return f"{batch.job_id}-{key.query_id}-{key.batch_id}-{sink}-".replace("'", "")
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return " ".join(str(error).split())[:500]

@@ -1,4 +1,4 @@
-"""Which batches of which query are committed: a fold of the log, and the coordinator that asks it."""
+"""Committed batches of each query: a fold of the log, and the coordinator that reads its state."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ BATCHES: Final = "batches"
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchKey:
-    """What a batch is known by."""
+    """Identity of a batch."""
 
     query_id: str
-    """Of the streaming query, from its checkpoint; of a batch write its id."""
+    """Id of the streaming query, from its checkpoint, or of the batch write."""
     batch_id: int
     is_write: bool = False
-    """A batch write: it has no query."""
+    """Whether it is a batch write, which has no query."""
 
     def __str__(self) -> str:
         if self.is_write:
@@ -64,57 +64,58 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """The newest batch of the query with an intent and not all of its parts done, or a write's part with an intent."""
+    """The newest batch of the query, if it has an intent and unfinished parts, or a write's part with an intent."""
 
     batch_id: int
     open_intent: int | None
-    """Its sequence; None where all intents have an outcome."""
+    """Sequence of the intent without an outcome, or None if all have one."""
     done_sinks: tuple[str, ...] = ()
     left_sinks: tuple[str, ...] = ()
-    """Those of its parts that have not taken them."""
+    """Sinks that have not taken their part."""
     ranges: str = ""
-    """Fingerprint of where its sources end; empty if it is not known."""
+    """Fingerprint of the positions at which its sources end; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesState:
-    """What the log says of a job's batches."""
+    """State of a job's batches by the log."""
 
     query_id: str = ""
-    """The query that the job belongs to now; empty before the first."""
+    """Query that the job belongs to now; empty before the first."""
     former: tuple[str, ...] = ()
-    """Queries whose place another has taken, oldest first."""
+    """Queries that were replaced by another, oldest first."""
     last_done: int = -1
-    """The highest batch of the query that is committed whole: Spark replays none before its last."""
+    """Highest batch of the query that is committed whole: Spark replays no batch before its last."""
     last_ranges: str = ""
-    """Fingerprint of where the sources of that batch end; empty if it is not known."""
+    """Fingerprint of the positions at which the sources of that batch end; empty if unknown."""
     begun: _Begun | None = None
     writes: Map[str, _Begun] = field(default_factory=Map)
-    """Batch writes that are not done, by id and sink; in older snapshots by id."""
+    """Unfinished batch writes, by id and sink; in older snapshots by id."""
     writes_done: Map[str, int] = field(default_factory=Map)
-    """The sequence of their last outcome, by id and sink; one by its id alone, as before, is done at all sinks."""
+    """Sequence of the last outcome of each finished write, by id and sink; an id without a sink, as in older
+    snapshots, is finished at all sinks."""
     unnamed_done: tuple[str, ...] = ()
-    """The newest writes without a name that are done, by id and sink, oldest first."""
+    """Newest finished writes without a name, by id and sink, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How one batch stands."""
+    """Progress of one batch."""
 
     is_done: bool = False
     open_intent: int | None = None
     done_sinks: tuple[str, ...] = ()
     left_sinks: tuple[str, ...] = ()
-    """Those that have not taken their part of an intent that has an outcome."""
+    """Sinks that have not taken their part of an intent that has an outcome."""
 
 
 def standing_of(state: BatchesState, key: BatchKey, sinks: Collection[str]) -> Standing:
-    """How a batch stands by the log. One of a query that is not the job's has not begun.
+    """Progress of a batch by the log. A batch of a query that is not the job's has not begun.
 
     Args:
-        state: The log's.
+        state: State by the log.
         key: The batch.
-        sinks: Where a batch write is asked about: it is known by its id and its sink.
+        sinks: Sinks of a batch write, which is identified by id and sink.
     """
     if key.is_write:
         return _write_standing(state, key.query_id, sinks)
@@ -135,38 +136,38 @@ def _write_standing(state: BatchesState, write_id: str, sinks: Collection[str]) 
     done = {sink for sink in sinks if _write_name(write_id, sink) in known}
     if write_id in state.writes_done or (done and done.issuperset(sinks)):
         return Standing(is_done=True)
-    names = (write_id, *(_write_name(write_id, one) for one in sorted(sinks)))
-    begun = [state.writes[one] for one in names if one in state.writes]
-    intents = [one.open_intent for one in begun if one.open_intent is not None]
-    done.update(sink for one in begun for sink in one.done_sinks)
+    names = (write_id, *(_write_name(write_id, sink) for sink in sorted(sinks)))
+    writes = [state.writes[name] for name in names if name in state.writes]
+    intents = [write.open_intent for write in writes if write.open_intent is not None]
+    done.update(sink for write in writes for sink in write.done_sinks)
     return Standing(open_intent=next(iter(intents), None), done_sinks=tuple(sorted(done)))
 
 
 def unnamed_write(token: str) -> str:
-    """The id of a write that was given none: it begins with a hyphen, which no given one does."""
+    """Id of a write without a name: it begins with a hyphen, which no user's `write_id` does."""
     return f"-{token}"
 
 
 def is_unnamed(write_id: str) -> bool:
-    """Whether only the writer itself can ask for this write again."""
+    """Whether the write has no name, so that only its own writer can request it again."""
     return write_id.startswith("-")
 
 
 def _write_name(write_id: str, sink: str) -> str:
-    """What a write to a sink is known by; no write's id has a slash."""
+    """Key of a write to a sink; ids of writes have no slash."""
     return f"{write_id}/{sink}"
 
 
 def why_refused(
     state: BatchesState, key: BatchKey, instead_of: str, ranges: str = ""
 ) -> str | None:
-    """Why a batch may not be committed; None if it may.
+    """Reason to refuse a batch; None if it may be committed.
 
     Args:
-        state: The log's.
+        state: State by the log.
         key: The batch.
-        instead_of: The older query whose place this one may take.
-        ranges: Fingerprint of where its sources end; empty if it is not known.
+        instead_of: The older query that this one may replace.
+        ranges: Fingerprint of the positions at which its sources end; empty if unknown.
     """
     if key.is_write:
         return _why_no_write(state, key)
@@ -174,11 +175,11 @@ def why_refused(
         return None
     if key.query_id == state.query_id:
         return _why_no_batch(state, key, ranges)
-    if key.query_id in state.former:  # first: what it has committed is not known any more
+    if key.query_id in state.former:  # first: the state keeps nothing of its commits
         return (
             f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
-            "not committed any more, whatever instead_of says: end it, and go on with "
-            f"{state.query_id} or a query with a new checkpoint"
+            f"not committed any more, with any value of instead_of: end query {key.query_id}, and go "
+            f"on with {state.query_id} or a query with a new checkpoint"
         )
     if instead_of == state.query_id:
         if state.begun is not None and state.begun.open_intent is not None:
@@ -191,9 +192,9 @@ def why_refused(
         return None
     return (
         f"the job has batches of query {state.query_id}, up to {state.last_done}, and this is query "
-        f"{key.query_id}, with another checkpoint: what the older one has committed would be "
-        f"committed again. Start it with the older one's checkpoint; where it begins after what "
-        f"that one has done, allow it with instead_of={state.query_id!r}"
+        f"{key.query_id}, with another checkpoint: rows that the older query has committed would be "
+        f"committed again. Start it with the older query's checkpoint; if it begins after the rows "
+        f"of the older query, allow it with instead_of={state.query_id!r}"
     )
 
 
@@ -217,20 +218,20 @@ def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None
             f"{', '.join(map(repr, begun.left_sinks))}, and Spark gives batch {key.batch_id}: the "
             "rows between are lost. Go on with a copy of the checkpoint in which it is not done"
         )
-    there, known = "", ""
+    progress, known = "", ""
     if key.batch_id == state.last_done:
-        there, known = "is committed", state.last_ranges
+        progress, known = "is committed", state.last_ranges
     elif begun is not None and begun.batch_id == key.batch_id and begun.done_sinks:
-        there = f"is at {', '.join(map(repr, begun.done_sinks))}"
+        progress = f"is at {', '.join(map(repr, begun.done_sinks))}"
         known = begun.ranges
     if not ranges or not known or ranges == known:
         return None
     return (
-        f"{key} {there} with other rows: its sources ended at {known} (a fingerprint), and end at "
+        f"{key} {progress} with other rows: its sources ended at {known} (a fingerprint), and end at "
         f"{ranges} now. The file offsets/{key.batch_id} of the checkpoint was lost or changed, and "
         "Spark has planned the batch anew: to skip it would lose rows, to write it would double "
         "some. Put the file back from a copy; else begin a query with a new checkpoint after the "
-        f"rows that are there, with instead_of={key.query_id!r}"
+        f"committed rows, with instead_of={key.query_id!r}"
     )
 
 
@@ -246,7 +247,7 @@ def _apply(state: BatchesState, record: Record, value: Payload | None) -> Batche
 def _intent(state: BatchesState, sequence: int, value: BatchIntent) -> BatchesState:
     if value.is_write:
         begun = _Begun(batch_id=value.batch_id, open_intent=sequence)
-        names = (_write_name(value.query_id, one.sink) for one in value.parts)
+        names = (_write_name(value.query_id, part.sink) for part in value.parts)
         return replace(state, writes=state.writes.update(dict.fromkeys(names, begun)))
     if value.query_id != state.query_id:
         former = (*state.former, state.query_id) if state.query_id else state.former
@@ -271,7 +272,7 @@ def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> Batches
         return _write_outcome(state, sequence, value)
     begun = state.begun
     assert begun is not None, "an intent came before it"
-    if all(one.is_done for one in value.parts):
+    if all(part.is_done for part in value.parts):
         return replace(state, begun=None, last_done=value.batch_id, last_ranges=begun.ranges)
     sinks = {*begun.done_sinks, *(part.sink for part in value.parts if part.is_done)}
     left = {part.sink for part in value.parts if not part.is_done}
@@ -285,11 +286,11 @@ def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> Batches
 
 
 def _write_outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:
-    names = {_write_name(value.query_id, one.sink): one.is_done for one in value.parts}
+    names = {_write_name(value.query_id, part.sink): part.is_done for part in value.parts}
     writes = state.writes
-    for one in (value.query_id, *names):  # by its id alone in a state of an older snapshot
-        if one in writes:
-            writes = writes.delete(one)
+    for name in (value.query_id, *names):  # the id alone: in a state of an older snapshot
+        if name in writes:
+            writes = writes.delete(name)
     done = [name for name, is_done in names.items() if is_done]
     if is_unnamed(value.query_id):
         remembered = (*state.unnamed_done, *done)[-UNNAMED_WRITES_REMEMBERED:]
@@ -310,7 +311,7 @@ _PROJECTION: Final[OperatorProjection[BatchesState]] = OperatorProjection(
 
 # --- the coordinator --------------------------------------------------------------------------------------------------
 class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
-    """Gives an intent for each batch that may be committed and is not."""
+    """Creates an intent for each batch that may be committed and is not."""
 
     def __init__(self, context: CoordinatorContext, sinks: frozenset[str], driver_id: str) -> None:
         super().__init__(context)
@@ -321,7 +322,11 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
         raise NotImplementedError(f"subtask {subtask} sent a {type(event).__name__}")
 
     def handle_coordination_request(self, request: Payload) -> Payload:
-        """`CommitBatch`, answered before its sinks have done it."""
+        """Answers a `CommitBatch` before its sinks have committed it.
+
+        Raises:
+            RequestRefusedError: The batch may not be committed, or the request is of another type.
+        """
         if not isinstance(request, CommitBatch):
             raise RequestRefusedError(f"a {type(request).__name__} is not known here")
         key = BatchKey(
@@ -329,7 +334,7 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
         )
         if why_not := why_refused(self.state, key, request.instead_of, request.ranges):
             raise RequestRefusedError(why_not)
-        sinks = {one.sink for one in request.parts} or self._sinks
+        sinks = {part.sink for part in request.parts} or self._sinks
         standing = standing_of(self.state, key, sinks)
         if request.parts and not standing.is_done and standing.open_intent is None:
             self._check_parts(request, standing)
@@ -353,15 +358,15 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
     def _check_parts(self, request: CommitBatch, standing: Standing) -> None:
         if self._driver_id not in ("", request.driver_id):
             raise RequestRefusedError(
-                f"it is staged for driver {request.driver_id}, and this is driver "
+                f"the batch is staged for driver {request.driver_id}, and this is driver "
                 f"{self._driver_id}: start the query again"
             )
-        for one in request.parts:
-            if one.sink not in self._sinks:
+        for part in request.parts:
+            if part.sink not in self._sinks:
                 known = ", ".join(sorted(self._sinks))
-                raise RequestRefusedError(f"there is no sink {one.sink!r}; there are: {known}")
-            if one.sink in standing.done_sinks:
-                raise RequestRefusedError(f"sink {one.sink!r} has its part of this batch already")
+                raise RequestRefusedError(f"there is no sink {part.sink!r}; there are: {known}")
+            if part.sink in standing.done_sinks:
+                raise RequestRefusedError(f"sink {part.sink!r} has its part of this batch already")
 
 
 class BatchProvider(CoordinatorProvider):
@@ -369,8 +374,8 @@ class BatchProvider(CoordinatorProvider):
 
     Args:
         sink: Settles their intents.
-        sinks: The names of the sinks that it knows.
-        destination: Where they write, as the log is to have it: no credentials.
+        sinks: Names of the sinks.
+        destination: Their destinations as written to the log: without credentials.
     """
 
     operator_id = BATCHES
@@ -389,7 +394,8 @@ class BatchProvider(CoordinatorProvider):
         self.sink, self.destination = sink, destination
         self._sinks = sinks
         self.driver_id = ""
-        """Of the driver, in the names of all that is staged; set before it starts. Empty: of none, as in a replay."""
+        """Id of the driver, in the names of all staged data; set before it starts. Empty if there is none, as in a
+        replay."""
 
     def create(self, context: CoordinatorContext) -> BatchCoordinator:
         """A new coordinator."""

@@ -1,4 +1,4 @@
-"""Batches into a folder of Parquet files: executors stage them, the driver gives them their names."""
+"""Batches into a folder of Parquet files: executors stage the files, the driver gives them their final names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _COLUMN = "staged"
 
 
 class ParquetBatches:
-    """A `BatchSink` of the files of a `ParquetSink`, with its options, its owner and its schema.
+    """A `BatchSink` of the files of a `ParquetSink`, with the sink's options, owner and schema.
 
-    A reader sees a batch file by file, as each gets its name.
+    Readers see a batch file by file, as each file gets its final name.
     """
 
     def __init__(self, sink: ParquetSink) -> None:
@@ -43,7 +43,7 @@ class ParquetBatches:
         return self._sink.destination
 
     def as_options(self) -> dict[str, Any]:
-        """What makes the same sink in another process, as JSON has it; the writer's options say the rest."""
+        """Arguments that create the same sink in another process, in types of JSON."""
         options = self._sink.writer_options
         return {
             "path": self._sink.destination,
@@ -62,17 +62,17 @@ class ParquetBatches:
         self._sink.prepare(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
-        """See `ParquetSink.claim`: a job whose log was lost would write its last batch again."""
+        """See `ParquetSink.claim`: without the claim, a job whose log was lost would write its last batch again."""
         self._sink.claim(job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
-        """See `BatchSink`: one file for each partition that has rows, or more, as the sink's options say."""
+        """See `BatchSink`: one file for each partition that has rows, or more by the sink's options."""
         task = FilesTask.of(self._sink.writer_options, batch)
         rows = frame.mapInArrow(task, f"{_COLUMN} binary").collect()
         return files_part(batch.sink, [bytes(row[0]) for row in rows])
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: a file that has its name with this content is done."""
+        """See `BatchSink`: a file with its final name and this content is done."""
         self._sink.settle(PublishFiles(checkpoint_id=NO_CHECKPOINT, files=part.files), at=at)
         return PartOutcome(
             sink=part.sink,
@@ -87,10 +87,10 @@ class ParquetBatches:
 
 
 def files_part(sink: str, staged: Iterable[bytes]) -> BatchPart:
-    """The part that these staged files are, each encoded by the task that has written it."""
-    files = [cast("StagedFile", _STAGED.decode(one)) for one in staged]
-    files.sort(key=lambda one: one.final)
-    return BatchPart(sink=sink, rows=sum(one.rows for one in files), files=files, details={})
+    """Part of a batch from its staged files, each encoded by the task that wrote it."""
+    files = [cast("StagedFile", _STAGED.decode(content)) for content in staged]
+    files.sort(key=lambda file: file.final)
+    return BatchPart(sink=sink, rows=sum(file.rows for file in files), files=files, details={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +100,14 @@ class FilesTask:
     options: ParquetWriterOptions
     job_id: str
     folder: str
-    """Of the staged files: the driver, the query."""
+    """Folder of the staged files: driver and query."""
     label: str
-    """What final names begin with: the query."""
+    """Prefix of the final names: the query."""
     batch_id: int
 
     @classmethod
     def of(cls, options: ParquetWriterOptions, batch: Batch) -> FilesTask:
-        """That of a batch."""
+        """The task of a batch."""
         key = batch.key
         return cls(
             options=options,
@@ -118,12 +118,12 @@ class FilesTask:
         )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`: the files, encoded, one a row."""
+        """Write the rows. For `mapInArrow`: returns the encoded files, one per row."""
         staged = self.write(batches)
         yield pa.record_batch({_COLUMN: pa.array(staged, pa.binary())})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[bytes]:
-        """Write them; the files, encoded. They are there to stay."""
+        """Write the rows and return the encoded files, which are durable."""
         from pyspark import TaskContext  # noqa: PLC0415, in a task only
 
         keep_archives()
@@ -138,8 +138,8 @@ class FilesTask:
         )
         writer.open(context, None)
         try:
-            for one in batches:
-                writer.process(one)
+            for batch in batches:
+                writer.process(batch)
             return list(writer.final_snapshot().committables)
         finally:
             writer.close()
@@ -147,10 +147,10 @@ class FilesTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """What a writer of files asks of its attempt; a name is made of it.
+    """Attempt of a writer of files, from which the writer forms the files' names.
 
-    Here the subtask's place is the batch's, and the attempt is a Spark task's, whose number no other one of the
-    session's has.
+    The batch takes the place of the subtask, and a Spark task that of the attempt: its number is unique in the
+    session.
     """
 
     job_id: str
@@ -163,8 +163,8 @@ class _Context:
     is_batch: bool = True
 
     def send_event(self, event: Payload) -> None:
-        """There is no coordinator behind it."""
-        raise UsageError(f"a {type(event).__name__} goes nowhere from a batch's task")
+        """Raise UsageError: a batch's task has no coordinator."""
+        raise UsageError(f"a {type(event).__name__} cannot be sent from a batch's task")
 
     def check_alive(self) -> None:
-        """Spark ends its tasks itself."""
+        """Do nothing: Spark ends its tasks itself."""

@@ -1,4 +1,4 @@
-"""What committed batches say in the log: requests, intents, outcomes."""
+"""Payloads of committed batches: requests, intents, outcomes."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
@@ -17,58 +17,59 @@ __all__ = [
 
 @payload("coordlog.batch_part", version=1)
 class BatchPart(Payload):
-    """What one sink has of a batch: enough to make it visible, and to find out whether it is."""
+    """Part of a batch for one sink: enough to make it visible, and to check whether it is."""
 
     sink: str
-    """Its name in the job."""
+    """Name of the sink in the job."""
     rows: int
-    """-1 where nobody has counted them."""
+    """Number of rows, or -1 if not counted."""
     files: list[StagedFile]
-    """Those that get their final names; none where the sink has no files."""
+    """Files that get their final names; none if the sink has no files."""
     details: dict[str, str]
-    """What else the sink needs, by names of its own. No secrets."""
+    """Further values of the sink, by its own names. No secrets."""
 
 
 @payload("coordlog.part_outcome", version=1)
 class PartOutcome(Payload):
-    """What has become of a part."""
+    """Outcome of a part."""
 
     sink: str
     is_done: bool
-    """False: the sink has nothing of it, and the batch gives it again when Spark replays it."""
+    """False if the sink has nothing of the part, which is staged again when Spark replays the batch."""
     rows: int
-    """-1 where nobody has counted them."""
+    """Number of rows, or -1 if not counted."""
     details: dict[str, str]
 
 
 @request("coordlog.commit_batch", version=1)
 class CommitBatch(Payload):
-    """Make this batch visible; what its sinks have staged is there to stay."""
+    """Request to make this batch visible; its staged data are durable."""
 
     query_id: str
-    """Of the streaming query, from its checkpoint; of a batch write its id."""
+    """Id of the streaming query, from its checkpoint, or of the batch write."""
     batch_id: int
     is_write: bool
-    """A batch write: it has no query, and its id may be any."""
+    """Whether it is a batch write, which has no query; its batch id may be any."""
     instead_of: str
-    """The older query whose place this one may take; empty for none."""
+    """Older query that this one may replace; empty for none."""
     driver_id: str
-    """For which driver its parts are staged; what was staged for another one may be swept by now."""
+    """Driver for which the parts are staged; parts staged for another driver may have been swept."""
     parts: list[BatchPart]
-    """Empty: only how it stands is asked; a batch write with all sinks then, else with those of its parts."""
+    """Parts to commit. Empty: only the progress is returned, of a batch write at all sinks, else at those of its
+    parts."""
     ranges: str = ""
-    """Fingerprint of where the batch's sources end; empty if it is not known."""
+    """Fingerprint of the positions at which the batch's sources end; empty if unknown."""
 
 
 @response("coordlog.batch_standing", version=1)
 class BatchStanding(Payload):
-    """How a batch stands once the request is in the log."""
+    """Progress of a batch once the request is in the log."""
 
     is_open: bool
-    """An intent has no outcome yet: ask again."""
+    """Whether an intent has no outcome yet: send the request again."""
     is_done: bool
     done_sinks: list[str]
-    """Those that have their part, where others do not; others may never get a part of a batch write."""
+    """Sinks that have their part, if not all have; of a batch write the others may never get one."""
 
 
 @payload("coordlog.batch_intent", version=1)
@@ -85,7 +86,7 @@ class BatchIntent(Payload):
 
 @payload("coordlog.batch_outcome", version=1)
 class BatchOutcome(Payload):
-    """The outcome: what each sink says of its part."""
+    """The outcome of an intent: one of each sink's part."""
 
     query_id: str
     batch_id: int

@@ -1,4 +1,4 @@
-"""Which batch of which streaming query a `foreachBatch` function has been given."""
+"""Identity of the batch and the streaming query that a `foreachBatch` function is called with."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["BATCH_ID", "QUERY_ID", "key_of", "ranges_of"]
 
 _log = logging.getLogger(__name__)
 
-# Local properties of a batch's thread and tasks, as Spark's StreamExecution and MicroBatchExecution name them.
+# Local properties of a batch's thread and tasks, by their names in Spark's StreamExecution and MicroBatchExecution.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
-"""The folder that Spark gives to a query without `checkpointLocation`."""
+"""Checkpoint folder of a query without `checkpointLocation`."""
 
 
 def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
-    """The batch that `frame` holds. Called by a `foreachBatch` function, on the thread that Spark calls it on.
+    """Key of the batch in `frame`. Called by a `foreachBatch` function, on the thread on which Spark calls it.
 
-    The query's id is what its checkpoint's file `metadata` says, and outlives restarts. Spark has it
-    in a local property of that thread; what is in the file is compared, once Spark says where it is.
+    The query's id is in the file `metadata` of its checkpoint, and outlives restarts. Spark sets it as a
+    local property of that thread; both ids are compared if Spark reports the checkpoint's place.
 
     Raises:
         UsageError: The caller is not within `foreachBatch`, or the query has no checkpoint of its own.
@@ -38,16 +38,16 @@ def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
     spark = frame.sparkSession
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
-            "`foreachBatch` runs in the server's process in Spark Connect, where no coordinator can be: "
+            "`foreachBatch` runs in the server's process in Spark Connect, where no coordinator can run: "
             "run this script there, with spark-submit"
         )
     context = spark.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)
-    told = context.getLocalProperty(BATCH_ID)
-    if not query_id or told != str(batch_id):
+    thread_batch = context.getLocalProperty(BATCH_ID)
+    if not query_id or thread_batch != str(batch_id):
         raise UsageError(
             f"no streaming query is giving batch {batch_id} on this thread (query {query_id}, batch "
-            f"{told}): hand the function that `exactly_once` returns to `foreachBatch` itself"
+            f"{thread_batch}): pass the function that `exactly_once` returns to `foreachBatch` itself"
         )
     root = _checkpoint_root(spark, query_id)
     if root is not None:
@@ -56,23 +56,23 @@ def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
 
 
 def _checkpoint_root(spark: SparkSession, query_id: str) -> str | None:
-    """Where the query's checkpoint is; None where this Spark does not say."""
-    session: Any = spark  # there is no other way to a query of another session
+    """Folder of the query's checkpoint; None if this Spark does not report it."""
+    session: Any = spark  # the only way to a query of another session
     try:
         jvm = session._jvm  # noqa: SLF001
         queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
         query = queries.get(jvm.java.util.UUID.fromString(query_id))
         return None if query is None else str(query.resolvedCheckpointRoot())
-    except Exception as error:  # noqa: BLE001, whatever py4j says of a Spark that has it elsewhere
-        _log.debug("query=%s its checkpoint is not known: %s", query_id, error)
+    except Exception as error:  # noqa: BLE001, any error of py4j about another Spark's internals
+        _log.debug("query=%s the folder of its checkpoint is unknown: %s", query_id, error)
         return None
 
 
 def ranges_of(frame: DataFrame, key: BatchKey) -> str:
-    """A fingerprint of where the sources of a batch end, by its file in the checkpoint's folder `offsets`.
+    """Fingerprint of the positions at which the sources of a batch end, from its file in the folder `offsets`.
 
-    Spark writes it before it gives the batch; a batch that Spark plans anew under the same number, after that file
-    was lost, has another one, if there are more rows by then. Empty if this Spark does not have the file there.
+    Spark writes that file of the checkpoint before it runs the batch. If the file was lost and Spark plans the batch
+    again under the same number, the fingerprint differs if there are more rows by then. Empty if the file is missing.
     """
     root = _checkpoint_root(frame.sparkSession, key.query_id)
     if root is None:
@@ -80,7 +80,7 @@ def ranges_of(frame: DataFrame, key: BatchKey) -> str:
     content = _read(frame.sparkSession, f"{root}/offsets/{key.batch_id}")
     if content is None:
         return ""
-    # A version, then what differs at each planning (the batch's time, the session's settings), then the offsets.
+    # A version, then values of this planning (the batch's time, the session's settings), then the offsets.
     offsets = content.decode().splitlines()[2:]
     return hashlib.blake2b("\n".join(offsets).encode(), digest_size=8).hexdigest()
 
@@ -102,14 +102,14 @@ def _read(spark: SparkSession, name: str) -> bytes | None:
 def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
     if _TEMPORARY.search(root):
         raise UsageError(
-            f"query {query_id} has no `checkpointLocation`: its checkpoint, {root}, is gone when it "
-            "ends, and the next start would begin anew; give it one with "
+            f"query {query_id} has no `checkpointLocation`: its checkpoint, {root}, is deleted when it "
+            "ends, and the next start would begin from the start; give it one with "
             '.option("checkpointLocation", …)'
         )
     content = _read(spark, f"{root}/metadata")
-    there = None if content is None else json.loads(content)["id"]
-    if there != query_id:
+    owner = None if content is None else json.loads(content)["id"]
+    if owner != query_id:
         raise UsageError(
-            f"query {query_id} runs on a checkpoint of query {there}, {root}: it was exchanged "
-            "while the query ran; start it again"
+            f"query {query_id} runs on a checkpoint of query {owner}, {root}: the checkpoint was "
+            "exchanged while the query ran; start the query again"
         )

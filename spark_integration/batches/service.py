@@ -1,4 +1,4 @@
-"""The driver of a job's batches: in the process that owns the Spark session, with no subtasks."""
+"""Driver of a job that commits batches: it runs in the process that owns the Spark session, without subtasks."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
 from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.driver.log_choice import LogChoice
+from coordlog.spark_integration.driver.stage import lost_session_named
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
@@ -53,26 +54,26 @@ __all__ = ["BatchService"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5
-"""How often one who waits for an outcome looks whether the driver has ended."""
+_END_CHECK_S = 0.5
+"""Seconds between two checks, while waiting for an outcome, whether the driver has ended."""
 
 
 class BatchService:
-    """Commits a job's batches. `start` once, `close` always; or in a `with` block. Any thread.
+    """Commits a job's batches. Call `start` once, and `close` at the end, which a `with` block does. Any thread.
 
     Args:
-        job: The job's id, `[a-z0-9][a-z0-9-]{0,99}`; it outlives drivers.
-        sinks: By name.
-        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
-        log: Instead of them: the job's log, and no other's.
-        instead_of: The id of the older query whose place a new one may take.
+        job_id: Id of the job, which outlives drivers; `[a-z0-9][a-z0-9-]{0,99}`.
+        sinks: Sinks by name.
+        bootstrap_servers: Addresses of Kafka; the job's topic is created if it does not exist.
+        log: Log of this job and of no other job, instead of `bootstrap_servers`.
+        instead_of: Id of the older query that a new one may replace.
         take_over: Take a live driver's place.
-        log_timeout_s: How long the job waits for its log before it ends.
-        snapshot_every: Records of its log from one snapshot to the next; None for no snapshots.
-        payload_store: Where payloads go that are too large for the log, as for a `Job`.
-        retry_backoff_s: How long a sink that could not settle is left alone before it is asked again; then twice
-            as long, and so on, five times in all.
-        at: Told each place where a crash would leave something to be found; tests crash there.
+        log_timeout_s: Longest time without an answer of the log, in seconds; then the job ends.
+        snapshot_every: Number of records from one snapshot to the next; None for no snapshots.
+        payload_store: Store of payloads that are too large for the log, as for a `Job`.
+        retry_backoff_s: Pause in seconds before the first of five retries of a sink that could not settle; doubled
+            for each further retry.
+        at: Called with the name of each place at which a crash would leave unfinished work; tests crash there.
 
     Raises:
         OptionError: An option is out of range.
@@ -81,7 +82,7 @@ class BatchService:
     def __init__(
         self,
         *,
-        job: str,
+        job_id: str,
         sinks: Mapping[str, BatchSink],
         bootstrap_servers: str | None = None,
         log: Log | None = None,
@@ -94,7 +95,7 @@ class BatchService:
         at: At = nowhere,
     ) -> None:
         self._options = StagelessOptions(
-            job,
+            job_id,
             take_over=take_over,
             log_timeout_s=log_timeout_s,
             snapshot_every=snapshot_every,
@@ -103,44 +104,45 @@ class BatchService:
         )
         if not sinks or not all(sinks):
             raise OptionError("sink", sorted(sinks), "one at least, each with a name")
-        self.job_id, self.sinks, self.instead_of = job, dict(sinks), instead_of
-        self._log = LogChoice(job, bootstrap_servers, log)
+        self.job_id, self.sinks, self.instead_of = job_id, dict(sinks), instead_of
+        self._log = LogChoice(job_id, bootstrap_servers, log)
         self._at, self._log_timeout_s = at, log_timeout_s
-        self._parts = PartsSink(job, self.sinks, at)
+        self._parts = PartsSink(job_id, self.sinks, at)
         self._driver: JobDriver | None = None
         self._surroundings: StagelessSurroundings | None = None
         self._spark: SparkSession | None = None
         self._changed = threading.Condition()
         self._released_to = -1
-        """The sequence of the newest record that is known to count."""
+        """Sequence of the newest record that is known to be in force."""
         self._error: BaseException | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
     def start(self, spark: SparkSession) -> None:
-        """Begin an epoch over the job, settle what the last driver left open, and sweep after it.
+        """Begin an epoch of the job, settle the last driver's open intents, and remove its staged data.
 
         Raises:
             DriverAliveError: A live driver holds the job.
-            RestoreError: The history does not fit.
-            SinkError: A sink cannot be written to, or is not this job's.
-            LogError: The log.
-            EnvironmentSetupError: No process of this session can have a driver.
-            UsageError: It has been started before.
+            RestoreError: The history is incompatible.
+            SinkError: A sink cannot be written to, or belongs to another job.
+            LogError: The log failed.
+            EnvironmentSetupError: No process of this session can run a driver.
+            UsageError: The service has been started before.
         """
         if self._driver is not None:
             raise UsageError(f"the batches of job {self.job_id} have been started: make new ones")
         refuse_connect(spark, "what commits batches")
-        for _, sink in sorted(self.sinks.items()):
-            sink.prepare(self.job_id, spark)
         try:
-            self._start(spark)
-            self._settle_left()
-            self._sweep()
+            with lost_session_named(spark):
+                self._start(spark)
+                self._settle_open()
+                self._sweep()
         except BaseException:
             self.close()
             raise
 
     def _start(self, spark: SparkSession) -> None:
+        for _, sink in sorted(self.sinks.items()):
+            sink.prepare(self.job_id, spark)
         log = self._log.open()
         surroundings = StagelessSurroundings(spark, job_id=self.job_id)
         provider = self._provider()
@@ -157,26 +159,26 @@ class BatchService:
         self._driver, self._surroundings, self._spark = driver, surroundings, spark
 
     def _provider(self) -> BatchProvider:
-        there = [f"{name}={sink.destination}" for name, sink in sorted(self.sinks.items())]
+        targets = [f"{name}={sink.destination}" for name, sink in sorted(self.sinks.items())]
         return BatchProvider(
             sink=self._parts,
             sinks=frozenset(self.sinks),
-            destination=" ".join(there),
+            destination=" ".join(targets),
         )
 
     def close(self) -> None:
-        """End the driver; what is open is settled by the next one. Again: nothing happens."""
+        """End the driver; open intents are settled by the next one. A second call does nothing."""
         driver, self._driver = self._driver, None
         try:
             if driver is not None:
                 driver.stop(with_checkpoint=False, by="close")
-                with suppress(CoordlogError):  # whoever has asked it for something has been told
+                with suppress(CoordlogError):  # threads that wait for an outcome raise the error
                     driver.wait()
         finally:
             self._log.close()
 
     def __enter__(self) -> Self:
-        """The service; started by `start`."""
+        """The service, which `start` has yet to start."""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -185,35 +187,35 @@ class BatchService:
 
     @property
     def is_running(self) -> bool:
-        """Whether its driver has been started and has not ended."""
+        """Whether the driver has been started and has not ended."""
         return self._driver is not None and self._error is None
 
     @property
     def driver_id(self) -> str:
-        """Of the driver; after `start`."""
+        """Id of the driver; after `start`."""
         return self._parts.driver_id
 
     @property
     def endpoint(self) -> str:
-        """Where clients with the driver's token reach it; after `start`."""
+        """Address at which clients with the driver's token reach the driver; after `start`."""
         if self._surroundings is None:
             raise UsageError(f"the batches of job {self.job_id} have not been started")
         return self._surroundings.address
 
     def options(self, sink: str = "sink") -> dict[str, str]:
-        """The options of `format("coordlog")` for one of its sinks, which must be of Parquet files; after `start`.
+        """Options of `format("coordlog")` for one of the sinks, which must write Parquet files. Call it after `start`.
 
-        From now on the session knows the format.
-
-        The token is not among them: Spark shows options. Its processes on this machine find it in its file.
+        Registers the format with the session. The token is not among the options, because Spark shows them:
+        Spark's processes on this machine read it from its file.
 
         Raises:
             OptionError: There is no such sink, or Spark's own writers cannot stage its rows.
-            UsageError: It has not been started.
+            UsageError: The service has not been started.
         """
         target = self.sinks.get(sink)
         if not isinstance(target, ParquetBatches):
-            files = [n for n, one in sorted(self.sinks.items()) if isinstance(one, ParquetBatches)]
+            names = sorted(self.sinks)
+            files = [name for name in names if isinstance(self.sinks[name], ParquetBatches)]
             raise OptionError(
                 "sink",
                 sink,
@@ -235,29 +237,29 @@ class BatchService:
     # --- batches ------------------------------------------------------------------------------------------------------
     @property
     def state(self) -> BatchesState:
-        """What the log says of the batches, as of now."""
+        """Current state of the batches according to the log."""
         return cast("BatchesState", self._job_state.projections[BATCHES])
 
     def standing(self, key: BatchKey, sinks: Collection[str] | None = None) -> Standing:
-        """How a batch stands, at these sinks or all, once nothing of it is open any more.
+        """Progress of a batch at `sinks`, or at all sinks if None. Waits until it has no open intent there.
 
         Raises:
             JobFailedError, FencedError, LogError: The driver has ended.
         """
-        asked = self.sinks if sinks is None else sinks
-        while (open_intent := standing_of(self.state, key, asked).open_intent) is not None:
+        names = self.sinks if sinks is None else sinks
+        while (open_intent := standing_of(self.state, key, names).open_intent) is not None:
             self._wait_for(lambda intent=open_intent: intent not in self._job_state.intents)  # type: ignore[misc]
         last = self._job_state.next_sequence - 1
         self._wait_for(lambda: self._released_to >= last)
-        return standing_of(self.state, key, asked)
+        return standing_of(self.state, key, names)
 
     def commit(self, key: BatchKey, parts: Sequence[BatchPart], ranges: str = "") -> Standing:
-        """Have these parts of a batch made visible; how it stands then. `ranges`: as in `CommitBatch`.
+        """Make these parts of a batch visible and return its progress. `ranges`: as in `CommitBatch`.
 
         Raises:
             RequestRefusedError: The batch is of a query that may not commit here.
-            UsageError: The parts do not go into one record: they name too many files.
-            JobFailedError: A sink could not do it, however often it was tried; it is tried again by the next driver.
+            UsageError: The parts are too large for one record: they name too many files.
+            JobFailedError: A sink failed at each retry; the next driver tries again.
             FencedError, LogError: The driver has ended.
         """
         request = CommitBatch(
@@ -272,26 +274,26 @@ class BatchService:
         try:
             self._started().request(BATCHES, request, timeout_s=self._log_timeout_s)
         except TooLargeError as error:
-            count = sum(len(one.files) for one in parts)
+            count = sum(len(part.files) for part in parts)
             raise UsageError(
-                f"{key} has {count} files, whose names are too much for one record ({error}): "
+                f"{key} has {count} files, whose names are too large for one record ({error}): "
                 "coalesce the frame to fewer partitions, or partition the files by fewer values"
             ) from error
         except RequestUnansweredError:
-            self._raise_end()  # which says more
+            self._raise_end()  # the error of an ended driver is more precise
             raise
         self._at("intent recorded")
-        standing = self.standing(key, {one.sink for one in parts} or None)
+        standing = self.standing(key, {part.sink for part in parts} or None)
         self._at("outcome recorded")
         return standing
 
     def why_not_done(self, key: BatchKey, standing: Standing) -> str:
-        """Why a batch that was given is not committed, and what to do."""
-        if gone := sorted(set(standing.left_sinks) - set(self.sinks)):
+        """Reason why a batch is not committed, with the next step."""
+        if removed := sorted(set(standing.left_sinks) - set(self.sinks)):
             return (
-                f"{key} has a part for sink {', '.join(map(repr, gone))}, which has not taken it, and "
-                "the job has no such sink any more: start it with this sink until the batch is "
-                "committed, then take it out"
+                f"{key} has a part for sink {', '.join(map(repr, removed))}, which has not taken it, "
+                "and the job has no such sink any more: start it with this sink until the batch is "
+                "committed, then remove the sink"
             )
         refusals = self._parts.refusals
         reasons = [
@@ -314,16 +316,16 @@ class BatchService:
         return self._driver
 
     def _released(self, records: Sequence[Record]) -> None:
-        """On the mailbox: a turn counts."""
+        """Called on the mailbox once a turn's records are in force."""
         with self._changed:
             self._released_to = records[-1].sequence or 0
             self._changed.notify_all()
 
-    def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Until it is so, which records that are released bring about."""
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; checked at each released turn. Raises if the driver ends."""
         while True:
             with self._changed:
-                if self._changed.wait_for(is_so, _LOOK_S):
+                if self._changed.wait_for(condition, _END_CHECK_S):
                     return
             self._raise_end()
 
@@ -334,7 +336,7 @@ class BatchService:
         return state
 
     def _raise_end(self) -> None:
-        """Raise why the driver has ended, where it has."""
+        """Raise the error of the driver if it has ended."""
         driver = self._started()
         try:
             ended = driver.wait(0)
@@ -344,23 +346,23 @@ class BatchService:
         if ended is not None:
             raise ClosedError(f"the driver of the batches of job {self.job_id}")
 
-    def _settle_left(self) -> None:
-        """Wait until what the last driver left open is settled."""
+    def _settle_open(self) -> None:
+        """Wait until the last driver's open intents are settled."""
         self._wait_for(lambda: not self._job_state.intents)
 
     def _sweep(self) -> None:
-        """Remove what drivers before this one have staged: they are over, and nothing of theirs is open."""
+        """Remove the staged data of earlier drivers: these have ended, and have no open intent."""
         if self._job_state.epoch == 0:
             return
         for name, sink in sorted(self.sinks.items()):
             try:
                 sink.sweep(self._is_in_force)
             except CoordlogError as error:
-                # It is hidden, and the next start tries again.
+                # Staged data are invisible to readers, and the next start tries again.
                 _log.warning("job=%s sink=%s nothing is swept: %s", self.job_id, name, error)
 
     def _is_in_force(self) -> bool:
-        """Whether this driver's epoch is in force: a request that it has answered is in the log."""
+        """Whether this driver's epoch is in force. Sends a request: its answer proves that the log has it."""
         probe = CommitBatch(
             query_id="",
             batch_id=-1,

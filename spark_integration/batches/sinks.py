@@ -1,4 +1,4 @@
-"""What a batch can be written to: the port, and the one sink that the coordinator's commits go through."""
+"""Sinks of batches: the port `BatchSink`, and the sink that settles the coordinator's intents by them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["At", "Batch", "BatchSink", "PartsSink", "nowhere"]
 
 At = Callable[[str], None]
-"""Told each place where a crash would leave something to be found."""
+"""Called with the name of each place at which a crash would leave unfinished work."""
 
 
 def nowhere(place: str) -> None:
-    """Tells nobody."""
+    """Do nothing at any place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,62 +36,62 @@ class Batch:
 
     job_id: str
     driver_id: str
-    """Random, of one driver's life: in each name that is staged, so that no two drivers share one (clause M5)."""
+    """Random id of one driver's life, in each staged name (M5: drivers share no names)."""
     key: BatchKey
     sink: str
-    """The name of the sink in the job."""
+    """Name of the sink in the job."""
 
 
 @runtime_checkable
 class BatchSink(Protocol):
-    """Where a batch becomes visible, in two steps. For a user to implement, too.
+    """Destination in which a batch becomes visible, in two steps. Users may implement it, too.
 
-    Called in this order: `prepare` before anything else of a driver; for each batch `stage`, on the thread of the
-    batch; once its intent is in the log `settle`, on a worker. After a crash the next driver calls `settle` for
-    what has an intent and no outcome, before any batch; its `stage` was another process's. `settle` may run twice
-    at once, in two drivers, and whatever the slower one does must change nothing that anybody sees.
+    Order of the calls: `prepare` first in each driver; for each batch `stage`, on the thread of the batch; once the
+    intent is in the log `settle`, on a worker. After a crash the next driver calls `settle` for each intent without an
+    outcome, before any batch; `stage` ran in another process then. `settle` may run twice at once, in two drivers:
+    the slower call must change nothing that a reader can see.
     """
 
     @property
     def destination(self) -> str:
-        """Where it writes, as the log is to have it: no credentials."""
+        """Name of the destination for the log: without credentials."""
         ...
 
     def prepare(self, job_id: str, spark: SparkSession) -> None:
-        """See that it can be written to, and is no other job's. Raises SinkError."""
+        """Check that the destination can be written to and belongs to no other job. Raises SinkError."""
         ...
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
-        """Write the batch where nobody sees it, to stay; what `settle` needs. Raises SinkError."""
+        """Write the batch durably and invisibly; returns the values that `settle` needs. Raises SinkError."""
         ...
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """Look what of the part is done; do what is missing.
+        """Check which steps of the part are done, and do the missing ones.
 
-        A sink that can do it only with the rows themselves, which are gone after a crash, answers `is_done=False`,
-        and so does one whose table refuses the rows, with the reason as `refused` in the details: the batch is then
-        staged again when Spark replays it. Nothing of the part is visible then, nor ever will be.
+        The outcome has `is_done=False` if the sink needs the rows themselves, which are lost after a crash, or if the
+        table refuses the rows, with the reason as `refused` in the details. The batch is then staged again when Spark
+        replays it; nothing of this part is visible, nor will be later.
 
         Raises:
-            SinkError: It cannot be done; it is tried again, a few times.
+            SinkError: The part cannot be settled; the call is repeated, a few times.
         """
         ...
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
-        """Remove what drivers before this one have staged; no intent of theirs is open.
+        """Remove the staged data of earlier drivers, which have no open intent.
 
-        What is to go must be listed first, `is_in_force` asked then, and only what was listed be removed, where it
-        says so: another driver may have taken over, and have staged what this one does not know of.
+        First list the data to remove, then call `is_in_force`, and only if it returns True remove the listed data:
+        another driver may have taken over, and its staged data must not be removed.
         """
         ...
 
 
 @runtime_checkable
 class _Claiming(Protocol):
-    """A sink that can tell which log writes to it."""
+    """A sink that can check which log writes to it."""
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
-        """Raise SinkError where another log does; hold from now on that this one does."""
+        """Record this log as the writer, or raise SinkError if another log is."""
         ...
 
 
@@ -101,12 +101,12 @@ class PartsSink:
     def __init__(self, job_id: str, sinks: Mapping[str, BatchSink], at: At) -> None:
         self._job_id, self._sinks, self._at = job_id, sinks, at
         self.driver_id = ""
-        """Set before anything is settled."""
+        """Id of the driver; set before the first `settle`."""
         self.refusals: dict[str, str] = {}
-        """By sink: why it has not taken its part of the newest batch that it was given."""
+        """Reason, by sink, why it has not taken its part of its newest batch."""
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
-        """Let each sink that can see that no other log writes to it. Before anything is appended."""
+        """Claim each sink that supports claims for this log. Called before anything is appended."""
         for _, sink in sorted(self._sinks.items()):
             if isinstance(sink, _Claiming):
                 sink.claim(job_id, log, former)
@@ -122,7 +122,7 @@ class PartsSink:
                 raise SinkError(
                     f"sink {part.sink!r}",
                     f"{key} has a part for it, and the job has no such sink any more",
-                    "start it with this sink until that is done",
+                    "start the job with this sink until the part is settled",
                 )
             batch = Batch(job_id=self._job_id, driver_id=self.driver_id, key=key, sink=part.sink)
             self._at(f"before part {part.sink}")
@@ -130,7 +130,7 @@ class PartsSink:
             parts.append(outcome)
             self.refusals.pop(part.sink, None)
             if not outcome.is_done:
-                self.refusals[part.sink] = outcome.details.get("refused", "it has not the rows")
+                self.refusals[part.sink] = outcome.details.get("refused", "the rows are lost")
             self._at(f"after part {part.sink}")
         return BatchOutcome(
             query_id=intent.query_id,

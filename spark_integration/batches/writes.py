@@ -23,17 +23,17 @@ _FORMAT = "coordlog"
 
 
 class CoordinatedWrites:
-    """The driver of what is written; made by `coordinated_writes`. `start` once and `close` always, or a `with` block.
+    """Driver of a session's writes, from `coordinated_writes`. `start` once and `close` always, or a `with` block.
 
-    From `start` to `close` writers of the session commit through it; those that still write when it closes
-    fail, and what of theirs is in the log is settled by the next start. One job has one stream.
+    From `start` to `close` the session's writers commit through this driver. Writers that are still active at
+    `close` fail; their intents in the log are settled by the next start. One job has one stream.
     """
 
     def __init__(self, spark: SparkSession, service: BatchService) -> None:
         self._spark, self._service = spark, service
 
     def start(self) -> None:
-        """Begin an epoch over the job, and settle what the last driver left open.
+        """Begin an epoch of the job, and settle the last driver's open intents.
 
         Raises:
             CoordlogError: As `BatchService.start`.
@@ -41,7 +41,7 @@ class CoordinatedWrites:
         self._service.start(self._spark)
 
     def close(self) -> None:
-        """End the driver. Again: nothing."""
+        """End the driver. A second call does nothing."""
         self._service.close()
 
     def __enter__(self) -> Self:
@@ -54,25 +54,25 @@ class CoordinatedWrites:
         self.close()
 
     def options(self, sink: str = "sink") -> dict[str, str]:
-        """For `format("coordlog")`; they hold no secret.
+        """Options of `format("coordlog")`, without secrets.
 
         Raises:
             OptionError: There is no such sink.
-            UsageError: It has not been started.
+            UsageError: The driver has not been started.
         """
         return self._service.options(sink)
 
     def write(self, frame: DataFrame, *, write_id: str | None = None, sink: str = "sink") -> None:
-        """Write the frame, as a whole.
+        """Write the whole frame.
 
         Args:
             frame: The rows.
-            write_id: Of `[A-Za-z0-9._-]`: what was written under it once is not written again.
-            sink: Its name, where there are several.
+            write_id: Name of the write, of `[A-Za-z0-9._-]`: a committed write is not written again.
+            sink: Name of the sink, if there are several.
 
         Raises:
             OptionError, UsageError: As `options`.
-            pyspark.errors.PySparkException: Spark's, with what the driver or the sink has said.
+            pyspark.errors.PySparkException: Spark's error, with the message of the driver or the sink.
         """
         writer: DataFrameWriter = frame.write.format(_FORMAT).mode("append")
         writer = writer.options(**self.options(sink))
@@ -81,7 +81,7 @@ class CoordinatedWrites:
         writer.save()
 
     def write_stream(self, frame: DataFrame, *, sink: str = "sink") -> DataStreamWriter:
-        """`frame.writeStream.format("coordlog")` with these options: give it a `checkpointLocation`, and start it.
+        """Writer `frame.writeStream.format("coordlog")` with these options: set a `checkpointLocation`, and start it.
 
         Raises:
             OptionError, UsageError: As `options`.
@@ -102,34 +102,34 @@ def coordinated_writes(
     log_timeout_s: float = LOG_TIMEOUT_S,
     payload_store: str | None = None,
 ) -> CoordinatedWrites:
-    """What commits the rows that Spark's own writers of this session stage, for a `with` block.
+    """Driver that commits the rows staged by Spark's own writers of this session, for a `with` block.
 
     Args:
-        spark: The session; this process owns it.
-        job_id: Of the log that has what was written, `[a-z0-9][a-z0-9-]{0,99}`.
+        spark: The session, owned by this process.
+        job_id: Id of the job whose log records the writes, `[a-z0-9][a-z0-9-]{0,99}`.
         sink: A `ParquetSink`, or several by name.
-        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
-        log: Instead of them: the job's log, and no other's.
-        instead_of: The id of the older query whose place a new one may take.
+        bootstrap_servers: Kafka's; the job's topic is created if it does not exist.
+        log: Instead of the servers: log of this job and of no other.
+        instead_of: Id of the older query that a new one may replace.
         take_over: Take a live driver's place.
-        log_timeout_s: How long a commit waits for the log before the write fails.
-        payload_store: Where payloads go that are too large for the log, as for a `Job`.
+        log_timeout_s: Longest wait of a commit for the log before the write fails.
+        payload_store: Store of payloads that are too large for the log, as for a `Job`.
 
     Raises:
-        OptionError: An option has a wrong type or is out of range, or a sink is not one of files.
-        OptionsError: Several have a wrong type.
+        OptionError: An option has a wrong type or is out of range, or a sink is not of Parquet files.
+        OptionsError: Several options have a wrong type.
     """
     check_types(coordinated_writes, locals())
     sinks = sinks_of(sink)
-    for name, one in sinks.items():
-        if not isinstance(one, ParquetBatches):
+    for name, target in sinks.items():
+        if not isinstance(target, ParquetBatches):
             raise OptionError(
                 "sink",
-                f"{name}: {type(one).__name__}",
+                f"{name}: {type(target).__name__}",
                 "a `ParquetSink`: others are written with `exactly_once`",
             )
     service = BatchService(
-        job=job_id,
+        job_id=job_id,
         sinks=sinks,
         bootstrap_servers=bootstrap_servers,
         log=log,

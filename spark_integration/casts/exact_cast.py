@@ -30,7 +30,7 @@ _Leaf = Callable[[pa.Array, pa.DataType], pa.Array]
 
 
 class InexactError(ValueError):
-    """A column does not fit a type exactly. The message names both types, and the first value that does not.
+    """A column has no exact cast to a type. The message names both types, and the first value at fault.
 
     Attributes:
         path: Place within the column, as `.field` and `[]`; empty for the column itself.
@@ -154,9 +154,9 @@ def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-# --- where it does not fit ----------------------------------------------------------------------------
+# --- errors of a cast -----------------------------------------------------------------------------------
 class _Misfit(Exception):  # noqa: N818, not raised outside of this module
-    """A column, or a part of it, has a value that does not fit."""
+    """A column, or a part of it, has a value without an exact cast."""
 
     def __init__(
         self, source: pa.DataType, target: pa.DataType, reason: str, *, is_kind: bool = False
@@ -231,7 +231,7 @@ def _cast(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _cast_struct(leaf: _Leaf, values: pa.StructArray, target: pa.StructType) -> pa.Array:
     source = values.type
-    names, wanted = [one.name for one in source], [one.name for one in target]
+    names, wanted = [field.name for field in source], [field.name for field in target]
     if sorted(names) != sorted(wanted) or len(set(names)) != len(names):
         raise _Misfit(source, target, f"it has the fields {names}, not {wanted}", is_kind=True)
     pieces = dict(zip(names, values.flatten(), strict=True))
@@ -263,7 +263,7 @@ def _cast_list(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _cast_map(leaf: _Leaf, values: pa.MapArray, target: pa.MapType) -> pa.Array:
     source = values.type
-    entries = [pa.struct([one.key_field, one.item_field]) for one in (source, target)]
+    entries = [pa.struct([kind.key_field, kind.item_field]) for kind in (source, target)]
     listed = values.cast(pa.list_(pa.field("entries", entries[0], nullable=False)))
     named = pa.struct(
         [

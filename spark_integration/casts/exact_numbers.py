@@ -20,7 +20,7 @@ _HAS_DIGIT: Final = "[0-9]"
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether it is an integer, a float or a decimal."""
+    """Whether `kind` is an integer, a float or a decimal."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
@@ -82,6 +82,8 @@ def floats_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
     values = floats.cast(pa.float64())
     _, is_large = _has_large(values, target)
     texts, values = texts.filter(is_large), values.filter(is_large)
+    if _are_same_integers(texts, values):
+        return floats
     is_inf = pc.call_function("is_inf", [values])
     beyond = texts.filter(pc.call_function("and", [is_inf, _matches(texts, _HAS_DIGIT)]))
     if len(beyond):
@@ -101,7 +103,7 @@ def _are_same_integers(texts: pa.Array, values: pa.Array) -> bool:
     try:
         return bool(texts.cast(pa.int64()).equals(values.cast(pa.int64())))
     except pa.ArrowInvalid:
-        return False  # One is larger, or is written otherwise.
+        return False  # A number is larger, or has another form.
 
 
 def _plain_floats(floats: pa.Array) -> npt.NDArray[np.floating[Any]] | None:
@@ -116,10 +118,14 @@ def _plain_floats(floats: pa.Array) -> npt.NDArray[np.floating[Any]] | None:
 def _are_same_floats(values: pa.Array, cast: pa.Array) -> bool:
     """Whether a cast to fewer bits has changed no value; NaN is NaN."""
     plain, narrow = _plain_floats(values), _plain_floats(cast)
-    if plain is not None and narrow is not None and bool((plain == narrow).all()):
-        return True
-    # A NaN, or bits in the place of a null, are seen here.
-    return _are_equal(values.cast(pa.float64()), cast.cast(pa.float64()))
+    if plain is None or narrow is None:
+        return True  # It has no value.
+    differ = plain != narrow
+    if differ.any():
+        differ &= ~np.isnan(plain)
+    if values.null_count and differ.any():  # There may be any bits in the place of a null.
+        differ &= values.is_valid().to_numpy(zero_copy_only=False)
+    return not differ.any()
 
 
 def _fits_as_it_is(values: pa.Array, target: pa.DataType) -> bool:
@@ -142,7 +148,7 @@ def _fits_as_it_is(values: pa.Array, target: pa.DataType) -> bool:
     if beyond:  # All with upper halves below that of the limit are below the limit.
         return bool(-beyond <= int(high.min()) and int(high.max()) < beyond)
     if not np.array_equal(high, low >> 63):
-        return False  # One takes more than 64 bits.
+        return False  # A value takes more than 64 bits.
     return bool(-limit < int(low.min()) and int(low.max()) < limit)
 
 
@@ -171,17 +177,11 @@ def _floats_of_integers(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _are_equal(values: pa.Array, others: pa.Array) -> bool:
     differ = pc.call_function("not_equal", [values, others])
-    if not pc.call_function("any", [differ]).as_py():
-        return True
-    if not pa.types.is_floating(values.type):
-        return False
-    nans = [pc.call_function("is_nan", [side]) for side in (values, others)]
-    differ = pc.call_function("and_not", [differ, pc.call_function("and", nans)])
     return not pc.call_function("any", [differ]).as_py()
 
 
 def _between_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Decimals to and from other numbers: by way of int64 if all are whole, or else one by one.
+    """Decimals to and from other numbers: by way of int64 if all are whole, or else value by value.
 
     Arrow's own casts go by way of rounded doubles.
     """
@@ -202,7 +202,7 @@ def _as(value: Decimal | float | None, target: pa.DataType) -> Decimal | float |
         if not exact.is_finite():
             raise pa.ArrowInvalid(f"{value} is no decimal")
         return exact
-    assert isinstance(value, Decimal), "the other one is a decimal"
+    assert isinstance(value, Decimal), "the other type is a decimal"
     if pa.types.is_integer(target):
         if value != value.to_integral_value():
             raise pa.ArrowInvalid(f"{value} has a fraction")

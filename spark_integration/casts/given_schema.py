@@ -1,4 +1,4 @@
-"""A schema as a user gives it: pyarrow's, Spark's `StructType`, or a DDL string such as `id bigint, name string`."""
+"""Schemas of users: pyarrow's, Spark's `StructType`, or a DDL string such as `id bigint, name string`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _converted(option: str, schema: pa.Schema | StructType | str) -> pa.Schema:
         except ValueError as error:
             raise OptionError(option, schema, f"{_EXPECTED} ({error})") from error
     if type(schema).__module__.startswith("pyspark."):
-        from pyspark.errors import PySparkException  # noqa: PLC0415, a second, not for everybody
+        from pyspark.errors import PySparkException  # noqa: PLC0415, takes a second
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415, as above
         from pyspark.sql.types import StructType  # noqa: PLC0415, as above
 
@@ -98,7 +98,7 @@ class _Ddl:
             place = token.end()
 
     def columns(self) -> list[pa.Field]:
-        """All columns.
+        """Parse all columns.
 
         Raises:
             ValueError: It is no DDL string, or has a column twice.

@@ -1,6 +1,6 @@
 """Sources that queries read, `spark.read.format("coordlog")`: the coordinator is in the session's own process.
 
-The names below are loaded when they are first used: Spark's planners and tasks load this package, and need neither.
+The names below are loaded at their first use: Spark's planners and tasks import this package, and need neither of them.
 """
 
 from __future__ import annotations

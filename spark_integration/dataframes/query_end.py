@@ -1,4 +1,4 @@
-"""The end of a query that no further try of a task can mend: its Spark stage is cancelled with the reason."""
+"""The end of a query whose error no retry can mend: its Spark stage is cancelled with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CANCEL_WAIT_S", "end_stage", "is_same_again"]
 _log = logging.getLogger(__name__)
 
 CANCEL_WAIT_S: Final = 3.0
-"""How long a task whose failure is final waits to be cancelled, before Spark counts it as one more try; seconds."""
+"""Seconds that a task with a final failure waits to be cancelled, before Spark counts it as another try."""
 
 _OF_THIS_FILE: Final = (
     FileNotFoundError,
@@ -26,10 +26,10 @@ _OF_THIS_FILE: Final = (
 
 
 def is_same_again(error: BaseException) -> bool:
-    """Whether another try of the task would fail in the same way: the content is at fault, or the read is over.
+    """Whether a retry of the task would fail in the same way: the content is at fault, or the read has ended.
 
-    An error of the file system or the network (an OSError with a number, of no file in particular) may be
-    over at the next try, and so may one of another kind.
+    An error of the file system or the network (an OSError with a number, not about a single file) may not
+    happen at the next try, nor may an error of another kind.
     """
     if isinstance(error, RequestRefusedError):
         return True
@@ -40,7 +40,7 @@ def is_same_again(error: BaseException) -> bool:
 
 
 def end_stage(spark: SparkSession, stage_id: int, reason: str) -> None:
-    """Cancel a stage, and with it the query, whose error shows the reason; one that has ended is left as it is."""
+    """Cancel a stage, and with it the query, whose error shows the reason; no effect on a stage that has ended."""
     context: Any = spark.sparkContext
-    context._jsc.sc().cancelStage(stage_id, reason)  # noqa: SLF001, no other way takes a reason
+    context._jsc.sc().cancelStage(stage_id, reason)  # noqa: SLF001, the only call with a reason
     _log.info("stage_id=%d is cancelled: %s", stage_id, reason)

@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("coordlog")` and of `.load(path)`: each is taken, or refused by name."""
+"""Options of `spark.read.format("coordlog")` and of `.load(path)`: each is applied, or refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordlog.spark_integration.dataframes.ticket import Ticket
 __all__ = ["with_read_options"]
 
 _COUNTS: Final = {"partitions": 10_000, "splits_per_batch": 1_000_000}
-"""Options of a single query that are numbers from 1, with their highest value; `coordinated` has the default."""
+"""Options of a query that are numbers from 1, with their highest values; `coordinated` has the defaults."""
 
 _KNOWN: Final = ("job", "path", *_COUNTS)
 _OF_THE_SOURCE: Final = (
@@ -22,25 +22,25 @@ _OF_THE_SOURCE: Final = (
 
 
 def with_read_options(ticket: Ticket, options: Mapping[str, str]) -> Ticket:
-    """The service as one query uses it.
+    """The ticket of a service with the options of one query.
 
     Args:
-        ticket: The service that the query's `job` names.
-        options: Of the query, as Spark has them: without regard to case.
+        ticket: Ticket of the service of the query's `job`.
+        options: Options of the query, without regard to case, as in Spark.
 
     Raises:
-        OptionError: An option is not known here, or its value cannot be meant.
+        OptionError: An option is unknown, or its value is invalid.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    for name, value in sorted(given.items()):
+    values = {name.lower(): value for name, value in options.items()}
+    for name, value in sorted(values.items()):
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             known = ", ".join(map(repr, _KNOWN))
             raise OptionError(name, value, f"one of {known}{hint} ({_OF_THE_SOURCE})")
-    _check_path(ticket, given.get("path"))
-    partitions = _count(given, "partitions")
-    splits_max = _count(given, "splits_per_batch")
+    _check_path(ticket, values.get("path"))
+    partitions = _count(values, "partitions")
+    splits_max = _count(values, "splits_per_batch")
     return replace(
         ticket,
         partitions=ticket.partitions if partitions is None else partitions,
@@ -49,7 +49,7 @@ def with_read_options(ticket: Ticket, options: Mapping[str, str]) -> Ticket:
 
 
 def _check_path(ticket: Ticket, path: str | None) -> None:
-    """A path is taken if it is that of the service's source: no other one is read."""
+    """Refuse a path that is not that of the service's source: the service reads no other."""
     if path is None or path in ticket.locations:
         return
     reads = ticket.locations[-1] if ticket.locations else "no path"
@@ -61,8 +61,8 @@ def _check_path(ticket: Ticket, path: str | None) -> None:
     )
 
 
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    value = given.get(name)
+def _count(values: Mapping[str, str], name: str) -> int | None:
+    value = values.get(name)
     if value is None:
         return None
     if not value.isdecimal() or not 1 <= int(value) <= _COUNTS[name]:

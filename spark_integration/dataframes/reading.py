@@ -1,4 +1,4 @@
-"""A task's side of a read: asks for its partition's splits, and gives their rows to Spark."""
+"""A task's side of a read: requests its partition's splits, and passes their rows to Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAUSE_MAX_S: Final = 0.05
 
 @dataclass(frozen=True)
 class ReadPartition(InputPartition):
-    """One partition of a read, as Spark carries it to a task."""
+    """One partition of a read; Spark sends it to a task."""
 
     read_id: str
     number: int
@@ -49,7 +49,7 @@ class ReadPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Who asks."""
+    """Identity of the requesting task."""
 
     task_attempt_id: int
     attempt_number: int
@@ -57,7 +57,7 @@ class _Task:
 
     @classmethod
     def of_spark(cls) -> _Task:
-        """This task. Its ids are read once: the worker's process may serve another one later."""
+        """This task. Its ids are read once: the worker's process may run another task later."""
         context = TaskContext.get()
         assert context is not None, "Spark reads in a task"
         return cls(
@@ -69,7 +69,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """See `OperatorContext`: what a reader may call. Nothing is restored here, and nobody is fenced."""
+    """See `OperatorContext`: the calls of a reader. Here no state is restored and no attempt is fenced."""
 
     job_id: str
     subtask: int
@@ -81,26 +81,26 @@ class _Context:
     is_batch: bool = True
 
     def send_event(self, event: Payload) -> None:
-        """A reader's wish for another split is known; nothing else can be said."""
+        """Ignore a request for another split, and refuse other events: splits are requested by `_Rows`."""
         if not isinstance(event, RequestSplit):
             raise SourceError(
                 f'format("coordlog"), job {self.job_id}',
-                f"its reader sends {type(event).__name__}, and a query has nobody who takes it",
+                f"its reader sends {type(event).__name__}, and a query has no coordinator for it",
                 "read this source with a `Job`",
             )
 
     def check_alive(self) -> None:
-        """Spark ends its tasks itself."""
+        """Do nothing: Spark ends its tasks itself."""
 
 
 def read_partition(
     ticket: Ticket, partition: ReadPartition, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition's splits, as `schema` has them, in batches of a size that suits Spark.
+    """Rows of one partition's splits, in the types of `schema`, in batches of a size that suits Spark.
 
     Raises:
-        SourceError: A split cannot be read, or the service is gone.
-        RequestRefusedError: The read is over.
+        SourceError: A split cannot be read, or the service has ended.
+        RequestRefusedError: The read has ended.
     """
     keep_archives()
     task = _Task.of_spark()
@@ -128,12 +128,12 @@ def read_partition(
 
 
 def _report(client: ServiceClient, failed: ReadFailed) -> None:
-    with contextlib.suppress(CoordlogError):  # the reader's own error matters more
+    with contextlib.suppress(CoordlogError):  # the reader's own error is more important
         client.ask(failed, ReadFailureNoted, retry_s=0.0)
 
 
 def _end_query(client: ServiceClient, task: _Task, error: Exception) -> None:
-    """Have the query ended, and wait for that: else Spark would start the next try first."""
+    """Request the end of the query, and wait for it: else Spark would start the next try first."""
     try:
         client.ask(
             EndQuery(stage_id=task.stage_id, reason=_reason(error)), ReadFailureNoted, retry_s=0.0
@@ -144,10 +144,10 @@ def _end_query(client: ServiceClient, task: _Task, error: Exception) -> None:
 
 
 class _Rows:
-    """Asks, and polls the reader, one split after the other. Asks on a thread of its own, in a `with` block.
+    """Requests splits and polls the reader, one split after the other. Requests run on an own thread; a `with` block.
 
-    Where it was given several splits at once it asks for the next when it has read half of them: an answer is an
-    append to the log, and small splits are read in less. One that was given alone is read before.
+    After several splits in one answer the next request is sent when half of them are read: an answer is an append to
+    the log, which takes longer than the read of a small split. A single split is read before the next request.
     """
 
     def __init__(
@@ -157,34 +157,34 @@ class _Rows:
         self._partition, self._task = partition, task
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._finished: list[SplitRead] = []
-        self._asking = ThreadPoolExecutor(1, "asks-for-splits")
+        self._requests = ThreadPoolExecutor(1, "asks-for-splits")
 
     def __enter__(self) -> Self:
         """Itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Wait for a question that is open: the connection is for one thread."""
-        self._asking.shutdown()
+        """Wait for an open request: the connection is for one thread."""
+        self._requests.shutdown()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Those of all splits that this partition has, and will have."""
+        """Batches of all splits of this partition, also of those that it gets later."""
         position = 0
-        answer = self._ask(position)
+        answer = self._request(position)
         while splits := answer.result():
             position += len(splits)
             half = len(splits) // 2 or len(splits)
-            for one in splits[:half]:
-                yield from self._read(one)
-            answer = self._ask(position)
-            for one in splits[half:]:
-                yield from self._read(one)
-        if self._finished:  # after it had asked for more, and there was none
-            self._ask(position).result()
+            for split in splits[:half]:
+                yield from self._read(split)
+            answer = self._request(position)
+            for split in splits[half:]:
+                yield from self._read(split)
+        if self._finished:  # finished after the last request, whose answer was empty
+            self._request(position).result()
 
-    def _ask(self, position: int) -> Future[list[Split]]:
+    def _request(self, position: int) -> Future[list[Split]]:
         finished, self._finished = self._finished, []
-        return self._asking.submit(self._next, position, finished)
+        return self._requests.submit(self._next, position, finished)
 
     def _next(self, position: int, finished: list[SplitRead]) -> list[Split]:
         request = NextSplits(
@@ -224,8 +224,8 @@ class _Rows:
             else:
                 raise SourceError(
                     split.split_id,
-                    f"its reader says {poll.status.value} before its end",
-                    "a query reads every split whole: let the reader raise what is wrong",
+                    f"its reader returns {poll.status.value} before its end",
+                    "a query reads every split whole: let the reader raise its error",
                 )
 
 
@@ -246,7 +246,7 @@ def _reason(error: Exception) -> str:
 
 
 def _merged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Small batches put together: each costs a hand-over to the JVM."""
+    """Small batches concatenated, because each costs a transfer to the JVM."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for one in batches:
@@ -255,13 +255,13 @@ def _merged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
         rows += batch.num_rows
         size += batch.get_total_buffer_size()
         if rows >= DATAFRAME_BATCH_ROWS or size >= DATAFRAME_BATCH_BYTES:
-            yield _one(held)
+            yield _concatenated(held)
             held, rows, size = [], 0, 0
     if held:
-        yield _one(held)
+        yield _concatenated(held)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -276,7 +276,7 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         except InexactError as error:
             raise SourceError(
                 'format("coordlog")',
-                f"column {field.name!r} cannot be handed to Spark as it is: {error}",
+                f"column {field.name!r} cannot be passed to Spark unchanged: {error}",
                 "give the column a type that Spark has (`schema=`)",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

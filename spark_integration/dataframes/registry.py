@@ -1,4 +1,4 @@
-"""Which classes Spark knows as `format("coordlog")`: one for each session, with its services."""
+"""Registry of the classes behind `format("coordlog")`: one for each session, with its services."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = weakref.W
 
 
 def register_format(spark: SparkSession) -> None:
-    """Let the session know the format, for writing. Any thread."""
+    """Register the format with the session, for writing. Any thread."""
     with _lock:
-        # Each time: a session that was stopped and begun anew may have forgotten it.
+        # At each call: a session that was stopped and started again may have lost it.
         _register(spark, _tickets.setdefault(spark, {}))
 
 
 def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
-    """Let queries made from now on find a service that reads. Any thread."""
+    """Register a service of reads, for queries created from now on. Any thread."""
     with _lock:
         tickets = _tickets.setdefault(spark, {})
         tickets[ticket.job_id] = ticket
@@ -35,7 +35,7 @@ def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
 
 
 def forget_ticket(spark: SparkSession, ticket: Ticket) -> None:
-    """Let no query find it any more; a newer service of its job stays. Any thread."""
+    """Remove a service for new queries; a newer service of its job stays registered. Any thread."""
     with _lock:
         tickets = _tickets.get(spark, {})
         if tickets.get(ticket.job_id) is ticket:
@@ -51,18 +51,18 @@ def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
 
 
 def _show_py_files() -> None:
-    """Let processes of this machine find what came by `--py-files`.
+    """Add files from `--py-files` to the path of Python processes on this machine.
 
-    Spark has a stream planned and committed by a Python of its own, and looks for these files in a
-    folder of the query's that it does not put them into (seen on 4.1.1).
+    Spark plans and commits a stream in another Python process, and searches these files in a folder
+    of the query into which it does not copy them (seen on 4.1.1).
     """
     from pyspark import SparkContext, SparkFiles  # noqa: PLC0415, it needs Spark
 
-    context = SparkContext._active_spark_context  # noqa: SLF001, there is no other way to ask
+    context = SparkContext._active_spark_context  # noqa: SLF001, the only access
     if context is None:
         return
     root, environment = SparkFiles.getRootDirectory(), context.environment
     known = environment.get("PYTHONPATH", "").split(os.pathsep)
-    shipped = [one for one in sys.path if one.startswith(root + os.sep) and one not in known]
+    shipped = [path for path in sys.path if path.startswith(root + os.sep) and path not in known]
     if shipped:
         environment["PYTHONPATH"] = os.pathsep.join([*shipped, *filter(None, known)])

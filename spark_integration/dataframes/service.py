@@ -29,19 +29,23 @@ from coordlog.log.interface import Log
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.runtime.driver import JobDriver
-from coordlog.schemas.reads import LookAtReads, ReadsSeen
+from coordlog.schemas.reads import QueryReads, ReadsSeen
 from coordlog.spark_integration.dataframes.query_end import end_stage
 from coordlog.spark_integration.dataframes.registry import forget_ticket, register_ticket
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, Ticket
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.log_choice import LogChoice
-from coordlog.spark_integration.driver.stage import is_local_session, task_failures_max
+from coordlog.spark_integration.driver.stage import (
+    is_local_session,
+    lost_session_named,
+    task_failures_max,
+)
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
 )
-from coordlog.spark_integration.task.worker_probe import check_workers, use_own_interpreter
+from coordlog.spark_integration.task.worker_probe import WorkerProbe, use_own_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,29 +55,29 @@ __all__ = ["CoordinatedReads", "Readable", "coordinated"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _TRIES_MANY = 100
 _PARTITIONS_MAX = 10_000
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """A source that queries can read: `FileSource`, for one."""
+    """A source that queries can read, for example `FileSource`."""
 
     def coordinated(self) -> CoordinatedSource:
-        """How its coordinator lists it, and tasks read it.
+        """The source as its coordinator lists it and tasks read it.
 
         Raises:
-            OptionError: An option has no meaning there.
+            OptionError: An option has no meaning in a query.
         """
         ...
 
 
 class CoordinatedReads:
-    """One service. `start` once and `close` always, or a `with` block; made by `coordinated`.
+    """One service of reads, from `coordinated`. `start` once and `close` always, or a `with` block.
 
-    From `start` to `close` queries of the session read the source; those that still run when it closes
-    fail. Every split that a task reads is in the job's log before the task has it.
+    From `start` to `close` queries of the session read the source; queries that still run at `close`
+    fail. Each split is recorded in the job's log before a task receives it.
     """
 
     def __init__(
@@ -118,39 +122,47 @@ class CoordinatedReads:
     def start(self) -> None:
         """Restore the job, list the source, and register the format with the session.
 
-        Where the source has an end this returns when all of it has been listed.
+        If the source has an end, this returns after the whole source has been listed.
 
         Raises:
-            SourceError: It cannot be listed, or there is nothing in it that tells the schema.
+            SourceError: The source cannot be listed, or has no content from which to infer the schema.
             OptionError: Spark has no type for a column.
-            EnvironmentSetupError: No process of this session can have a service, or its tasks cannot
-                load the source.
-            RestoreError: The history is of another kind of job, or does not fit.
+            EnvironmentSetupError: No process of this session can run a service, or its tasks cannot
+                import the source.
+            RestoreError: The history is of another kind of job, or incompatible.
             DriverAliveError: A live driver holds the job.
-            LogError: The log.
+            LogError: The log failed.
         """
         if self._driver is not None:
             raise UsageError(
                 f"the reads of job {self.job_id} have been started before: make new ones"
             )
         try:
-            self._start()
+            with lost_session_named(self._spark):
+                self._start()
         except BaseException:
             self.close()
             raise
 
     def _start(self) -> None:
         refuse_connect(self._spark, 'format("coordlog")')
+        use_own_interpreter(self._spark, is_local=is_local_session(self._spark))
+        probe = WorkerProbe(self._spark, self._source.create_reader, 'format("coordlog")')
+        try:
+            self._start_driver(probe)
+        finally:
+            probe.cancel()
+
+    def _start_driver(self, probe: WorkerProbe) -> None:
         log = self._log.open()
         if log.high_watermark() == 0:
-            # At once: the service itself would try for a while, as a store may come back.
+            # Fails at once: the service itself would retry for a while, because a store may recover.
             self._source.settle_schema()
         partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
         surroundings = StagelessSurroundings(
             self._spark, job_id=self.job_id, endpoint=self._endpoint
         )
-        use_own_interpreter(self._spark, is_local=is_local_session(self._spark))
-        check_workers(self._spark, self._source.create_reader, 'format("coordlog")')
+        probe.check()
         driver = self._new_driver(surroundings, log)
         driver.start()
         self._driver = driver
@@ -194,10 +206,10 @@ class CoordinatedReads:
         )
 
     def _settled_schema(self, driver: JobDriver) -> pa.Schema:
-        """That of the splits that are known; a source that has an end is listed first."""
+        """Schema of the known splits, after the whole listing if the source has an end."""
         until = time.monotonic() + self._listing_timeout_s + self._log_timeout_s
         while True:
-            seen = self._look(driver)
+            seen = self._query(driver)
             if seen is not None and seen.problem:
                 raise SourceError(f"source of job {self.job_id}", seen.problem, "mend that")
             if seen is not None and (seen.is_listed or self._source.is_unbounded):
@@ -208,28 +220,28 @@ class CoordinatedReads:
                     "its listing has not ended in time",
                     "give a longer `listing_timeout_s`",
                 )
-            if driver.wait(_LOOK_S) is not None:
+            if driver.wait(_POLL_S) is not None:
                 raise UsageError(f"the driver of job {self.job_id} has ended while it started")
         state = driver.state
         assert state is not None, "started"
-        found = cast("ReadsState", state.projections[OPERATOR_ID])
-        for _, one in sorted(found.splits.items())[:1]:
-            return self._source.schema_of(one.split)
+        reads = cast("ReadsState", state.projections[OPERATOR_ID])
+        for _, entry in sorted(reads.splits.items())[:1]:
+            return self._source.schema_of(entry.split)
         return self._source.settle_schema()
 
-    def _look(self, driver: JobDriver) -> ReadsSeen | None:
+    def _query(self, driver: JobDriver) -> ReadsSeen | None:
         try:
-            answer = driver.request(OPERATOR_ID, LookAtReads(after=-1, splits_max=0))
+            answer = driver.request(OPERATOR_ID, QueryReads(after=-1, splits_max=0))
         except CoordinatorRestartingError:
             return None
-        assert isinstance(answer.response, ReadsSeen), "a look has one type of answer"
+        assert isinstance(answer.response, ReadsSeen), "a query has one type of answer"
         return answer.response
 
     def close(self) -> None:
-        """End the service; queries that still read fail. Again: nothing.
+        """End the service; queries that still read fail. A second call does nothing.
 
         Raises:
-            CoordlogError: What has ended the service before, if something has.
+            CoordlogError: The error that ended the service before this call.
         """
         driver, self._driver = self._driver, None
         try:
@@ -241,13 +253,13 @@ class CoordinatedReads:
             self._log.close()
 
     def _forget_ticket(self) -> None:
-        """A session that was stopped inside the block cannot be told."""
+        """Remove the ticket from the session; only logged if the session was stopped inside the block."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
         try:
             forget_ticket(self._spark, ticket)
-        except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
+        except Exception as error:  # noqa: BLE001, any error of a stopped session or a lost JVM
             _log.info("job=%s the session cannot forget its service: %s", self.job_id, error)
 
     def __enter__(self) -> Self:
@@ -261,7 +273,7 @@ class CoordinatedReads:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; what the block has raised goes before what the service has died of."""
+        """Close; an error of the block takes precedence, with the service's own error as a note."""
         try:
             self.close()
         except Exception as own:
@@ -271,7 +283,7 @@ class CoordinatedReads:
 
     # --- queries ----------------------------------------------------------------------------------
     def options(self) -> dict[str, str]:
-        """For `spark.read` and `spark.readStream`; they hold no secret."""
+        """Options for `spark.read` and `spark.readStream`, without secrets."""
         return {"job": self.job_id}
 
     def read(self) -> DataFrame:
@@ -301,30 +313,30 @@ def coordinated(
     payload_store: str | None = None,
     endpoint: EndpointOptions | None = None,
 ) -> CoordinatedReads:
-    """A service that gives the splits of `source` to queries of this session, for a `with` block.
+    """A service that assigns the splits of `source` to queries of this session, for a `with` block.
 
     Args:
-        spark: The session; this process owns it.
-        job_id: Of the log that has who read what; `[a-z0-9][a-z0-9-]{0,99}`. A stream goes on under
-            the one that it was begun with.
-        source: A `FileSource`. With `watch` streams find what comes later.
-        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
-        log: Instead of them: the job's log.
-        partitions: Tasks of a read; by default as many as the session runs at once. They share its
-            splits: each takes the next when it has read the one before.
-        splits_per_batch: The most splits of one batch of a stream; by default all that there are.
-        given_up: Names of streams that will not go on, as `coordlog reads` lists them: ranges of topics are
-            forgotten without waiting for them. One that does go on later is refused where they are.
-        listing_timeout_s: How long tries to list may fail one after the other before queries are told.
+        spark: The session, owned by this process.
+        job_id: Id of the job whose log records the reads; `[a-z0-9][a-z0-9-]{0,99}`. A stream continues
+            only under the id that it started with.
+        source: A `FileSource`. With `watch`, streams also read files that arrive later.
+        bootstrap_servers: Kafka's; the job's topic is created if it does not exist.
+        log: Instead of the servers: the job's log.
+        partitions: Tasks of a read; by default as many as the session runs at once. They share the
+            splits of the read: each requests its next split after the last.
+        splits_per_batch: Most splits of one batch of a stream; by default no limit.
+        given_up: Names of abandoned streams, as `coordlog reads` lists them: ranges of topics are forgotten
+            without waiting for these streams. If one continues later at forgotten ranges, it is refused.
+        listing_timeout_s: Longest time of failing listings before queries get the error.
         take_over: Take a live driver's place.
-        log_timeout_s: How long the log may not answer before the service ends.
-        snapshot_every: Records of its log from one snapshot to the next; None for no snapshots.
-        payload_store: Where payloads go that are too large for the log, as for a `Job`.
-        endpoint: Where it listens, and whether that is encrypted, as for a `Job`.
+        log_timeout_s: Longest time without an answer of the log before the service ends.
+        snapshot_every: Records of the log from one snapshot to the next; None for no snapshots.
+        payload_store: Store of payloads that are too large for the log, as for a `Job`.
+        endpoint: Address at which the service listens, and its encryption, as for a `Job`.
 
     Raises:
         OptionError: An option has a wrong type or is out of range.
-        OptionsError: Several have a wrong type.
+        OptionsError: Several options have a wrong type.
     """
     check_types(coordinated, locals())
     return CoordinatedReads(
@@ -345,7 +357,7 @@ def coordinated(
 
 
 def _locations(location: str | None) -> tuple[str, ...]:
-    """How a query may name the source's path: as it is here and now, relative too."""
+    """Spellings of the source's path that a query may use: absolute, or relative to the current folder."""
     if location is None:
         return ()
     if "://" in location:
@@ -367,21 +379,21 @@ def _warn_of_many_tries(spark: SparkSession) -> None:
 def _spark_schema(job_id: str, schema: pa.Schema) -> str:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, as above
 
-    for one in schema:
+    for field in schema:
         try:
-            from_arrow_schema(pa.schema([one]), prefer_timestamp_ntz=True)
+            from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True)
         except Exception as error:
             raise OptionError(
-                f"column {one.name!r} of job {job_id}",
-                str(one.type),
+                f"column {field.name!r} of job {job_id}",
+                str(field.type),
                 "of a type that Spark has: give the source another `schema`",
             ) from error
     return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
 
 
 def _names(option: str, value: Collection[str]) -> frozenset[str]:
-    given: object = value  # by callers without types too
-    is_list = isinstance(given, Collection) and not isinstance(given, str)
-    if not is_list or not all(isinstance(one, str) and one for one in value):
+    names: object = value  # untyped callers may pass anything
+    is_list = isinstance(names, Collection) and not isinstance(names, str)
+    if not is_list or not all(isinstance(name, str) and name for name in value):
         raise OptionError(option, value, 'a list of names, such as ["5f1c09ab"]')
     return frozenset(value)

@@ -1,8 +1,8 @@
-"""`format("coordlog")` for Spark: its class carries the services of the session that it is registered in.
+"""`format("coordlog")` for Spark: the registered class contains the services of its session.
 
-Spark runs each of its methods in processes of its own: `schema` and `reader().partitions()` in a
-planner, a stream's methods in one worker for each query, `read` in tasks. None of them is the process
-that owns the session, where the coordinator is.
+Spark runs the methods in other processes: `schema` and `reader().partitions()` in a planner, a stream's
+methods in one worker for each query, `read` in tasks. None of them is the process that owns the session,
+in which the coordinator runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.reads import (
     CommitRead,
-    LookAtReads,
     PlanRead,
+    QueryReads,
     ReadCommitted,
     ReadPlanned,
     ReadsSeen,
@@ -44,30 +44,30 @@ __all__ = ["FORMAT", "CoordlogDataSource", "with_tickets"]
 FORMAT = "coordlog"
 
 Offset = dict[str, Any]
-"""A stream's position, as Spark's checkpoint has it: primitives only."""
+"""Position of a stream in Spark's checkpoint: primitives only."""
 
 
 class CoordlogDataSource(DataSource):
-    """The format. What is registered is a class made of this one, with the session's services."""
+    """The format. A subclass with the session's services is registered."""
 
     tickets: ClassVar[Mapping[str, Ticket]] = {}
-    """By job id."""
+    """Tickets of the session's services, by job id."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """Name for `format`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The rows', as the service has settled it."""
+        """Schema of the rows, as settled by the service."""
         return _schema_of(self._ticket())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch query."""
+        """Reader of a batch query."""
         return _BatchReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
-        """Of a streaming query."""
+        """Reader of a streaming query."""
         return _StreamReader(self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, Spark's signature
@@ -85,18 +85,18 @@ class CoordlogDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _ticket(self) -> Ticket:
-        keep_archives()  # each of Spark's processes comes by here first
+        keep_archives()  # here, because each of Spark's processes calls this first
         known = ", ".join(sorted(self.tickets)) or "none"
         job_id = self.options.get("job")
         if job_id is None and len(self.tickets) == 1:
             return with_read_options(next(iter(self.tickets.values())), self.options)
         if job_id is None or job_id not in self.tickets:
-            asked = "no job" if job_id is None else f"job {job_id!r}"
+            requested = "no job" if job_id is None else f"job {job_id!r}"
             raise SourceError(
                 f'format("{FORMAT}")',
-                f"{asked} is asked for, and the services of this session are: {known}",
+                f"{requested} is requested, and the services of this session are: {known}",
                 "start one in the process that owns the session, `with coordinated(spark, JOB, "
-                'SOURCE, ...) as reads:`, and say `.option("job", JOB)`',
+                'SOURCE, ...) as reads:`, and add `.option("job", JOB)`',
             )
         return with_read_options(self.tickets[job_id], self.options)
 
@@ -111,10 +111,10 @@ class CoordlogDataSource(DataSource):
 
 
 def with_tickets(tickets: Mapping[str, Ticket]) -> type[CoordlogDataSource]:
-    """The class to register: made here and now, so that it is shipped with what it holds."""
+    """The class to register: created at each call, so that Spark ships it by value, with its tickets."""
 
     class Registered(CoordlogDataSource):
-        """One session's."""
+        """The format of one session."""
 
     Registered.tickets = dict(tickets)
     return Registered
@@ -143,10 +143,10 @@ class _BatchReader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader):
-    """Says how far the source has been found; a position is a place in the coordination log.
+    """Reports the end of the known splits; a position is a place in the coordination log.
 
-    Its name, of chance, is part of the positions that it gives: a batch that is planned again has
-    the same, and with it the same splits.
+    The reader's random name is part of its positions: a batch that is planned again has the same name,
+    and so the same splits.
     """
 
     def __init__(self, ticket: Ticket) -> None:
@@ -156,21 +156,21 @@ class _StreamReader(DataSourceStreamReader):
         self._client: ServiceClient | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802, Spark's name
-        """Before all that was found."""
-        seen = self._look()
+        """Position before all known splits."""
+        seen = self._query()
         if seen.first > 0:
             raise SourceError(
                 f"job {self._ticket.job_id}",
                 f"the first {seen.first} splits of its history have been read by other streams, and "
                 "are forgotten",
-                "read them under a job id of their own, or go on from the other stream's checkpoint",
+                "read the source under a new job id, or go on from the other stream's checkpoint",
             )
         self._after = 0
         return self._offset(seen.history, -1, 0)
 
     def latestOffset(self) -> Offset:  # noqa: N802, Spark's name
-        """Where the next batch ends, if it begins now."""
-        seen = self._look()
+        """Position at which the next batch ends if it begins now."""
+        seen = self._query()
         if seen.problem:
             raise SourceError(
                 f"job {self._ticket.job_id}",
@@ -180,7 +180,7 @@ class _StreamReader(DataSourceStreamReader):
         return self._offset(seen.history, seen.sequence, seen.end)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The same for the same positions, whoever asks, and however often."""
+        """Partitions of a batch: the same for the same positions, in any process and at any repetition."""
         self._check(start)
         self._check(end)
         self._reader, self._after = str(end["reader"]), int(end["splits"])
@@ -196,7 +196,7 @@ class _StreamReader(DataSourceStreamReader):
         return _planned(self._ticket, request, self._connected())
 
     def commit(self, end: Offset) -> None:
-        """Spark will not ask for what is before `end` again."""
+        """Record that Spark does not need the splits before `end` again."""
         request = CommitRead(
             reader=str(end["reader"]), history=str(end["history"]), end=int(end["splits"])
         )
@@ -206,7 +206,7 @@ class _StreamReader(DataSourceStreamReader):
         return _rows(self._ticket, partition)
 
     def stop(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -217,8 +217,8 @@ class _StreamReader(DataSourceStreamReader):
             self._client = ServiceClient(self._ticket)
         return self._client
 
-    def _look(self) -> ReadsSeen:
-        request = LookAtReads(after=self._after, splits_max=self._ticket.splits_max)
+    def _query(self) -> ReadsSeen:
+        request = QueryReads(after=self._after, splits_max=self._ticket.splits_max)
         return self._connected().ask(request, ReadsSeen)
 
     def _offset(self, history: str, sequence: int, splits: int) -> Offset:
@@ -234,14 +234,14 @@ class _StreamReader(DataSourceStreamReader):
         if set(offset) != {"job", "history", "sequence", "splits", "reader"}:
             raise SourceError(
                 "the query's checkpoint",
-                f"its position is {json.dumps(offset)}, and none of this format",
+                f"its position is {json.dumps(offset)}, which is not of this format",
                 "give the query a checkpoint of its own",
             )
         if offset["job"] != self._ticket.job_id:
             raise SourceError(
                 "the query's checkpoint",
                 f"it is of job {offset['job']}, and the query reads job {self._ticket.job_id}",
-                "give the query the job that it was begun with, or a checkpoint of its own",
+                "give the query the job that it started with, or a checkpoint of its own",
             )
 
 
@@ -258,14 +258,14 @@ def _planned(
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's own, with times in UTC: 4.1 has them so, 4.3 wants to be told."""
+    """Spark's own schema in Arrow, with times in UTC: the default of Spark 4.1, an argument in 4.3."""
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")  # type: ignore[call-arg]
     return to_arrow_schema(schema)
 
 
 def _rows(ticket: Ticket, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    if partition is None:  # what Spark makes of no partitions
+    if partition is None:  # Spark's value for a read without partitions
         return iter(())
     assert isinstance(partition, ReadPartition), "made by `partitions`"
     return read_partition(ticket, partition, _arrow_schema(_schema_of(ticket)))

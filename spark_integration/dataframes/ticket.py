@@ -1,4 +1,4 @@
-"""What planners and tasks need to reach a service: it travels with the data source's class, as closures do."""
+"""Address and secrets with which planners and tasks reach a service; shipped with the data source's class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordlog.spark_integration.wire.token import Token
 __all__ = ["OPERATOR_ID", "ServiceClient", "Ticket"]
 
 OPERATOR_ID: Final = "reads"
-"""Of a job that queries read; a `Job` names its source otherwise."""
+"""Operator id of the source in a job that queries read; a `Job` uses another id."""
 
 _RESPONSES: Final = (ReadCommitted, ReadFailureNoted, ReadPlanned, ReadsSeen, SplitsGiven)
 
@@ -39,26 +39,26 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """One service. Pickles, into a class that Spark ships; prints no secret."""
+    """Access to one service. Pickles, in a class that Spark ships; its text contains no secret."""
 
     job_id: str
     endpoint: str
     token: Token
     certificate: Certificate | None = None
-    """What the service shows, where its endpoint is encrypted."""
+    """Certificate of the service's endpoint, or None if it is not encrypted."""
     create_reader: Callable[[], SourceReader]
     schema_json: str
-    """Of its rows, as Spark writes a schema."""
+    """Schema of the rows, in Spark's JSON."""
     partitions: int
-    """How many tasks may read at once."""
+    """Number of tasks that may read at once."""
     splits_max: int
-    """The most splits of a stream's batch; 0: no limit."""
+    """Most splits of a stream's batch; 0 for no limit."""
     locations: tuple[str, ...] = ()
-    """Names of what is read, as `.load(path)` may have them: the path as the source was given it, and whole."""
+    """Spellings of the source's path that `.load(path)` may use, relative ones first, the absolute path last."""
 
 
 class ServiceClient:
-    """Asks a service; every question may be asked again. One thread, in a `with` block."""
+    """Client of a service; each request may be repeated. One thread, in a `with` block."""
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
@@ -70,11 +70,11 @@ class ServiceClient:
         )
 
     def ask(self, request: Payload, answer_type: type[P], *, retry_s: float = CLIENT_RETRY_S) -> P:
-        """The answer, once the log has it.
+        """Send a request and return the answer, once it is in the log.
 
         Raises:
-            RequestRefusedError: The coordinator says why.
-            SourceError: There is no service any more.
+            RequestRefusedError: The coordinator refuses, with its reason.
+            SourceError: The service has ended.
         """
         until = time.monotonic() + retry_s
         while True:
@@ -94,8 +94,8 @@ class ServiceClient:
         return SourceError(
             f'format("coordlog"), job {self._ticket.job_id}',
             f"its service does not answer: {error}",
-            "the service lives in the process that owns the Spark session, from `coordinated(...)` to "
-            "the end of its `with` block: see that it runs, then make the DataFrame and run the "
+            "the service runs in the process that owns the Spark session, from `coordinated(...)` to "
+            "the end of its `with` block: check that it runs, then create the DataFrame and run the "
             "query again",
         )
 
@@ -104,17 +104,17 @@ class ServiceClient:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether nobody listens there, or somebody else does: no use in asking again."""
+    """Whether the port is closed or belongs to another service, so that a retry is useless."""
     cause = error.__cause__
-    # Another certificate is that of the next service, at the same port.
+    # Another certificate belongs to a later service at the same port.
     is_another = isinstance(cause, (ConnectionRefusedError, ssl.SSLCertVerificationError))
     return is_another or hasattr(cause, "response")

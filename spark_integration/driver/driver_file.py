@@ -1,9 +1,9 @@
-"""The file of a driver: how clients of this user reach it, and how its end is proved.
+"""The file of a driver: its address for clients of this user, and the proof of its end.
 
-One file a driver, `COORDLOG_HOME/jobs/JOB/DRIVER.json`, mode 0600. It is on disk before the driver
-appends anything, so that the driver of the epoch in force has one on the machine where it ran, and
-it is found by the driver's id, which `EPOCH_STARTED` holds. A driver that ends in order says so in
-its file, and takes its token out of it.
+One file for each driver, `COORDLOG_HOME/jobs/JOB/DRIVER.json`, mode 0600. It is on disk before the
+driver appends any record, so that the driver of the epoch in force has a file on the machine where it
+ran. Its name is the driver's id, which `EPOCH_STARTED` contains. A driver that ends in order marks its
+file as ended, and removes its token from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from coordlog.errors import OptionError, UsageError
 from coordlog.log.job_id import check_job_id
-from coordlog.log.local.fsync import open_plain, sync_path
+from coordlog.log.local.fsync import naming, open_plain, sync_path
 from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.log.local.processes import Process, find_process, is_alive
 from coordlog.spark_integration.driver.machine import Machine
@@ -45,7 +45,7 @@ _DRIVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _SUFFIX: Final = ".json"
 _BYTES_MAX: Final = 64 * 1024
 _VERSION: Final = 1
-"""Another one for fields that mean something else; a field more is none."""
+"""Version of the format: increased if a field changes its meaning, not for a new field."""
 _PID_MAX: Final = 2**31 - 1
 _PORT_MAX: Final = 65_535
 
@@ -57,20 +57,21 @@ class DriverFile:
     job_id: str
     driver_id: str
     endpoint: str
-    """Address for tasks and clients, as `EPOCH_STARTED` has it."""
+    """Address for tasks and clients, as in `EPOCH_STARTED`."""
     listens: tuple[str, int]
-    """Address and port that it is bound to on its machine."""
+    """Address and port to which the endpoint is bound on its machine."""
     token: Token | None
     """None once the driver has ended."""
     certificate: Certificate | None = None
-    """Certificate that it shows, or None if it is not encrypted."""
+    """Certificate of the endpoint, or None if it is not encrypted."""
     machine: Machine
     process: Process | None
-    """Process of the driver, or None if its system does not say when processes begin."""
+    """Process of the driver, or None if its system does not report the start times of processes."""
     is_ended: bool = False
-    """Whether the driver has said, last of all, that it has ended."""
+    """Whether the driver, as its last step, has recorded its end."""
     is_of_this_user: bool = True
-    """Whether this user owns the file. Another user's proves no end: anybody with access to the folder writes it."""
+    """Whether this user owns the file. Another user's file is no proof: any user with access to the folder may
+    have written it."""
 
     @classmethod
     def of_this_process(
@@ -83,7 +84,7 @@ class DriverFile:
         token: Token,
         certificate: Certificate | None = None,
     ) -> DriverFile:
-        """That of a driver that runs in this process."""
+        """File of a driver that runs in this process."""
         return cls(
             job_id=job_id,
             driver_id=driver_id,
@@ -97,7 +98,7 @@ class DriverFile:
 
     @property
     def why_over(self) -> str | None:
-        """Proof that the driver is over, without asking it; None if there is none."""
+        """Proof that the driver has ended, without a connection to it; None if there is none."""
         if not self.is_of_this_user:
             return None
         if self.is_ended:
@@ -128,17 +129,17 @@ def driver_file_path(job_id: str, driver_id: str) -> Path:
 
 
 def write_driver_file(file: DriverFile) -> Path:
-    """Put it on disk, name and content; its path, in folders of this user only."""
+    """Write the file durably, name and content, in folders of this user only; returns its path."""
     path = driver_file_path(file.job_id, file.driver_id)
     for folder in (home_folder(), path.parent.parent, path.parent):
         private_folder(folder)
-    # Its name begins with a dot, and its mode is 0600 from the beginning, whatever the umask is.
+    # Its name begins with a dot, and its mode is 0600 from the beginning, with any umask.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
-            json.dump(_fields(file), written, indent=1)
-            written.flush()
-            os.fsync(written.fileno())
+        with naming(path), os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(_fields(file), stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -149,7 +150,7 @@ def write_driver_file(file: DriverFile) -> Path:
 
 
 def end_driver_file(file: DriverFile) -> None:
-    """Say in it that its driver has ended. Last of all; a folder that cannot be written is only logged."""
+    """Record in the file that its driver has ended. The driver's last step; errors of writing are only logged."""
     try:
         write_driver_file(replace(file, token=None, is_ended=True))
     except OSError as error:
@@ -157,7 +158,7 @@ def end_driver_file(file: DriverFile) -> None:
 
 
 def read_driver_file(job_id: str, driver_id: str) -> DriverFile | None:
-    """The file of this driver on this machine; None if there is none that can be read."""
+    """File of this driver on this machine; None if it is missing or cannot be read."""
     try:
         path = driver_file_path(job_id, driver_id)
     except UsageError:
@@ -175,10 +176,10 @@ def driver_files(job_id: str) -> tuple[DriverFile, ...]:
 
 
 def forget_former_files(file: DriverFile) -> None:
-    """Remove the files of drivers that were over before this one wrote its own.
+    """Remove the files of drivers that had ended before this driver wrote its own file.
 
-    For a driver whose epoch is in force, or was: that of a newer driver is never older than its
-    own, so that one that stood still takes nothing away from it.
+    For a driver whose epoch is or was in force. The file of a newer driver is never older than its
+    own, so that a driver that was suspended removes no newer file.
     """
     own = driver_file_path(file.job_id, file.driver_id)
     written_ns = _mtime_ns(own)
@@ -195,7 +196,7 @@ def _paths(job_id: str) -> list[Path]:
         names = sorted(job_folder(job_id).iterdir())
     except OSError:
         return []
-    return [one for one in names if one.suffix == _SUFFIX and not one.name.startswith(".")]
+    return [path for path in names if path.suffix == _SUFFIX and not path.name.startswith(".")]
 
 
 def _mtime_ns(path: Path) -> int:
@@ -226,9 +227,9 @@ def _fields(file: DriverFile) -> Mapping[str, object]:
 
 
 def _read(path: Path) -> DriverFile | None:
-    """None if it is missing, no plain file, cut short, of another version, or if a field has another type.
+    """Content of a file; None if it is missing, no plain file, cut short, of another version, or has a wrong field.
 
-    A field is never made to fit: a process number out of a damaged file would prove an end.
+    No field is converted: a process number from a damaged file would prove an end.
     """
     try:
         with open_plain(path) as opened:

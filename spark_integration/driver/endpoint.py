@@ -1,8 +1,8 @@
 """The driver's endpoint: the connections of its attempts, on an event loop in a thread of its own.
 
-What an attempt sends is handed to the mailbox in order. An attempt that has too much waiting for
-the log is not read until some of it is released; one that does not read what it is sent fails,
-alone.
+An attempt's messages are passed to the mailbox in order. If too many of them wait for the log, the
+attempt is not read until some are released. An attempt that does not read its messages fails, and
+only that attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -77,50 +76,50 @@ __all__ = ["ANY_PORT", "Endpoint", "endpoint_address"]
 _log = logging.getLogger(__name__)
 
 ANY_PORT: Final = range(1)
-"""Port 0: the machine chooses."""
+"""Port 0: the operating system chooses a port."""
 
 _BACKLOG: Final = 1024
-_REFUSALS_TOLD: Final = 50
-"""Connections that were refused: so many are told of each, later ones when their number has doubled."""
+_REFUSALS_LOGGED: Final = 50
+"""Number of refused connections that are logged each; later a line is logged when the number has doubled."""
 
 _HELLO_BYTES_MAX: Final = 1024
-"""A challenge of somebody without the token: some forty bytes are asked for."""
+"""Limit of a message from a client without the token: a challenge has about forty bytes."""
 _ACCEPTS_AT_ONCE: Final = 32
 _MESSAGES_READ_AHEAD: Final = 4
-"""Of a connection, by the library, while it is not read: each may have `MESSAGE_BYTES_MAX`."""
+"""Messages of a connection that the library reads ahead; each may have `MESSAGE_BYTES_MAX`."""
 
 _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
 
 
 def endpoint_address(host: str, port: int, *, is_encrypted: bool = False) -> str:
-    """The address as records and closures hold it: `wss://10.0.0.7:40123`; `ws:` without TLS."""
+    """The address as in records and closures: `wss://10.0.0.7:40123`; `ws:` without TLS."""
     scheme = "wss" if is_encrypted else "ws"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Endpoint:
-    """Implements `Connections`, and tells `Arrivals`. `start` once; `stop` always, last.
+    """Implements `Connections`, and calls `Arrivals`. Call `start` once; call `stop` always, last.
 
     Args:
-        job_id: The job that it answers for.
-        driver_id: The driver.
-        token: Without it nobody is let in.
-        arrivals: Told what comes, on this endpoint's thread.
-        on_refused: Told how many connections have been refused so far; on this endpoint's thread.
-        requests: Answers clients' requests; its `end` comes before this endpoint's `stop`.
-        host: What to bind to.
-        advertised: Where tasks and clients reach it; None: at `host`.
-        ports: The first that is free is taken.
-        tls: By which it is encrypted; None: it is not.
-        lease_s: An attempt that is silent for so long has failed.
-        heartbeat_s: How often it is told that the driver lives.
-        unreleased_messages_max: An attempt that has so many waiting for the log is not read.
+        job_id: Id of the driver's job.
+        driver_id: Id of the driver.
+        token: Token that every attempt and client must have.
+        arrivals: Called with each message and each lost connection, on this endpoint's thread.
+        on_refused: Called with the number of refused connections so far, on this endpoint's thread.
+        requests: Answers clients' requests; call its `end` before this endpoint's `stop`.
+        host: Address to bind to.
+        advertised: Host at which tasks and clients reach the endpoint; None for `host`.
+        ports: Candidates; the first free port is used.
+        tls: Context of the encryption; None for no encryption.
+        lease_s: Time after which a silent attempt has failed, seconds.
+        heartbeat_s: Interval of the driver's heartbeats to an attempt, seconds.
+        unreleased_messages_max: Messages of an attempt that wait for the log; from then on it is not read.
         unreleased_bytes_max: The same in bytes.
         unreleased_bytes_in_all: The same in bytes of all attempts together.
-        outgoing_messages_max: An attempt for which more are queued fails.
+        outgoing_messages_max: Messages queued for an attempt; with more the attempt fails.
         outgoing_bytes_max: The same in bytes.
-        strangers_max: Connections at once that have not shown the token.
+        strangers_max: Number of connections at once without the token.
     """
 
     def __init__(  # noqa: PLR0913, the limits of an endpoint
@@ -153,7 +152,7 @@ class Endpoint:
         self._unreleased_bytes_max = unreleased_bytes_max
         self._unreleased_bytes_in_all = unreleased_bytes_in_all
         self._unreleased_bytes = 0
-        """Of all connections, those that have ended included."""
+        """Bytes of all connections, ended ones included, that wait for the log."""
         self._ended: dict[int, AttemptConnection] = {}
         """Connections that have ended and whose messages wait for the log."""
         self._outgoing_messages_max = outgoing_messages_max
@@ -163,7 +162,7 @@ class Endpoint:
         self._requests = requests
         self._refused, self._on_refused = 0, on_refused
         self._clients: set[asyncio.Task[None]] = set()
-        self._strangers = Strangers(self._tell_refused, count_max=strangers_max)
+        self._strangers = Strangers(self._log_refused, count_max=strangers_max)
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,16 +172,16 @@ class Endpoint:
         self._socket: Listener | None = None
         self._thread = threading.Thread(target=self._run, name="coordlog-endpoint", daemon=True)
         self.address = ""
-        """After `start`."""
+        """Address for tasks and clients; empty before `start`."""
         self.listens = ("", 0)
-        """Address and port that it is bound to; after `start`."""
+        """Bound address and port; set by `start`."""
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> str:
-        """Listen; the address.
+        """Listen; returns the address.
 
         Raises:
-            EnvironmentSetupError: It cannot be bound.
+            EnvironmentSetupError: The address cannot be bound.
         """
         self._socket = self._listen()
         self.listens = self._socket.getsockname()[:2]
@@ -197,26 +196,26 @@ class Endpoint:
         for port in self._ports:
             try:
                 # One address only: with port 0, each address of a name would get a port of its own.
-                found = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)[0]
-                listening = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+                info = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)[0]
+                listening = socket.create_server(info[4][:2], family=info[0], backlog=_BACKLOG)
                 return Listener.of(listening)
             except OSError as error:
                 refused = error
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     break
-        where = repr(self._host)
+        place = repr(self._host)
         if self._ports != ANY_PORT:
-            where += f", ports {self._ports.start} to {self._ports.stop - 1}"
+            place += f", ports {self._ports.start} to {self._ports.stop - 1}"
         raise EnvironmentSetupError(
-            f"the driver cannot listen at {where}: {refused}",
-            "bind it to an address of this machine, at a port that is free: spark.driver.host, or "
-            "the job's endpoint options (bind, ports), say which",
+            f"the driver cannot listen at {place}: {refused}",
+            "set spark.driver.host, or the job's endpoint options (bind, ports), to an address of "
+            "this machine and a free port",
         ) from refused
 
     def stop(self) -> None:
-        """End each connection after what was sent, within a bound, and the thread. Again: nothing.
+        """End each connection after its queued messages, within a time limit, and the thread.
 
-        `connection_lost` may follow until it returns, and not after.
+        A second call does nothing. `connection_lost` may be called until this returns, not later.
         """
         if self._is_stopped or self._thread.ident is None:
             return
@@ -272,7 +271,7 @@ class Endpoint:
 
     # --- the loop's thread ------------------------------------------------------------------------
     def _post(self, action: Callable[[], None]) -> None:
-        """Do `action` on the loop; any thread. One wake-up serves all that comes before it."""
+        """Run `action` on the loop. Any thread. One wake-up serves all actions queued before it."""
         self._actions.append(action)
         loop = self._loop
         if loop is None or self._is_posted:
@@ -282,7 +281,7 @@ class Endpoint:
             loop.call_soon_threadsafe(self._act)
 
     def _act(self) -> None:
-        # Before the first look: what is appended after the last one finds it False, and posts.
+        # Before the queue is read: an action appended after the last read finds it False, and posts.
         self._is_posted = False
         for _ in range(_ACTIONS_AT_ONCE):
             if not self._actions:
@@ -293,33 +292,33 @@ class Endpoint:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception:  # noqa: BLE001, the thread's edge: it ends all connections, and is told
+        except Exception:  # noqa: BLE001, the thread's edge: it ends all connections, and is logged
             _log.exception("job=%s the endpoint ends", self._job_id)
 
     async def _serve(self) -> None:
         assert self._socket is not None, "started"
         self._socket.strangers = self._strangers
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._tell_fault)
+        self._loop.set_exception_handler(self._log_fault)
         server = await serve(
-            self._hear,
+            self._serve_channel,
             sock=self._socket,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else CONNECT_TIMEOUT_S,
             process_request=self._admit,
             compression=None,
             max_queue=_MESSAGES_READ_AHEAD,
-            max_size=_HELLO_BYTES_MAX,  # more for who has brought the token, see `_admit`
+            max_size=_HELLO_BYTES_MAX,  # more for a client with the token, see `_admit`
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECTION_CLOSE_S,
-            # Our heartbeats do this: the library's pings would end a connection that we hold.
+            # Heartbeats replace the library's pings, which would end a connection that is not read.
             ping_interval=None,
             server_header=None,
             logger=SOCKET_LOGGER,
-            create_connection=self._guarded,  # type: ignore[arg-type]  # it is called, no more
+            create_connection=self._guarded,  # type: ignore[arg-type]  # the library only calls it
             backlog=_ACCEPTS_AT_ONCE,
         )
-        # The loop accepts as many at a time as its backlog has; the kernel's is larger.
+        # The loop accepts as many connections at a time as its backlog; the kernel's backlog is larger.
         self._socket.listen(_BACKLOG)
         self._act()
         watching = asyncio.create_task(self._watch())
@@ -328,25 +327,26 @@ class Endpoint:
         await self._shut(server)
 
     async def _shut(self, server: Server) -> None:
-        """What was sent before leaves; then all connections end. Within two close timeouts."""
+        """Send the queued messages, then end all connections. Takes at most two close timeouts."""
         connections = list(self._connections.values())
-        for one in connections:
-            self._queue_close(one)
+        for connection in connections:
+            self._queue_close(connection)
         self._act()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECTION_CLOSE_S):
-                for one in connections:
-                    await one.written.wait()
+                for connection in connections:
+                    await connection.written.wait()
                 await asyncio.gather(*self._clients, return_exceptions=True)
-        for one in list(self._connections.values()):
-            self._cut(one, "the driver ends")
+        for connection in list(self._connections.values()):
+            self._cut(connection, "the driver ends")
+        self._strangers.end()
         server.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECTION_CLOSE_S):
                 await server.wait_closed()
-        for channel in self._channels:  # one whose close has not come to its end
+        for channel in self._channels:  # including those whose close has not ended
             if channel.state is not State.CLOSED:
-                channel.transport.abort()
+                channel.abort()
         await asyncio.sleep(0)  # an abort takes effect in the next pass of the loop
 
     # --- handshake --------------------------------------------------------------------------------
@@ -358,48 +358,48 @@ class Endpoint:
     ) -> GuardedConnection:
         connection = GuardedConnection(protocol, server, **options)
         self._channels.add(connection)
-        connection.on_refused = lambda channel, why: self._tell_refused(peer_of(channel), why)
+        connection.on_refused = lambda channel, why: self._log_refused(peer_of(channel), why)
         return connection
 
     def _admit(self, channel: ServerConnection, request: Request) -> Response | None:
-        """Refuse whoever is of another version, or brings no token."""
-        assert isinstance(channel, GuardedConnection), "`_guarded` makes them"
-        path = urlsplit(request.path).path
+        """Refuse a client of another version or without the token."""
+        assert isinstance(channel, GuardedConnection), "created by `_guarded`"
+        path = _path(request)
         if path not in (ATTEMPT_PATH, DRIVER_PATH, REQUEST_PATH):
-            self._tell_refused(peer_of(channel), "it asks for another path")
-            return channel.respond(404, "there is no such thing here\n")
+            self._log_refused(peer_of(channel), "it requests an unknown path")
+            return channel.respond(404, "this path does not exist\n")
         version = _header(request, VERSION_HEADER)
         if version != str(WIRE_VERSION):
-            why = f"it speaks wire version {version!s:.20}, this driver {WIRE_VERSION}"
-            self._tell_refused(peer_of(channel), why)
+            reason = f"it has wire version {version!s:.20}, this driver {WIRE_VERSION}"
+            self._log_refused(peer_of(channel), reason)
             return channel.respond(
                 426,
-                f"this driver speaks wire version {WIRE_VERSION}, the client {version!r:.20}: "
+                f"this driver has wire version {WIRE_VERSION}, the client {version!r:.20}: "
                 "run one version of coordlog on all machines\n",
             )
         if path == DRIVER_PATH:
             return None
         if not self._token.is_in(_header(request, "Authorization")):
-            self._tell_refused(peer_of(channel), "wrong token")
-            # Nor is he told whose driver this is.
+            self._log_refused(peer_of(channel), "wrong token")
+            # The response does not name the driver's job.
             return channel.respond(401, "not this driver's token\n")
         channel.is_admitted = True
         self._strangers.admitted(channel.transport.get_extra_info("peername"))
         channel.protocol.max_message_size = MESSAGE_BYTES_MAX
         return None
 
-    async def _hear(self, channel: ServerConnection) -> None:
-        assert channel.request is not None, "the handshake is over"
+    async def _serve_channel(self, channel: ServerConnection) -> None:
+        assert channel.request is not None, "the handshake has ended"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 first = decode(_bytes(await channel.recv()))
         except (TimeoutError, ValueError) as error:
-            self._tell_refused(peer_of(channel), str(error))
+            self._log_refused(peer_of(channel), str(error))
             channel.transport.abort()
             return
         except ConnectionClosed:
             return
-        path = urlsplit(channel.request.path).path
+        path = _path(channel.request)
         if path == DRIVER_PATH:
             await self._prove(channel, first)
         elif path == REQUEST_PATH:
@@ -407,27 +407,27 @@ class Endpoint:
         elif isinstance(first, Register):
             await self._serve_attempt(channel, first)
         else:
-            self._tell_refused(peer_of(channel), "it does not register")
+            self._log_refused(peer_of(channel), "it does not register")
             channel.transport.abort()
 
-    def _tell_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log a fault of the event loop, such as a lack of descriptors, in one line, as a refused connection."""
         error = context.get("exception")
-        self._tell_refused("a connection", f"{context.get('message')}: {error!r}")
+        self._log_refused("a connection", f"{context.get('message')}: {error!r}")
 
-    def _tell_refused(self, peer: str, why: str) -> None:
-        """One line each, then fewer and fewer: whoever is let in nowhere must not fill a disk."""
+    def _log_refused(self, peer: str, why: str) -> None:
+        """Log a refusal: each of the first ones, then fewer and fewer, so that refused clients cannot fill a disk."""
         self._refused += 1
         if self._on_refused is not None:
             self._on_refused(self._refused)
-        if self._refused <= _REFUSALS_TOLD or self._refused.bit_count() == 1:
+        if self._refused <= _REFUSALS_LOGGED or self._refused.bit_count() == 1:
             _log.warning(
                 *("job=%s refused %s: %.500s (%d refused so far)", self._job_id),
                 *(peer, why, self._refused),
             )
 
     async def _prove(self, channel: ServerConnection, hello: object) -> None:
-        """Answer a challenge: who holds the token can tell that we live."""
+        """Answer a challenge: proves to a holder of the token that this driver lives."""
         if not isinstance(hello, ClientHello) or len(hello.nonce) != NONCE_BYTES:
             channel.transport.abort()
             return
@@ -436,25 +436,25 @@ class Endpoint:
         with contextlib.suppress(ConnectionClosed):
             await channel.send(encode(answer))
 
-    async def _serve_client(self, channel: ServerConnection, ask: object) -> None:
-        """Answer requests, one after the other, until the client goes (clause J1)."""
+    async def _serve_client(self, channel: ServerConnection, message: object) -> None:
+        """Answer requests, one after the other, until the client leaves (J1: requests to coordinators)."""
         serving = asyncio.current_task()
-        assert serving is not None, "a connection's handler is one"
-        while self._requests is not None and isinstance(ask, AskCoordinator):
+        assert serving is not None, "a connection's handler is a task"
+        while self._requests is not None and isinstance(message, AskCoordinator):
             self._clients.add(serving)
             try:
-                answer = await answered(self._requests, ask, channel, self._post)
+                answer = await answered(self._requests, message, channel, self._post)
                 if answer is None:
                     return
                 await channel.send(encode(answer))
-                # Only while it is owed an answer the endpoint's end waits for it.
+                # The endpoint's end waits only for clients whose request has no answer yet.
                 self._clients.discard(serving)
                 async with asyncio.timeout(CLIENT_IDLE_S):
-                    ask = decode(_bytes(await channel.recv()))
+                    message = decode(_bytes(await channel.recv()))
             except (ConnectionClosed, TimeoutError):
                 return
             except ValueError as error:
-                self._tell_refused(peer_of(channel), str(error))
+                self._log_refused(peer_of(channel), str(error))
                 break
             finally:
                 self._clients.discard(serving)
@@ -485,7 +485,7 @@ class Endpoint:
             self._arrivals.connection_lost(connection.connection_id, reason)
 
     async def _read(self, connection: AttemptConnection) -> str:
-        """Hand over what comes, until nothing comes any more; why."""
+        """Pass on all messages until the connection ends; returns the reason."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -497,13 +497,13 @@ class Endpoint:
             except ConnectionClosed as closed:
                 return why_closed(closed)
             except ValueError as error:
-                self._cut(connection, f"it said what it must not: {error}")
+                self._cut(connection, f"it sent an invalid message: {error}")
                 return "cut"
             if not isinstance(message, Heartbeat):
                 await self._take(connection, message, len(data))
 
     async def _take(self, connection: AttemptConnection, message: UpMessage, size: int) -> None:
-        """Hand over a message; return when the next one may be read (clause D2)."""
+        """Pass on a message; returns when the next one may be read (D2: messages in order)."""
         connection.unreleased.append(size)
         connection.unreleased_bytes += size
         self._unreleased_bytes += size
@@ -530,16 +530,16 @@ class Endpoint:
         if not connection.unreleased_bytes:
             self._ended.pop(connection.connection_id, None)
         is_room = was_full and self._unreleased_bytes < self._unreleased_bytes_in_all
-        for one in list(self._connections.values()) if is_room else (connection,):
-            if one.is_held and not self._is_full(one):
-                one.resume.set()
+        for waiting in list(self._connections.values()) if is_room else (connection,):
+            if waiting.is_held and not self._is_full(waiting):
+                waiting.resume.set()
 
     def _forget_bytes(self, connection: AttemptConnection, size: int) -> None:
         connection.unreleased_bytes -= size
         self._unreleased_bytes -= size
 
     async def _write(self, connection: AttemptConnection) -> None:
-        """Send what is queued, in order, until the connection is to be closed or is gone."""
+        """Send the queued messages, in order, until the connection is closed or lost."""
         written = 0
         try:
             while True:
@@ -553,7 +553,7 @@ class Endpoint:
                     connection.outgoing_bytes -= max(size, 0)
                 if message is not None:
                     for part in parts_of(message):
-                        await connection.channel.send(_fitting(encode(part)))
+                        await connection.channel.send(_within_limit(encode(part)))
                     written += 1
                     if written % _MESSAGES_AT_ONCE == 0:
                         await asyncio.sleep(0)
@@ -566,7 +566,7 @@ class Endpoint:
         except ConnectionClosed:
             return
         except ValueError as error:
-            self._cut(connection, f"what was to be sent to it cannot be: {error}")
+            self._cut(connection, f"a message to it cannot be sent: {error}")
         except Exception as error:
             self._cut(connection, f"sending to it failed: {error!r}")
             raise
@@ -574,7 +574,7 @@ class Endpoint:
             connection.written.set()
 
     def _cut(self, connection: AttemptConnection, reason: str) -> None:
-        """End a connection at once; what is queued is dropped."""
+        """End a connection at once; queued messages are dropped."""
         if connection.reason is None:
             connection.reason = reason
         with connection.lock:
@@ -584,15 +584,15 @@ class Endpoint:
 
     # --- leases -----------------------------------------------------------------------------------
     async def _watch(self) -> None:
-        """Say that the driver lives, and end the connections of attempts that say nothing."""
+        """Send heartbeats, and end the connections of silent attempts."""
         loop = asyncio.get_running_loop()
         looked_s = loop.time()
         while True:
             await asyncio.sleep(self._heartbeat_s)
             self._strangers.watch()
             now = loop.time()
-            # This process stood still (a signal, a native call that kept the interpreter): what the
-            # attempts said meanwhile waits to be read, and their silence says nothing.
+            # This process was stopped (by a signal, or a native call that kept the interpreter): the
+            # attempts' messages wait to be read, so that their silence is no sign of a failure.
             is_late = now - looked_s > self._heartbeat_s + self._lease_s / 2
             looked_s = now
             for connection in list(self._connections.values()):
@@ -602,8 +602,7 @@ class Endpoint:
                 if silent_s > self._lease_s and not connection.is_held:
                     self._cut(
                         connection,
-                        f"nothing was heard of it for {silent_s:.1f} s; its lease is "
-                        f"{self._lease_s:g} s",
+                        f"it sent nothing for {silent_s:.1f} s; its lease is {self._lease_s:g} s",
                     )
                     continue
                 connection.is_heartbeat_due = True
@@ -612,22 +611,27 @@ class Endpoint:
 
 def _bytes(data: str | bytes) -> bytes:
     if isinstance(data, str):
-        raise ValueError("a text, where messages are binary")  # noqa: TRY004, of what was received
+        raise ValueError("a text, but messages are binary")  # noqa: TRY004, an error of received data
     return data
 
 
+def _path(request: Request) -> str:
+    """The path without a query. Not by `urlsplit`, which raises for some paths that a stranger may send."""
+    return request.path.partition("?")[0]
+
+
 def _header(request: Request, name: str) -> str | None:
-    """The header, if the request has it once: of one that comes twice nobody knows which holds."""
+    """The header, or None if the request has it not or twice: two may contradict each other."""
     values = request.headers.get_all(name)
     return values[0] if len(values) == 1 else None
 
 
-def _fitting(data: bytes) -> bytes:
-    """What the other side would refuse is not sent."""
+def _within_limit(data: bytes) -> bytes:
+    """The data. Raises ValueError if it exceeds the limit of the other side."""
     if len(data) > MESSAGE_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
     return data
 
 
 def _nothing() -> None:
-    """To be called again."""
+    """Does nothing: its post makes the loop call `_act` again."""

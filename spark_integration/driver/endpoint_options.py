@@ -1,4 +1,4 @@
-"""Where a driver's endpoint listens, what tasks and clients reach it by, and whether it is encrypted."""
+"""Options of a driver's endpoint: its bound address, its address for tasks and clients, and its encryption."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _PORT_LAST: Final = 65_535
 _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _LOOPBACK_NAME: Final = "localhost"
 _PREFIX: Final = "endpoint_"
-"""Before the names of options in errors: the command line has them under these names."""
+"""Prefix of the names of options in errors, as on the command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointPlace:
-    """The same once the session is known."""
+    """Place of an endpoint on a session: its options with all defaults filled in."""
 
     host: str
-    """What tasks and clients connect to."""
+    """Address to which tasks and clients connect."""
     bind: str
-    """What it is bound to."""
+    """Address to which the endpoint is bound."""
     ports: range
-    """The first that is free."""
+    """Candidates for the port: the first free one is used."""
     is_encrypted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointOptions:
-    """Where a job's driver listens for its tasks and for clients.
+    """Endpoint at which a job's driver listens for its tasks and for clients.
 
     Args:
-        host: The address or name that tasks and clients connect to. None: 127.0.0.1 with a `local[…]`
+        host: Address or name to which tasks and clients connect. None: 127.0.0.1 with a `local[…]`
             master, else `spark.driver.host`.
-        bind: The address of this machine that it is bound to, `0.0.0.0` for all. None: 127.0.0.1 with
-            a `local[…]` master unless `host` is given, else `spark.driver.bindAddress`, else the host.
-        ports: `"40000-40099"`, of which the first free one is taken, or one port. None: any.
-        tls: `"on"`, `"off"`, or `"auto"`: on, but with a `local[…]` master whose endpoint is bound to
+        bind: Address of this machine to which the endpoint is bound, `0.0.0.0` for all. None: 127.0.0.1
+            with a `local[…]` master unless `host` is given, else `spark.driver.bindAddress`, else the host.
+        ports: One port, or a range as `"40000-40099"`, of which the first free port is taken. None: any.
+        tls: `"on"`, `"off"`, or `"auto"`: on, except with a `local[…]` master whose endpoint is bound to
             the loopback interface.
 
     Raises:
         OptionError: An option has a wrong type or is out of range.
-        OptionsError: Several are.
+        OptionsError: Several options are wrong.
     """
 
     host: str | None = None
@@ -74,7 +74,7 @@ class EndpointOptions:
         )
 
     def on(self, spark: SparkSession) -> EndpointPlace:
-        """What they come to with this session."""
+        """Place of the endpoint with this session."""
         is_local = is_local_session(spark)
         host = self.host or endpoint_host(spark)
         if self.bind is not None:
@@ -109,9 +109,9 @@ def _check_reachable(host: str | None) -> None:
 def _ports(text: str | None) -> range:
     if text is None:
         return ANY_PORT
-    found = _PORTS.fullmatch(text)
-    first = int(found[1]) if found else 0
-    last = int(found[2] or first) if found else 0
+    match = _PORTS.fullmatch(text)
+    first = int(match[1]) if match else 0
+    last = int(match[2] or first) if match else 0
     if not 1 <= first <= last <= _PORT_LAST:
         raise OptionError(
             "endpoint_ports", text, f"a port or a range within 1 to {_PORT_LAST}, as in 40000-40099"

@@ -1,4 +1,4 @@
-"""What runs a job's attempts on Spark: the endpoint, the token, and the stage; made for one driver."""
+"""Surroundings of one driver on Spark: the endpoint, the token, and the stage with the job's attempts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SparkSurroundings:
         self._stage: SparkStage | None = None
 
     def with_versions(self, options: DriverOptions) -> DriverOptions:
-        """The options, with what `EPOCH_STARTED` says of Spark."""
+        """The options, with Spark's version for `EPOCH_STARTED`."""
         versions = {**options.versions, "pyspark_version": self._spark.version}
         return replace(options, versions=versions)
 

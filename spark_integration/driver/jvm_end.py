@@ -1,4 +1,4 @@
-"""Under `spark-submit` Spark's JVM is this process's parent, and gets the signals: it tells before it ends."""
+"""A callback before the end of Spark's JVM, which under `spark-submit` is the parent process and gets the signals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["told_of_jvm_end"]
 _log = logging.getLogger(__name__)
 
 _BEFORE_SPARK: Final = 100
-"""Among the JVM's shutdown hooks the highest comes first; the one that stops Spark's context has 40."""
+"""Priority of the JVM's shutdown hook: the highest runs first, and the hook that stops Spark's context has 40."""
 
 
 class _Hook:
@@ -38,9 +38,9 @@ def told_of_jvm_end(
 ) -> Generator[None, None, None]:
     """Within the block a JVM that shuts down calls `on_end` first, and waits for it up to `limit_s`.
 
-    Its context would be stopped at once else, and with it the tasks that a last checkpoint needs. A
-    JVM that this process has started is left alone: Ctrl-C does not reach it, and it is ended by
-    nobody but this process. So is that of a Spark Connect session, which is on another machine.
+    Else the JVM would stop Spark's context at once, and with it the tasks that a last checkpoint needs.
+    No hook is added to a JVM that this process has started: Ctrl-C does not reach it, and only this
+    process ends it. Nor to the JVM of a Spark Connect session, which is on another machine.
     """
     gateway = _foreign_gateway(spark)
     if gateway is None:
@@ -51,7 +51,7 @@ def told_of_jvm_end(
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     jvm = gateway.jvm
     hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-    # A thread, never started: an object of the JVM's own, which can be taken out again.
+    # A Java thread that is never started: as an object of the JVM it can be removed again.
     hook = jvm.java.lang.Thread(_Hook(on_end))
     seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
     hooks.addShutdownHook(hook, _BEFORE_SPARK, int(limit_s) + 1, seconds)
@@ -61,15 +61,15 @@ def told_of_jvm_end(
         try:
             if not hooks.isShutdownInProgress():
                 hooks.removeShutdownHook(hook)
-        except Exception as error:  # noqa: BLE001, py4j's own errors: there is no JVM to be told any more
+        except Exception as error:  # noqa: BLE001, py4j's own errors: the JVM has ended
             _log.debug("the JVM has gone: %s", error)
 
 
-# `Any`: py4j's objects are whatever the JVM has.
+# `Any`: py4j's objects have the types of the JVM.
 def _foreign_gateway(spark: SparkSession) -> Any:  # noqa: ANN401
-    """The gateway to a JVM that this process has not started; None where it has, or there is none."""
+    """Gateway to a JVM that this process has not started; None for its own JVM, or without a JVM."""
     try:
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001, there is no other way to it
-    except Exception:  # noqa: BLE001, Spark Connect has none, and says so by an error of its own
+    except Exception:  # noqa: BLE001, Spark Connect has none, and raises its own error
         return None
     return None if gateway is None or getattr(gateway, "proc", None) is not None else gateway

@@ -1,8 +1,7 @@
-"""Whether a driver lives: the one answer that commands, drivers and checks before a start go by.
+"""Whether a driver is alive: the one rule for commands, drivers and checks before a start.
 
-That a driver is gone is proved, never assumed: a driver that does not answer may stand still, or be
-out of reach from here. Nothing but a proof lets a log be deleted, or a place be taken, without the
-user's word.
+The end of a driver is proved, never assumed: a driver that does not answer may be suspended, or out of
+reach from here. Without a proof, a log is deleted or a driver replaced only if the user asks for it.
 """
 
 from __future__ import annotations
@@ -24,41 +23,41 @@ __all__ = ["Liveness", "NamedDriver", "SeenDriver", "driver_liveness", "refuse_u
 
 
 class Liveness(Enum):
-    """What is known of a driver from here."""
+    """State of a driver as known from here."""
 
     LIVES = "lives"
-    """It answers, and proves by its token that it is this driver."""
+    """The driver answers, and proves its identity by its token."""
     GONE = "gone"
-    """There is a proof that it is over."""
+    """There is a proof of its end."""
     UNKNOWN = "unknown"
-    """Neither: it may stand still, or run where it cannot be reached from here."""
+    """Neither: it may be suspended, or out of reach from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDriver:
-    """The driver of the epoch in force, as its log names it."""
+    """The driver of the epoch in force, by the job's log."""
 
     job_id: str
     epoch: int
     driver_id: str
     endpoint: str
-    """Empty if it has none: commands have none, and are over once they have appended."""
+    """Address of the driver. Empty for a command, which has none and ends once it has appended."""
     host: str = ""
     """Name of its machine, for messages."""
     is_over: bool = False
-    """Whether the log says that the job has ended in this epoch."""
+    """Whether the job has ended in this epoch, by the log."""
     is_stopped: bool = False
-    """Whether the log says that this driver has stopped in order."""
+    """Whether this driver has stopped in order, by the log."""
 
     @classmethod
     def of(cls, state: JobState) -> NamedDriver:
-        """That of a job's state."""
+        """Driver of a job's state."""
         return cls(
             job_id=state.job_id,
             epoch=state.epoch,
             driver_id=state.driver_id,
-            endpoint=state.launch.get("endpoint", ""),
-            host=state.launch.get("host", ""),
+            endpoint=state.launch_info.endpoint,
+            host=state.launch_info.host,
             is_over=state.is_over,
             is_stopped=state.driver_stop is DriverStop.DONE,
         )
@@ -66,22 +65,22 @@ class NamedDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenDriver:
-    """What is known of a driver, and by what."""
+    """State of a driver, with its evidence."""
 
     liveness: Liveness
     why: str
-    """A clause, for messages."""
+    """Evidence as a clause, for messages."""
 
 
 def driver_liveness(driver: NamedDriver) -> SeenDriver:
-    """What is known of this very driver, within `TAKE_OVER_PROBE_S` and a moment.
+    """State of exactly this driver; returns within little more than `TAKE_OVER_PROBE_S`.
 
-    Gone is a driver
+    A driver is gone if
 
-    - that has no endpoint, or that the log says is over, unless it still answers;
-    - whose own file is here and says that it has ended, or names a process of this machine that
-      has ended, or this machine before it was restarted;
-    - whose own file is here, if this machine refuses a connection where it listened.
+    - it has no endpoint, or the log has its end and the driver does not answer any more;
+    - its file is on this machine, and records its end, or a process of this machine that has ended, or
+      this machine before a restart;
+    - its file is on this machine, which refuses a connection to the port on which the driver listened.
 
     Raises:
         OptionError: `COORDLOG_TOKEN` is set, and is no token.
@@ -112,8 +111,8 @@ def refuse_unless_gone(driver: NamedDriver) -> None:
     """Return if the driver is proved to be gone.
 
     Raises:
-        DriverAliveError: It lives.
-        DriverUnknownError: It may live.
+        DriverAliveError: The driver is alive.
+        DriverUnknownError: The driver may be alive.
         OptionError: As `driver_liveness`.
     """
     seen = driver_liveness(driver)
@@ -127,11 +126,11 @@ def refuse_unless_gone(driver: NamedDriver) -> None:
 
 def _tokens(file: DriverFile | None) -> Sequence[Token]:
     tokens = (None if file is None else file.token, token_of_environment())
-    return [one for one in tokens if one is not None]
+    return [token for token in tokens if token is not None]
 
 
 def _is_refused(file: DriverFile) -> bool:
-    """Whether this machine itself says that nothing listens there: a driver that stands still still listens."""
+    """Whether this machine refuses connections to the driver's port: a suspended driver still listens."""
     is_known = file.is_of_this_user and file.machine.is_same_run(Machine.here())
     if not is_known or not _is_own_address(file.listens[0]):
         return False
@@ -145,7 +144,7 @@ def _is_refused(file: DriverFile) -> bool:
 
 
 def _is_own_address(address: str) -> bool:
-    """Whether this machine has the address now: one of a VPN or a lease may be another machine's by now."""
+    """Whether this machine has the address now: an address of a VPN or a lease may have moved to another machine."""
     try:
         family = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as bound:

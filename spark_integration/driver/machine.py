@@ -1,6 +1,6 @@
-"""Identity of this machine and of its run: whether a process number read from a file means anything here.
+"""Identity of this machine and of its run: whether a process number from a file is one of this run.
 
-A host's name proves nothing: it is given twice, and it stays when a disk moves to another machine.
+A host's name proves nothing: two machines may have the same, and it stays when a disk moves to another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MACHINE_ID: Final = Path("/etc/machine-id")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACES: Final = ("pid", "net")
 _OF_THE_MACHINE: Final = "pid:[4026531836]"
-"""The first PID namespace, by a constant of Linux: a container has one of its own."""
+"""The first PID namespace, by a constant of Linux; a container has another."""
 _SYSCTL_S: Final = 5.0
 
 
@@ -65,7 +65,7 @@ class Machine:
             bool(self.machine_id and self.boot_id and now.boot_id)
             and (self.machine_id, self.host) == (now.machine_id, now.host)
             and self.boot_id != now.boot_id
-            and all(one.namespaces.startswith(_OF_THE_MACHINE) for one in (self, now))
+            and all(run.namespaces.startswith(_OF_THE_MACHINE) for run in (self, now))
         )
 
 

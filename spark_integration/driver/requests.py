@@ -32,26 +32,26 @@ def request_coordinator(
     certificate: Certificate | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Answer:
-    """Ask a coordinator of a job that another process drives, and wait for its answer to be in the log.
+    """Send a request to a coordinator in another process, and return its answer once it is in the log.
 
     Args:
-        operator_id: Whose coordinator.
-        request: The question.
+        operator_id: Operator of the coordinator.
+        request: The request.
         job_id: The job.
-        endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
-        response_types: What may be answered.
-        token: The driver's; by default that in the driver's file, or `COORDLOG_TOKEN`.
-        certificate: What its driver shows if it is encrypted (`wss:`); by default the file that
+        endpoint: Address of its driver: `endpoint` among the attributes of its `EPOCH_STARTED`.
+        response_types: Types of the possible answers.
+        token: Token of the driver; by default that in the driver's file, or `COORDLOG_TOKEN`.
+        certificate: Certificate of the driver if it is encrypted (`wss:`); by default the file that
             `COORDLOG_CERTIFICATE` names, or the driver's file.
-        timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
+        timeout_s: Seconds for the whole call; a driver answers or fails within its own limit, too.
 
     Raises:
-        RequestError: There is no answer; the leaf says why.
-        OptionError: There is no token, or no certificate where one is needed.
+        RequestError: There is no answer; the subclass is the reason.
+        OptionError: There is no token, or no certificate for an encrypted endpoint.
         PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
         TooLargeError: The request is above its limit.
     """
-    file = _kept(job_id, endpoint)
+    file = _live_file(job_id, endpoint)
     if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
         raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
     token = token or (None if file is None else file.token) or token_of_environment()
@@ -80,8 +80,8 @@ def why_over(job_id: str, endpoint: str) -> str | None:
     return None if None in reasons or not reasons else reasons[0]
 
 
-def _kept(job_id: str, endpoint: str) -> DriverFile | None:
-    """The newest file here of a driver of the job at this endpoint that has not ended."""
+def _live_file(job_id: str, endpoint: str) -> DriverFile | None:
+    """Newest file on this machine of a driver of the job at this endpoint without proof of its end."""
     return next(
         (
             file

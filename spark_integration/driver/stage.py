@@ -1,7 +1,7 @@
 """A job's tasks on a Spark session: one stage of long-lived tasks, a task for each subtask.
 
-Through the DataFrame interface, never in barrier mode: there one failure aborts all. What leaves
-that interface (slots, killing one task) is in a function of its own each, below.
+Through the DataFrame interface, never in barrier mode, in which one failure aborts all tasks. Calls
+outside that interface (slots, killing one task) have one function each, below.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.api.chain import Chain
-from coordlog.errors import EnvironmentSetupError
+from coordlog.errors import CoordlogError, EnvironmentSetupError
 from coordlog.limits import (
     CALL_TIMEOUT_S,
     HEARTBEAT_S,
@@ -28,14 +29,21 @@ from coordlog.limits import (
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
 from coordlog.runtime.ports import StageEvents
 from coordlog.spark_integration.task.task import TaskChain, TaskWork, spark_function
-from coordlog.spark_integration.task.worker_probe import check_workers, use_own_interpreter
+from coordlog.spark_integration.task.worker_probe import WorkerProbe, use_own_interpreter
 from coordlog.spark_integration.wire.certificate import Certificate
 from coordlog.spark_integration.wire.token import Token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkStage", "check_slots", "endpoint_host", "short_reason", "task_failures_max"]
+__all__ = [
+    "SparkStage",
+    "check_slots",
+    "endpoint_host",
+    "lost_session_named",
+    "short_reason",
+    "task_failures_max",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +51,7 @@ _POLL_S: Final = 0.2
 _END_GRACE_S: Final = 0.5
 _FAILURES_FEW: Final = 100
 _RAISED: Final = re.compile(r"coordlog\.[\w.]+Error: ")
-"""The last line of a Python traceback, where a task ended by an error of ours: all of them do."""
+"""Begin of the last line of a Python traceback: each task that fails ends by an error of this package."""
 _LOCAL: Final = re.compile(r"local(?:\[\s*(?:\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 
 
@@ -55,17 +63,17 @@ class _Run:
         self.ended = threading.Event()
         self.cancelled: str | None = None
         self.is_unfit = False
-        """Workers cannot load the job: no other run can."""
+        """Whether workers cannot import the job, so that another run would fail too."""
         self.thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._is_told = False
+        self._is_reported = False
 
-    def tell_once(self, events: StageEvents, error: str | None) -> None:
-        """Say that it is over, unless that has been said."""
+    def report_once(self, events: StageEvents, error: str | None) -> None:
+        """Report the end of the run, at the first call only."""
         with self._lock:
-            if self._is_told:
+            if self._is_reported:
                 return
-            self._is_told = True
+            self._is_reported = True
         events.stage_ended(self.stage_run, error)
 
 
@@ -74,22 +82,23 @@ class SparkStage:
 
     Args:
         spark: The session; its slots have been checked.
-        chain: The job's; its factories and payload types travel, its coordinators do not.
-        job_id: The job's.
-        driver_id: The driver's.
-        parallelism: How many subtasks.
-        endpoint: Where tasks connect.
-        token: By which they are let in.
-        certificate: What the endpoint shows, where it is encrypted.
-        events: Told of each stage run's end.
-        lease_s: A task whose driver is silent for so long ends itself.
-        heartbeat_s: How often a task tells that it lives.
-        registration_timeout_s: How long a task waits for the answer to its registration.
-        call_timeout_s: How long one call of the chain may take.
-        payloads: Where the job keeps large payloads.
-        on_lost: Told, in place of the stage run's end, that Spark itself has gone, so that no
+        chain: Chain of the job; its factories and payload types are sent to tasks, its coordinators are not.
+        job_id: Id of the job.
+        driver_id: Id of the driver.
+        parallelism: Number of subtasks.
+        endpoint: Address to which tasks connect.
+        token: Token that tasks need for the connection.
+        certificate: Certificate of the endpoint, or None if it is not encrypted.
+        events: Receives the end of each stage run.
+        lease_s: Silence of the driver after which a task ends itself.
+        heartbeat_s: Seconds between two heartbeats of a task.
+        registration_timeout_s: Longest wait of a task for the answer to its registration.
+        call_timeout_s: Longest time of one call of the chain.
+        payloads: Store of the job's large payloads.
+        on_lost: Called instead of the report of the run's end if Spark itself has ended, so that no
             other run can follow.
-        on_unfit: Told, in place of the stage run's end, that workers cannot load the job, and why.
+        on_unfit: Called instead of the report of the run's end, with the reason, if workers cannot
+            import the job.
     """
 
     def __init__(
@@ -113,8 +122,6 @@ class SparkStage:
         on_unfit: Callable[[int, str], None] | None = None,
     ) -> None:
         self._on_lost, self._on_unfit = on_lost, on_unfit
-        self._is_loaded = False
-        """A task has loaded the chain."""
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
         self._chain = TaskChain.of(chain)
@@ -123,7 +130,10 @@ class SparkStage:
         self._registration_timeout_s = registration_timeout_s
         self._call_timeout_s, self._payloads = call_timeout_s, payloads
         self._runs: dict[int, _Run] = {}
-        # Calls into the JVM take milliseconds, or forever: one thread makes them, in order.
+        use_own_interpreter(spark, is_local=is_local_session(spark))
+        # Runs at the same time as the driver's start; the first run waits for it.
+        self._probe = self._new_probe()
+        # Calls into the JVM take milliseconds, or never return: one thread makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._caller = threading.Thread(target=self._call, name="coordlog-stage", daemon=True)
         self._caller.start()
@@ -143,23 +153,24 @@ class SparkStage:
             self._calls.put(lambda: self._interrupt(run))
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """See `Stage`: the attempt is told too, which is all where Spark offers no more."""
+        """See `Stage`: the attempt gets a message too, which is all that Spark Connect allows."""
         self._calls.put(lambda: _kill_task_attempt(self._spark, task_attempt_id, reason))
 
     def end(self) -> None:
-        """End whatever runs, within a bound, and the threads. Tasks that are ending may do so."""
+        """End all runs, within a bound, and the threads; tasks that are ending get a short grace."""
         for run in self._runs.values():
             if run.thread is not None:
                 run.ended.wait(_END_GRACE_S)
             self.cancel(run.stage_run, "the driver ends")
+        self._probe.cancel()
         self._calls.put(None)
         self._caller.join(STAGE_END_TIMEOUT_S + _END_GRACE_S)
         for run in self._runs.values():
             if run.thread is not None:
                 run.thread.join(_END_GRACE_S)
-        left = [one for one in self._runs.values() if not one.ended.is_set()]
-        if left:
-            _log.warning("job=%s %d stage runs do not end", self._job_id, len(left))
+        running = [run for run in self._runs.values() if not run.ended.is_set()]
+        if running:
+            _log.warning("job=%s %d stage runs do not end", self._job_id, len(running))
 
     # --- the stage's threads ----------------------------------------------------------------------
     def _call(self) -> None:
@@ -175,7 +186,7 @@ class SparkStage:
     def _start(self, run: _Run) -> None:
         if run.cancelled is not None:
             run.ended.set()
-            run.tell_once(self._events, run.cancelled)
+            run.report_once(self._events, run.cancelled)
             return
         work = TaskWork(
             job_id=self._job_id,
@@ -198,6 +209,9 @@ class SparkStage:
         )
         run.thread.start()
 
+    def _new_probe(self) -> WorkerProbe:
+        return WorkerProbe(self._spark, self._chain, f"job {self._job_id}")
+
     def _run(self, run: _Run, work: TaskWork) -> None:
         error: str | None = "the stage's thread ended"
         _log.info("job=%s stage_run=%d begins", self._job_id, run.stage_run)
@@ -212,42 +226,42 @@ class SparkStage:
             elif run.is_unfit and self._on_unfit is not None and not run.cancelled:
                 self._on_unfit(run.stage_run, error or "")
             else:
-                run.tell_once(self._events, error)
+                run.report_once(self._events, error)
 
     def _run_stage(self, run: _Run, work: TaskWork) -> str | None:
-        """Run the stage to its end; why it failed, if it did."""
+        """Run the stage to its end; returns the reason of its failure, or None."""
         spark = self._spark
         try:
-            use_own_interpreter(spark, is_local=is_local_session(spark))
             _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
-            if not self._is_loaded:
-                check_workers(spark, self._chain, f"job {self._job_id}")
-                self._is_loaded = True
+            if self._probe.is_void:
+                self._probe = self._new_probe()
+            self._probe.check(None)  # a run that takes too long to start is cancelled
             _run_tasks(spark, work, self._parallelism)
         except EnvironmentSetupError as unfit:
             run.is_unfit = True
             return run.cancelled or str(unfit)
-        except Exception as error:  # noqa: BLE001, the port's edge: it goes on as a reason
+        except Exception as error:  # noqa: BLE001, the port's edge: reported as a reason
             return run.cancelled or short_reason(error)
         return None
 
     def _interrupt(self, run: _Run) -> None:
-        """Cancel until it has ended: what is not submitted yet cannot be cancelled yet."""
+        """Cancel repeatedly until the run has ended: jobs that are not submitted yet cannot be cancelled yet."""
         deadline = time.monotonic() + STAGE_END_TIMEOUT_S
         while not run.ended.is_set():
             if time.monotonic() > deadline:
-                run.tell_once(
+                run.report_once(
                     self._events,
                     f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
                 )
                 return
+            self._probe.cancel()
             _cancel_jobs(self._spark, run.tag)
             run.ended.wait(_POLL_S)
 
 
 # --- sessions -------------------------------------------------------------------------------------
 def endpoint_host(spark: SparkSession) -> str:
-    """Where tasks reach the endpoint unless the user says so: the loopback address in local mode."""
+    """Host of the endpoint for tasks if the user sets none: the loopback address in local mode."""
     if _LOCAL.fullmatch(_master(spark)):
         return "127.0.0.1"
     return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
@@ -259,9 +273,9 @@ def is_local_session(spark: SparkSession) -> bool:
 
 
 def check_slots(spark: SparkSession, parallelism: int) -> None:
-    """Refuse a session whose slots are too few, where Spark would start nothing and say nothing.
+    """Refuse a session with too few slots, on which Spark would wait without an error.
 
-    Executors that have not come yet, and tasks that are ending, are waited for, within a bound.
+    Waits, within a bound, for executors that have not started yet and for tasks that are ending.
 
     Raises:
         EnvironmentSetupError: With both numbers.
@@ -270,7 +284,7 @@ def check_slots(spark: SparkSession, parallelism: int) -> None:
     is_local = _LOCAL.fullmatch(_master(spark)) is not None
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         _check_dynamic_slots(spark, parallelism)
-        return  # more executors come when the stage asks for them
+        return  # Spark starts more executors once the stage needs them
     deadline = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
         slots = _slots(spark)
@@ -291,11 +305,11 @@ def check_slots(spark: SparkSession, parallelism: int) -> None:
 
 
 def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
-    """Refuse bounds of dynamic allocation below which all subtasks can never run."""
+    """Refuse bounds of dynamic allocation that are too low for all subtasks to run at once."""
     executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
     cores = spark.conf.get("spark.executor.cores", None)
     if executors is None or cores is None:
-        return  # without a bound, or with as many cores as a machine has
+        return  # no bound, or executors with all cores of a machine
     of_each = int(cores) // int(spark.conf.get("spark.task.cpus", "1") or "1")
     slots = int(executors) * of_each
     if slots < parallelism:
@@ -309,21 +323,21 @@ def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
 
 
 def _warn_of_few_failures(spark: SparkSession) -> None:
-    """Spark counts a task's failures over the job's life, and aborts the stage at its own limit."""
+    """Warn of a low limit: Spark counts a task's failures over the job's life, and aborts the stage at its limit."""
     master, failures = _master(spark), task_failures_max(spark)
     is_local = _LOCAL.fullmatch(master) is not None
     advice = "the master local[N,1000]" if is_local else "spark.task.maxFailures=1000"
     if failures < _FAILURES_FEW:
         _log.warning(
             "with master %s Spark aborts the stage at failure %d of one subtask, counted over the "
-            "job's whole life, and all subtasks begin again; use %s: how often a subtask may fail "
-            "is the restart policy's to say",
+            "job's whole life, and all subtasks begin again; use %s: the restart policy limits the "
+            "failures of a subtask",
             *(master, failures, advice),
         )
 
 
 def task_failures_max(spark: SparkSession) -> int:
-    """How often a task may fail before Spark ends its stage; in local mode the master has the number."""
+    """Failures of a task before Spark ends its stage; in local mode the number is part of the master."""
     local = _LOCAL.fullmatch(_master(spark))
     if local is not None:
         return int(local[1] or 1)
@@ -331,27 +345,41 @@ def task_failures_max(spark: SparkSession) -> int:
 
 
 def _run_tasks(spark: SparkSession, work: TaskWork, count: int) -> None:
-    """One row and one partition for each subtask, and no shuffle that could merge them."""
+    """Run the tasks: one row and one partition for each subtask, without a shuffle that could merge them."""
     spark.range(0, count, 1, count).mapInArrow(spark_function(work), "subtask long").collect()
 
 
 def _lost_session(spark: SparkSession) -> str | None:
-    """Why nothing can run on this session any more; None where it can, or nobody can tell."""
+    """Reason why this session can run no job any more; None if it can, or if that is unknown."""
     context = _context(spark)
     if context is None:
         return None
     try:
         # In this process the context may be closed, and in the JVM stopped, each alone.
         is_stopped = context._jsc is None or context._jsc.sc().isStopped()  # noqa: SLF001, as `_slots`
-    except Exception as error:  # noqa: BLE001, py4j's own, and whatever a socket raises
+    except Exception as error:  # noqa: BLE001, errors of py4j and of sockets
         return f"its JVM does not answer any more ({type(error).__name__}: {error})"
     return "its context has been stopped" if is_stopped else None
+
+
+@contextmanager
+def lost_session_named(spark: SparkSession) -> Generator[None]:
+    """Within the block Spark's own errors become EnvironmentSetupError if its JVM or its context has ended."""
+    try:
+        yield
+    except CoordlogError:
+        raise
+    except Exception as error:
+        why = _lost_session(spark)
+        if why is None:
+            raise
+        raise _session_lost(why) from error
 
 
 def _session_lost(why: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
         f"Spark has gone from under the job: {why}",
-        "start the job again: it goes on from its last checkpoint",
+        "start it again with a new session: it goes on from what its log has",
     )
 
 
@@ -368,9 +396,9 @@ def _context(spark: SparkSession) -> Any:  # noqa: ANN401, a SparkContext with i
 
 
 def _slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at once, spark.task.cpus included; None where that cannot be asked.
+    """Number of tasks that can run at once, with spark.task.cpus; None with Spark Connect.
 
-    Spark asks itself so before a barrier stage.
+    Spark uses the same call before a barrier stage.
     """
     context = _context(spark)
     if context is None:
@@ -385,14 +413,14 @@ def _busy_slots(spark: SparkSession) -> int:
     if context is None:
         return 0
     tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-    # Of an active stage each task that has not ended: one that waits comes before ours, and Spark
-    # says a while after its start only that one runs.
-    return sum(one.numTasks - one.numCompletedTasks for one in stages if one is not None)
+    stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
+    # All unfinished tasks of active stages: a waiting task runs before ours, and Spark reports a
+    # task as running only some time after its start.
+    return sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
 
 
 def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:
-    """What the jobs of this thread are cancelled by, and what Spark's pages call them."""
+    """Set the tag and the description of the jobs of this thread: for cancelling, and for Spark's pages."""
     context = _context(spark)
     if context is None:
         spark.addTag(tag)
@@ -405,8 +433,7 @@ def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:
 def _cancel_jobs(spark: SparkSession, tag: str) -> None:
     """Cancel the jobs with this tag.
 
-    Not by `interruptTag` where there is another way: outside Spark Connect it finds no job of
-    `collect` (pyspark 4.1.1).
+    `interruptTag` is used only with Spark Connect: elsewhere it finds no job of `collect` (pyspark 4.1.1).
     """
     context = _context(spark)
     if context is None:
@@ -426,9 +453,9 @@ def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -
 
 
 def short_reason(error: BaseException) -> str:
-    """What Spark says, without stack traces: what a task raised, else the first line that tells."""
+    """Message of Spark's error without stack traces: a task's own error, else the first useful line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
     of_java = [line[2:] for line in lines if line.startswith(": ")]
-    told = [*raised[-1:], *of_java, *lines, type(error).__name__]
-    return told[0][:REASON_CHARS_MAX]
+    candidates = [*raised[-1:], *of_java, *lines, type(error).__name__]
+    return candidates[0][:REASON_CHARS_MAX]

@@ -53,28 +53,28 @@ def _no_reader() -> SourceReader:
 
 
 def refuse_connect(spark: SparkSession, what: str) -> None:
-    """Raises EnvironmentSetupError where the session is one of Spark Connect's: there `what` has no coordinator."""
+    """Raises EnvironmentSetupError if the session is one of Spark Connect, in which `what` can have no coordinator."""
     if not hasattr(spark, "_jsparkSession"):
         raise EnvironmentSetupError(
             f"{what} has its coordinator in the process that owns the Spark session; with Spark Connect that is the "
-            "server, where no program of the client's runs",
+            "server, which runs no program of the client",
             "run this program beside the server's Spark, with spark-submit, or in a classic session",
         )
 
 
 class StagelessOptions:
-    """What a user says of a driver without subtasks, before there is a session.
+    """The user's options of a driver without subtasks, before a session exists.
 
     Args:
-        job_id: Of the job, `[a-z0-9][a-z0-9-]{0,99}`.
+        job_id: Id of the job, `[a-z0-9][a-z0-9-]{0,99}`.
         take_over: Take a live driver's place.
-        log_timeout_s: How long the log may not answer before the driver ends.
+        log_timeout_s: Longest time without an answer of the log before the driver ends.
         snapshot_every: Records from one snapshot to the next; None for no snapshots.
-        payload_store: Where payloads go that are too large for the log, as for a `Job`.
-        restart_backoff_s: Before the first restart.
+        payload_store: Store of payloads that are too large for the log, as for a `Job`.
+        restart_backoff_s: Seconds before the first restart.
 
     Raises:
-        OptionError: One cannot be meant, whatever the session is.
+        OptionError: An option is invalid for any session.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StagelessOptions:
         self._payloads = PayloadChoice(job_id, payload_store, PAYLOAD_BYTES_MAX)
 
     def on(self, spark: SparkSession, log: Log) -> DriverOptions:
-        """Those of a driver on this session.
+        """Options of a driver on this session.
 
         Raises:
             OptionError: The store of payloads cannot be used there.
@@ -118,27 +118,27 @@ class StagelessOptions:
 
 
 class StagelessSurroundings:
-    """`Surroundings` of a job of parallelism 0: the endpoint, for clients, and nothing behind it."""
+    """`Surroundings` of a job of parallelism 0: only an endpoint for clients."""
 
     def __init__(
         self, spark: SparkSession, *, job_id: str, endpoint: EndpointOptions | None = None
     ) -> None:
         self._place, self._job_id = (endpoint or EndpointOptions()).on(spark), job_id
         self.certificate: Certificate | None = None
-        """What the endpoint shows; after `begin`. None where it is not encrypted."""
+        """Certificate of the endpoint; after `begin`. None if it is not encrypted."""
         self._endpoint: Endpoint | None = None
         self._token: Token | None = None
         self._file: DriverFile | None = None
 
     @property
     def address(self) -> str:
-        """Where clients reach the driver; after `begin`."""
+        """Address of the driver for clients; after `begin`."""
         assert self._endpoint is not None, "begun"
         return self._endpoint.address
 
     @property
     def token(self) -> Token:
-        """What lets clients in; after `begin`."""
+        """Token that clients need; after `begin`."""
         assert self._token is not None, "begun"
         return self._token
 
@@ -169,12 +169,12 @@ class StagelessSurroundings:
             token=self._token,
             certificate=self.certificate,
         )
-        # Before the driver's epoch can be in force: by it the driver's end is proved.
+        # Before the driver's epoch can be in force: the file proves the driver's end later.
         write_driver_file(self._file)
         return address
 
     def took_over(self) -> None:
-        """See `Surroundings`: only now are the drivers before known to be over."""
+        """See `Surroundings`: only now the earlier drivers are known to have ended."""
         assert self._file is not None, "begun"
         forget_former_files(self._file)
 
@@ -201,13 +201,13 @@ class StagelessSurroundings:
 
 
 class _NoStage:
-    """Of a job of parallelism 0, whose stage is never submitted."""
+    """Stage of a job of parallelism 0, which is never submitted."""
 
     def submit(self, stage_run: int) -> NoReturn:
         raise AssertionError(f"stage run {stage_run} of a job without subtasks")
 
     def cancel(self, stage_run: int, reason: str) -> None:
-        """There is none."""
+        """Do nothing: there is no stage."""
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """There is none."""
+        """Do nothing: there is no stage."""

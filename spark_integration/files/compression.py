@@ -1,4 +1,4 @@
-"""How a file is packed: by its name, or as the source is told."""
+"""The packing of a file: by its name, or by the source's option."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _REFUSED: Final = (".zip", ".7z", ".tar", ".tgz", ".rar", ".br", ".snappy", ".sz
 
 
 def check_compression(value: str) -> None:
-    """Raise OptionError where this is no compression."""
+    """Raise OptionError if `value` is no compression."""
     known = get_args(Compression)
     if value not in known:
         raise OptionError("compression", value, f"one of {', '.join(known)}")
 
 
 def codec_of(path: str, compression: Compression) -> str | None:
-    """The codec of a file, None where it is not packed."""
+    """The codec of a file, or None if it is not packed."""
     if compression == "infer":
         return next((codec for end, codec in _ENDS.items() if path.endswith(end)), None)
     return None if compression == "none" else compression
 
 
 def refuse_archive(path: str, compression: Compression) -> None:
-    """Raise SourceError where the file's name tells of a form that cannot be read."""
+    """Raise SourceError if the end of the file's name is that of a packing that cannot be read."""
     if compression != "infer":
         return
     for end in _REFUSED:

@@ -1,4 +1,4 @@
-"""Whose fault it is that a file cannot be read."""
+"""Faults of files, as opposed to faults of their file system."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
 
 
 class EmptyFileError(SourceError):
-    """Files have no row, and nothing that tells of which schema one would be."""
+    """Files have neither a row nor a schema."""
 
 
 def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
-    """Whether a file is to blame: what it holds, or that it is gone, or may not be read.
+    """Whether a file is at fault: its content, or that it is gone, or may not be read.
 
     Else it is the file system, or the network before it: then all files would fail in turn, and a
     new attempt is what may help.

@@ -1,4 +1,4 @@
-"""Which files a source has: a listing in one fixed order, and opening what it names."""
+"""The files of a source: lists them in one fixed order, and opens them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _MARKS: Final = (
     ("modified", "mtime"),
     ("modified", "created"),
 )
-"""By which entry of fsspec's `info` a change is seen, best first, with the word for it."""
+"""Entries of fsspec's `info` that show a change, best first, each after the word for it."""
+_WEB: Final = ("http://", "https://")
 _UNNAMED: Final = "name that is not UTF-8"
-"""The mark of a file that is listed to be named, and not to be read."""
+"""Mark of a file that cannot be read: it is listed so that an error names it."""
 
 
 class SeenFile(Protocol):
@@ -44,41 +45,41 @@ class SeenFile(Protocol):
 
     @property
     def path(self) -> str:
-        """As its file system names it."""
+        """Path of the file in its file system."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """-1 where the file system does not say."""
+        """Size, or -1 if the file system does not report it."""
         ...
 
     @property
     def mark(self) -> str:
-        """What changes with its content (`etag …`, `modified …`); empty where nothing is known."""
+        """Mark that changes with the content (`etag …`, `modified …`); empty if none is known."""
         ...
 
     @property
     def real_path(self) -> str:
-        """Local: where its links lead, relative to the source's folder; elsewhere empty."""
+        """Target of the links of a local file, relative to the source's folder; else empty."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFile:
-    """A file as a listing found it; a `SeenFile`."""
+    """A file of a listing; a `SeenFile`."""
 
     path: str
-    """As its file system names it, without a protocol."""
+    """Path of the file in its file system, without a protocol."""
     size_bytes: int
-    """-1 where the file system does not say."""
+    """Size, or -1 if the file system does not report it."""
     mark: str = ""
     real_path: str = ""
     may_seek: bool = True
-    """False: it can be read from its start only."""
+    """False: the file can be read from its start only."""
 
 
 def as_listed(seen: SeenFile) -> ListedFile:
-    """What a split has of its file, as a listing had it."""
+    """The file of a split, as a listing had it."""
     return ListedFile(
         path=seen.path, size_bytes=seen.size_bytes, mark=seen.mark, real_path=seen.real_path
     )
@@ -88,15 +89,15 @@ def as_listed(seen: SeenFile) -> ListedFile:
 class InputFiles:
     """The files behind a path, a glob or an fsspec URL. Pickles; holds nothing open.
 
-    Names that begin with `.` or `_`, and all that is below such folders, are not part of it, as
-    Spark has it; a file that is named outright is.
+    Names that begin with `.` or `_`, and all files below such folders, are left out, as in Spark; a
+    file that is named outright is not.
     """
 
     url: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For fsspec. May hold secrets: it is not printed and not in the log."""
+    """Options for fsspec. May hold secrets: neither printed nor in the log."""
     compares_marks: bool = True
-    """False: a change is seen by the size alone."""
+    """False: only another size counts as a change."""
     exclude: tuple[str, ...] = ()
     """Globs of files and folders that are left out: see `leaves_out`."""
 
@@ -107,19 +108,19 @@ class InputFiles:
             allow_none: No file, and none but empty ones, are no error.
 
         Raises:
-            SourceError: There is none, all are empty, or a name leads out of the source.
+            SourceError: There is no file, all are empty, or a name leads out of the source.
             SourceUnavailableError: The file system refuses, or nothing is under the path.
         """
         file_system, path = self._file_system()
         try:
-            by_path = {one.path: one for one in self._walk(file_system, path)}
+            by_path = {file.path: file for file in self._walk(file_system, path)}
         except SourceError:
             raise
         except Exception as error:
             raise _unreadable(path, error) from error
-        # `**` finds what is in a folder once for each folder above it.
-        found = [by_path[name] for name in sorted(by_path) if not self.leaves_out(name)]
-        if not found and not allow_none:
+        # `**` finds the files of a folder once for each folder above it.
+        listed = [by_path[name] for name in sorted(by_path) if not self.leaves_out(name)]
+        if not listed and not allow_none:
             left_out = f"; `exclude` leaves out {len(by_path)}" if by_path else ""
             raise SourceError(
                 self.url,
@@ -127,19 +128,20 @@ class InputFiles:
                 f"{left_out})",
                 "name a file, a folder with files, or a glob that matches some",
             )
-        if all(one.size_bytes == 0 for one in found) and not allow_none:
+        if all(file.size_bytes == 0 for file in listed) and not allow_none:
             raise SourceError(
                 self.url,
-                f"all files are empty: {len(found)} of 0 bytes",
+                f"all files are empty: {len(listed)} of 0 bytes",
                 "name files that hold rows, or at least a header",
             )
-        return tuple(found)
+        return tuple(listed)
 
     def leaves_out(self, path: str) -> bool:
-        """Whether `exclude` names the file `path`, or a folder of the source that it is in.
+        """Whether `exclude` names the file `path`, or a folder of the source that contains it.
 
-        A pattern without a slash is compared with each name below the source's fixed part, one with a slash
-        with the path from there on, one that begins with a slash with the whole path; `*` takes slashes too.
+        A pattern without a slash is compared with each name below the source's fixed part, a pattern with a
+        slash with the path below it, a pattern that begins with a slash with the whole path; `*` takes slashes
+        too.
         """
         if not self.exclude:
             return False
@@ -148,13 +150,15 @@ class InputFiles:
         names = below.split("/")
         folders = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
         return any(
-            fnmatch.fnmatchcase(one, pattern)
+            fnmatch.fnmatchcase(name, pattern)
             for pattern in self.exclude
-            for one in ([path] if pattern.startswith("/") else folders if "/" in pattern else names)
+            for name in (
+                [path] if pattern.startswith("/") else folders if "/" in pattern else names
+            )
         )
 
     def is_there(self) -> bool:
-        """Whether the file, the folder, or what stands before a glob's wildcards still exists."""
+        """Whether the file, the folder, or the part of a glob before its wildcards still exists."""
         try:
             file_system, path = self._file_system()
             if isinstance(file_system, LocalFileSystem) and os.path.lexists(path):
@@ -164,21 +168,21 @@ class InputFiles:
             return False
 
     def open(self, seen: SeenFile, *, seeks: bool = False) -> BinaryIO:
-        """The file that a listing named, to be read from its start.
+        """Open a listed file, at its start.
 
         Args:
-            seen: As it was listed.
-            seeks: It is read here and there, where its file system can do so.
+            seen: The file as it was listed.
+            seeks: The reader seeks, if the file system can.
 
         Raises:
-            SourceError: It cannot be opened, or has changed since it was listed.
+            SourceError: The file cannot be opened, or has changed since it was listed.
         """
         file_system, root = self._file_system()
         _check_name(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
                 # A plain path, which the caller closes.
-                opened = cast("BinaryIO", open(seen.path, "rb", buffering=0))  # noqa: PTH123, SIM115
+                opened = cast("BinaryIO", open(seen.path, "rb", buffering=0, opener=_unblocked))  # noqa: SIM115
                 now = _of_status(os.fstat(opened.fileno()), seen.path, root)
             else:
                 file_system.invalidate_cache()
@@ -198,7 +202,7 @@ class InputFiles:
         """The same file as it is now.
 
         Raises:
-            SourceError: It is gone.
+            SourceError: The file is gone.
         """
         file_system, root = self._file_system()
         _check_name(seen)
@@ -211,15 +215,15 @@ class InputFiles:
             raise _gone(seen, error) from error
 
     def check(self, seen: SeenFile) -> None:
-        """See, after it has been read, that it is the file that was listed.
+        """Check, after the file has been read, that it is still the listed one.
 
         Raises:
-            SourceError: It is gone, or has changed.
+            SourceError: The file is gone, or has changed.
         """
         self._compare(seen, self.look(seen), "while it was read")
 
     def difference(self, seen: SeenFile, now: SeenFile) -> str | None:
-        """What has changed, in words; None where nothing has that can be seen."""
+        """Description of the change, or None if no change can be seen."""
         if min(seen.size_bytes, now.size_bytes) >= 0 and seen.size_bytes != now.size_bytes:
             return (
                 f"it has {now.size_bytes} bytes; it had {seen.size_bytes} when the source was "
@@ -230,7 +234,7 @@ class InputFiles:
                 f"a link on its way leads to {now.real_path} now; when the source was listed it "
                 f"was {seen.real_path}"
             )
-        # A mark of another kind tells nothing: some file systems give fewer in a listing.
+        # Marks of two kinds cannot be compared: some file systems give fewer in a listing.
         kinds = seen.mark.partition(" ")[0], now.mark.partition(" ")[0]
         if self.compares_marks and kinds[0] == kinds[1] and not _is_same_mark(seen.mark, now.mark):
             was, _, was_file = seen.mark.partition(" file ")
@@ -255,7 +259,7 @@ class InputFiles:
 
     def _file_system(self) -> tuple[Any, str]:
         if self.url.startswith("/") and ":" not in self.url and not self.storage_options:
-            return _local_at(self.url)  # asked twice for each file: what fsspec does for URLs shows
+            return _local_at(self.url)  # called twice for each file: fsspec's parsing takes long
         try:
             file_system, path = url_to_fs(self.url, **self.storage_options)
         except (ImportError, ValueError) as error:
@@ -268,37 +272,62 @@ class InputFiles:
             if os.path.lexists(path) or not has_wildcard(path):
                 return _local_below(path, path)
             fixed = fixed_part(path)
-            shown = [one for one in map(str, file_system.glob(path)) if not _is_hidden(one, fixed)]
-            return (one for root in _outermost(shown) for one in _local_below(root, path))
+            matches = map(str, file_system.glob(path))
+            visible = [name for name in matches if not _is_hidden(name, fixed)]
+            return (file for root in _outermost(visible) for file in _local_below(root, path))
         return self._remote(file_system, path)
 
-    @staticmethod
-    def _remote(file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
+    def _remote(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
         file_system.invalidate_cache()
-        if not path.endswith("/") and not has_wildcard(path) and file_system.isfile(path):
-            yield _of_info(path, file_system.info(path))
+        is_web = path.startswith(_WEB)
+        if (
+            is_web
+            and not path.endswith("/")
+            and not has_wildcard(path)
+            and file_system.isfile(path)
+        ):
+            yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
-        roots = [str(one) for one in file_system.glob(path)] if fixed != path else [path]
+        roots = [str(name) for name in file_system.glob(path)] if fixed != path else [path]
         for root in _outermost(roots):
-            for name, info in file_system.find(root, detail=True).items():
+            below = file_system.find(root, detail=True)
+            # An object store may have an object and a folder of one name: `find` gives the folder alone.
+            if not is_web and not self.url.endswith("/") and root not in below:
+                file_system.invalidate_cache()  # it holds the names below alone
+                yield from _object_at(file_system, root, fixed)
+            for name, info in below.items():
                 _refuse_outside(str(name), fixed)
                 if str(name).endswith("/") or _is_hidden(str(name), fixed):
                     continue  # an object store's own sign of a folder; a hidden name
-                # A web server's index says neither size nor time.
-                told = info if info.get("size") is not None else file_system.info(name)
-                yield _of_info(str(name), told)
+                # A web server's index has neither size nor time.
+                details = info if info.get("size") is not None else file_system.info(name)
+                yield _of_info(str(name), details)
+
+
+# `Any`: fsspec has no types.
+def _object_at(file_system: Any, root: str, fixed: str) -> Iterator[ListedFile]:  # noqa: ANN401
+    """The object that has the name of a folder. An empty one is a store's own sign of the folder."""
+    if not _is_hidden(root, fixed) and file_system.isfile(root):
+        file = _of_info(root, file_system.info(root))
+        if file.size_bytes:
+            yield file
 
 
 @functools.lru_cache(maxsize=16)
 def _local_at(url: str) -> tuple[LocalFileSystem, str]:
-    """What `url_to_fs` gives for an absolute path."""
+    """The result of `url_to_fs` for an absolute path."""
     file_system, path = url_to_fs(url)
     return file_system, str(path)
 
 
+def _unblocked(path: str, flags: int) -> int:
+    """Descriptor of the file, which is compared then. Non-blocking: a pipe would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:
-    """From what fsspec tells of a file."""
+    """The file with this `info` of fsspec."""
     size = info.get("size")
     mark = ""
     for word, key in _MARKS:
@@ -309,9 +338,8 @@ def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:
         path=path,
         size_bytes=-1 if size is None else int(size),
         mark=mark,
-        # A web server that does not say so has no ranges.
-        may_seek=size is not None
-        and (info.get("partial") is True or not path.startswith(("http://", "https://"))),
+        # A web server has ranges only if it reports them.
+        may_seek=size is not None and (info.get("partial") is True or not path.startswith(_WEB)),
     )
 
 
@@ -326,11 +354,11 @@ def _shown(value: object) -> str:
 def _of_status(
     status: os.stat_result, path: str, root: str, real_path: str | None = None
 ) -> ListedFile:
-    """From what the operating system tells of a local file.
+    """The local file with this status.
 
     Args:
-        status: Of the file, behind its links.
-        path: As it is spelled.
+        status: Status of the file, behind its links.
+        path: Path with its links.
         root: The source's path, perhaps a glob.
         real_path: `ListedFile.real_path`, if it is known already.
     """
@@ -349,16 +377,16 @@ def _of_status(
 
 
 def _real_base(root: str) -> str:
-    """The folder that `real_path` is relative to."""
+    """Folder to which `real_path` is relative."""
     return os.path.realpath(fixed_part(root) if has_wildcard(root) else root)
 
 
 def _is_same_mark(seen: str, now: str) -> bool:
-    """Whether two marks of one kind tell no change.
+    """Whether two marks of one kind show no change.
 
-    A local file's has its time, and which file of which device it is: another one of the same time has
-    taken its place. Numbers of another device, or a mark without them, tell nothing: a file system that is
-    mounted again, or on another machine, has others.
+    The mark of a local file holds its time and its device and inode: if only the inode differs, another file
+    has taken its place. Another device, or a mark without numbers, shows no change: a file system that is
+    mounted again, or on another machine, has other numbers.
     """
     seen_moment, _, seen_file = seen.partition(" file ")
     now_moment, _, now_file = now.partition(" file ")
@@ -376,10 +404,10 @@ def _is_utf8(path: str) -> bool:
 
 
 def _check_name(seen: SeenFile) -> None:
-    """A file of a name that no record can hold is listed, and refused when it is opened, by an escaped name.
+    """Refuse a file whose name no record can hold: it is listed, under an escaped name, but not opened.
 
     Raises:
-        SourceError: It is such a file.
+        SourceError: The name is not UTF-8.
     """
     if seen.mark == _UNNAMED:
         raise SourceError(
@@ -390,12 +418,12 @@ def _check_name(seen: SeenFile) -> None:
 
 
 def has_wildcard(path: str) -> bool:
-    """Whether it is a glob, unless something of just that name exists."""
+    """Whether `path` is a glob, unless a file of just that name exists."""
     return bool(_MAGIC & set(path))
 
 
 def fixed_part(path: str) -> str:
-    """The folders of a glob before the first that has a wildcard."""
+    """The folders of a glob before the first one with a wildcard."""
     kept: list[str] = []
     for part in path.split("/"):
         if has_wildcard(part):
@@ -405,9 +433,9 @@ def fixed_part(path: str) -> str:
 
 
 def _outermost(roots: Sequence[str]) -> list[str]:
-    """Those of a glob's finds that are in no other: `**` finds a folder, and all that is in it."""
+    """The matches of a glob that are inside no other: `**` matches a folder, and all names in it."""
     kept: list[str] = []
-    for root in sorted(roots, key=lambda one: one.rstrip("/").split("/")):
+    for root in sorted(roots, key=lambda root: root.rstrip("/").split("/")):
         if not kept or not root.startswith(f"{kept[-1].rstrip('/')}/"):
             kept.append(root)
     return kept
@@ -419,7 +447,7 @@ def _is_hidden(path: str, below: str) -> bool:
 
 
 def _refuse_outside(name: str, below: str) -> None:
-    """A listing's name must be below what was listed, and stay there when it is normalised."""
+    """Refuse a listed name that is not below the listed path, also after it is normalised."""
     root = below.rstrip("/")
     is_below = name.rstrip("/") == root or name.startswith(f"{root}/") or not root
     relative = name.removeprefix(below).strip("/")
@@ -444,21 +472,21 @@ def _local_below(path: str, root: str) -> Iterator[ListedFile]:
     except (FileNotFoundError, SourceUnavailableError):
         if path == root:
             raise
-        return  # moved away since the folder above was listed: a file that is done, say
+        return  # moved away since the folder above was listed: perhaps a finished file
     yield from _in_folder(path, root, base, frozenset())
 
 
 def _in_folder(path: str, root: str, base: str, above: frozenset[str]) -> Iterator[ListedFile]:
-    """Files in a folder and its folders. Links are resolved for a folder and for what is one, not for each file.
+    """Files in a folder and its folders. Links are resolved for each folder and each link, not for each file.
 
-    `above` are the real folders that lead here: a link back to one is not followed.
+    `above` holds the real folders above this one: a link back to one of them is not followed.
     """
     real = os.path.realpath(path)
     if real in above:
         return
     try:
         with os.scandir(path) as scan:
-            entries = sorted(scan, key=lambda one: one.name)
+            entries = sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
         if path == root:
             raise
@@ -488,19 +516,19 @@ def _joined(inside: str, name: str) -> str:
 def _not_to_be_listed(path: str) -> SourceError:
     if os.path.lexists(path):
         problem = "it is neither a file nor a folder"
-        return SourceError(path, problem, "mend or remove what is under this name")
+        return SourceError(path, problem, "remove it, or put a file or a folder in its place")
     return SourceUnavailableError(path, "it does not exist", "give a path that does")
 
 
 def _gone(seen: SeenFile, error: Exception) -> SourceError:
-    """What is said where a file that was listed cannot be opened."""
+    """Error of a listed file that cannot be opened."""
     if not isinstance(error, FileNotFoundError):
         return _unreadable(seen.path, error)
     size = "" if seen.size_bytes < 0 else f" with {seen.size_bytes} bytes"
     return SourceError(
         seen.path,
         f"it has vanished: it was there{size} when the source was listed",
-        "put it back as it was; its rows are part of what the job has to read",
+        "put it back as it was; the job has to read its rows",
     )
 
 
@@ -509,7 +537,7 @@ def _unreadable(path: str, error: Exception) -> SourceError:
         return SourceUnavailableError(
             path,
             f"it cannot be read: {type(error).__name__}: {error}",
-            "see that the file system answers and lets the job and its tasks read",
+            "see that the file system can be reached and the job and its tasks may read it",
         )
     steps: dict[type[OSError], str] = {
         FileNotFoundError: "put it back, or give a path that exists",

@@ -1,4 +1,4 @@
-"""A packed file that may be several packed files one after the other, read to its very end."""
+"""Reader of compressed files with several members: compressed contents that follow one another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Members"]
 _READ_BYTES: Final = 64 * 1024
 _XZ_MAGIC: Final = b"\xfd7zXZ\x00"
 _XZ_PADDING: Final = 4
-"""Zero bytes between and after the streams of an .xz file come in so many."""
+"""The number of zero bytes between and after the streams of an .xz file is a multiple of this."""
 
 
 class _Member(Protocol):
@@ -28,9 +28,10 @@ class _Member(Protocol):
 class Members(io.RawIOBase):
     """The content of all members of an xz or a bz2 file, one after the other.
 
-    Each byte of the file is of a member, or of padding that its format has: `lzma.open` takes what
-    it cannot read after a whole member for nothing, and Arrow stops at a bz2 member that is empty.
-    Closing it leaves `file` open. `read` raises EOFError, OSError or LZMAError.
+    Each byte of the file must belong to a member, or to padding that the format allows. Other readers
+    drop data without an error: `lzma.open` ignores unreadable bytes after a whole member, and Arrow
+    stops at an empty bz2 member.
+    `close` does not close `file`. `read` raises EOFError, OSError or LZMAError.
     """
 
     def __init__(self, file: BinaryIO, codec: str) -> None:
@@ -38,15 +39,17 @@ class Members(io.RawIOBase):
         self._file, self._codec = file, codec
         self._format = lzma.FORMAT_XZ
         self._ahead = b""
+        """Compressed bytes that were read from the file and not yet decompressed."""
         self._member: _Member | None = None
         self._count = 0
+        """Number of members begun."""
 
     def readable(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes, at least one; none at the end."""
+        """Between one byte and `size` bytes of content; no bytes at the end of the file."""
         wanted = size if size > 0 else _READ_BYTES
         while self._member is not None or self._begin():
             member = self._member
@@ -66,7 +69,7 @@ class Members(io.RawIOBase):
         return chunk
 
     def _begin(self) -> bool:
-        """Begin the next member, past what pads the one before; False where there is none."""
+        """Begin the next member, after the padding. Returns False at the end of the file."""
         padding = 0
         while True:
             self._ahead = self._more()
@@ -87,7 +90,7 @@ class Members(io.RawIOBase):
                 raise EOFError("it holds nothing packed")
             return False
         if self._count == 0 and not self._ahead.startswith(_XZ_MAGIC[: len(self._ahead)]):
-            self._format = lzma.FORMAT_AUTO  # as `xz` packed before it had this form
+            self._format = lzma.FORMAT_AUTO  # perhaps .lzma, the older format of `xz`
         self._count += 1
         self._member = (
             lzma.LZMADecompressor(self._format) if self._codec == "xz" else bz2.BZ2Decompressor()

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 HIDDEN: Final = ".coordlog"
-"""What is not for readers; Spark and others leave out names that begin with a dot."""
+"""Folder that is not for readers; Spark and others leave out names that begin with a dot."""
 
 STAGING: Final = f"{HIDDEN}/staging"
 
@@ -32,25 +32,27 @@ STAGED_NAME: Final = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 """Subtask, attempt number, count."""
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for null, and as with Spark for the empty string, in the name of a partition's folder."""
+"""Null, and as in Spark the empty string, in the name of a partition's folder."""
 
-# As org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils has it; a test asks that for each
-# character. NUL is ours: no file system takes it.
+# As in org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils; a test compares each
+# character. NUL is added: no file system takes it.
 _ESCAPED: Final = frozenset([*map(chr, range(0x20)), *"\"#%'*/:=?\\\x7f{[]^"])
 _DRIVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FINAL_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SEGMENT_BYTES_MAX: Final = 255
-"""What file systems take for one name."""
+"""Longest name that file systems take."""
 
 _FOLDER_BYTES_MAX: Final = 900
-"""Of all of a partition's columns: S3 takes keys of 1,024 bytes, and an intent names many files."""
+"""Longest folder path of a partition: S3 takes keys of 1,024 bytes, and an intent names many files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedName:
-    """The names of one file of one attempt; no other file of the job ever gets them (clause M5).
+    """The names of one file of one attempt; no other file of the job ever gets them.
 
-    An attempt number is given once in the life of a job, however often it is opened, so that a
+    By clause M5 (drivers never share names) two drivers of a job do not collide either.
+
+    An attempt number is used once in the life of a job, however often the job is opened, so that a
     final name is free when its file is made.
     """
 
@@ -59,15 +61,15 @@ class StagedName:
     subtask: int
     attempt_number: int
     count: int
-    """Of the files that this attempt has made, 0 first."""
+    """Number of the file among those of this attempt, 0 first."""
     folder: str = ""
-    """Of the partition, relative to the destination; nothing: the destination itself."""
+    """Folder of the partition, relative to the destination; empty for the destination itself."""
     label: str = "part"
-    """What its final name begins with: letters, digits, hyphens."""
+    """Prefix of the final name: letters, digits, hyphens."""
 
     @property
     def staged(self) -> str:
-        """While it is hidden, relative to the destination."""
+        """Name before publication, relative to the destination."""
         return (
             f"{STAGING}/{checked_driver_id(self.driver_id)}/"
             f"{self.subtask}-{self.attempt_number}-{self.count}.parquet"
@@ -75,9 +77,9 @@ class StagedName:
 
     @property
     def final(self) -> str:
-        """Once it is published, relative to the destination.
+        """Name after publication, relative to the destination.
 
-        Tells two drivers apart that gave one attempt number.
+        Differs between two drivers that used the same attempt number.
         """
         driver = blake2b(f"{self.job_id}/{self.driver_id}".encode(), digest_size=4).hexdigest()
         numbers = f"{self.subtask:05}-{self.attempt_number:03}-{self.count:05}"
@@ -86,7 +88,7 @@ class StagedName:
 
 
 def checked_driver_id(driver_id: str) -> str:
-    """`driver_id`, where it may be a folder's name.
+    """`driver_id`, if it may be a folder's name.
 
     Raises:
         OptionError: It may not.
@@ -99,7 +101,7 @@ def checked_driver_id(driver_id: str) -> str:
 
 
 def check_staged_name(where: str, relative: str) -> None:
-    """Raise SinkError where `relative` is no staged name of ours."""
+    """Raise SinkError if `relative` is no staged name of this sink."""
     folder, _, name = relative.rpartition("/")
     area, _, driver_id = folder.rpartition("/")
     if area != STAGING or not _DRIVER_ID.fullmatch(driver_id) or not STAGED_NAME.fullmatch(name):
@@ -107,19 +109,19 @@ def check_staged_name(where: str, relative: str) -> None:
 
 
 def check_final_name(where: str, relative: str) -> None:
-    """Raise SinkError where `relative` is no name in the destination that readers would see."""
+    """Raise SinkError if `relative` is no name in the destination that readers would see."""
     *folders, name = relative.split("/")
-    if not _FINAL_FILE.fullmatch(name) or not all(_is_partition(one) for one in folders):
+    if not _FINAL_FILE.fullmatch(name) or not all(_is_partition(folder) for folder in folders):
         raise _no_name_of_ours(where, relative)
 
 
 def escaped(text: str) -> str:
     """`text` as a part of a folder's name, as Spark writes and reads it."""
-    return "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in text)
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
 def partition_folder(where: str, columns: tuple[str, ...], values: tuple[object, ...]) -> str:
-    """The folder of a partition, Hive's way: `a=1/b=x`.
+    """The folder of a partition, as in Hive: `a=1/b=x`.
 
     Raises:
         SinkError: A name would be longer than file systems take.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from coordlog.errors import DestinationMisfitError
 from coordlog.spark_integration.files.names import partition_folder
 
 __all__ = ["by_partition"]
@@ -17,14 +18,15 @@ def by_partition(
     Args:
         where: The destination, for errors.
         batch: Rows, with the partition columns.
-        columns: These; the batches that come out lack them. None: one partition, without a folder.
+        columns: The partition columns, which the result lacks. Empty: one partition, without a folder.
 
     Raises:
+        DestinationMisfitError: A value has no text: it is not UTF-8, or a date beyond Python's.
         SinkError: A value makes a name that is too long.
     """
     if not columns:
         return [("", batch)]
-    keys = [_plain(batch.column(one)) for one in columns]
+    keys = [_plain(batch.column(column)) for column in columns]
     rest = batch.drop_columns(list(columns))
     names = [f"key {i}" for i in range(len(keys))]
     rows = pa.array(range(batch.num_rows), pa.int64())
@@ -33,18 +35,34 @@ def by_partition(
         .group_by(names, use_threads=False)  # threads would shuffle the rows
         .aggregate([("row", "list")])
     )
-    found: list[tuple[str, pa.RecordBatch]] = []
+    partitions: list[tuple[str, pa.RecordBatch]] = []
     for i in range(groups.num_rows):
-        values = tuple(groups.column(name)[i].as_py() for name in names)
+        values = _values_of(where, columns, [groups.column(name)[i] for name in names])
         picked = rest if groups.num_rows == 1 else rest.take(groups.column("row_list")[i].values)
-        found.append((partition_folder(where, columns, values), picked))
-    return _merged(found)
+        partitions.append((partition_folder(where, columns, values), picked))
+    return _merged(partitions)
 
 
-def _merged(found: list[tuple[str, pa.RecordBatch]]) -> list[tuple[str, pa.RecordBatch]]:
-    """Null and the empty string have one folder."""
+def _values_of(
+    where: str, columns: tuple[str, ...], scalars: list[pa.Scalar]
+) -> tuple[object, ...]:
+    values: list[object] = []
+    for column, scalar in zip(columns, scalars, strict=True):
+        try:
+            values.append(scalar.as_py())
+        except (UnicodeError, OverflowError) as error:
+            raise DestinationMisfitError(
+                where,
+                f"a value of partition column {column!r}, of {scalar.type}, has no text: {error}",
+                "mend such values in the transform, or partition by another column",
+            ) from error
+    return tuple(values)
+
+
+def _merged(partitions: list[tuple[str, pa.RecordBatch]]) -> list[tuple[str, pa.RecordBatch]]:
+    """The partitions, with those of one folder joined: null and the empty string share a folder."""
     merged: dict[str, list[pa.RecordBatch]] = {}
-    for folder, rows in found:
+    for folder, rows in partitions:
         merged.setdefault(folder, []).append(rows)
     return [
         (folder, pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces))

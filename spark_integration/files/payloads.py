@@ -10,34 +10,29 @@ __all__ = [
     "FileSplit",
     "FilesAsRead",
     "FilesPublished",
-    "FirstFileReaderState",
-    "FirstFileSplit",
-    "FirstSplitProgress",
     "PublishFiles",
-    "SecondFileReaderState",
-    "SecondSplitProgress",
     "SplitProgress",
     "StagedFile",
 ]
 
 
-@payload("coordlog.file_split", version=2)
+@payload("coordlog.file_split", version=1)
 class FileSplit(Payload):
     """A file, or a part of one, with the schema that was settled when it was listed."""
 
     split_id: str
     path: str
-    """As the source's file system names it."""
+    """Path of the file in its file system."""
     size_bytes: int
-    """Of the file when it was listed; -1 where its file system does not say."""
+    """Size of the file when it was listed; -1 if its file system does not report it."""
     mark: str
-    """What changes with the file's content, as of then; empty where nothing is known."""
+    """Mark of the content when it was listed; empty if none is known."""
     real_path: str
-    """Local: where its links lead, relative to the source's folder; elsewhere empty."""
+    """Target of the links of a local file, relative to the source's folder; else empty."""
     parts: int
-    """How many splits its file has."""
+    """Number of splits of its file."""
     listed_by: str
-    """By which run of the job: each has a name of its own."""
+    """Id of the run of the job that listed it."""
     start: int
     """Text: the first byte. Parquet: the first row group."""
     end: int
@@ -49,67 +44,25 @@ class FileSplit(Payload):
     """Arrow's IPC encoding of the schema, deflated."""
 
 
-@payload("coordlog.split_progress", version=3)
+@payload("coordlog.split_progress", version=1)
 class SplitProgress(Payload):
     """How far a reader has come in one split."""
 
     split: FileSplit
     rows: int
-    """Rows that it has given to the chain."""
+    """Number of rows emitted to the chain."""
     read_as: str
     """By which options it was begun, where they decide which row is which (`FileFormat.row_rules`).
 
-    Empty: nothing of it was given yet, or the history does not tell.
+    Empty: nothing of it was given yet.
     """
 
 
-@payload("coordlog.file_reader_state", version=3)
+@payload("coordlog.file_reader_state", version=1)
 class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 
     splits: list[SplitProgress]
-
-
-@payload("coordlog.split_progress", version=2)
-class SecondSplitProgress(Payload):
-    """As histories of the second version have it."""
-
-    split: FileSplit
-    rows: int
-
-
-@payload("coordlog.file_reader_state", version=2)
-class SecondFileReaderState(Payload):
-    """As histories of the second version have it."""
-
-    splits: list[SecondSplitProgress]
-
-
-@payload("coordlog.file_split", version=1)
-class FirstFileSplit(Payload):
-    """As histories of the first version have it."""
-
-    split_id: str
-    path: str
-    size_bytes: int
-    start: int
-    end: int
-    arrow_schema: bytes
-
-
-@payload("coordlog.split_progress", version=1)
-class FirstSplitProgress(Payload):
-    """As histories of the first version have it."""
-
-    split: FirstFileSplit
-    rows: int
-
-
-@payload("coordlog.file_reader_state", version=1)
-class FirstFileReaderState(Payload):
-    """As histories of the first version have it."""
-
-    splits: list[FirstSplitProgress]
 
 
 @event("coordlog.file_changed", version=1)

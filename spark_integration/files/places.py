@@ -1,4 +1,4 @@
-"""Where a source reads and a sink writes, as text that can be compared."""
+"""Places of sources and sinks, as text that can be compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_apart", "location_of"]
 
 _WILDCARDS: Final = re.compile(r"[*?\]]")
 _OURS: Final = ".parquet"
-"""How the name of a published file ends."""
+"""End of the name of a published file."""
 
 
 def location_of(url: str) -> str:
@@ -42,7 +42,7 @@ def check_apart(chain: Chain) -> None:
     """Refuse a job that would read its own output.
 
     Raises:
-        OptionError: What a link writes stands in what the source reads, or around it.
+        OptionError: A destination is inside the place that the source reads, or around it.
     """
     source = chain.source.location
     for provider in chain.coordinators:
@@ -73,16 +73,16 @@ def _is_overlap(source: str, destination: str) -> bool:
 
 
 def _parts(place: str) -> list[str]:
-    """Its real path, or bucket and prefix, part by part; empty where nobody knows what it is."""
+    """Real path, or bucket and prefix, part by part; empty if the kind of place is unknown."""
     if place.startswith("/"):
-        return ["/", *(one for one in os.path.realpath(place).split("/") if one)]
+        return ["/", *(part for part in os.path.realpath(place).split("/") if part)]
     if place.startswith("s3://"):
-        return ["s3://", *(one for one in place.removeprefix("s3://").split("/") if one)]
+        return ["s3://", *(part for part in place.removeprefix("s3://").split("/") if part)]
     return []
 
 
 def _matches(pattern: list[str], destination: list[str]) -> bool:
-    """Whether a glob finds a folder above the destination, it, or what is published in it."""
+    """Whether a glob matches the destination, a folder above it, or a file published in it."""
     for number, part in enumerate(pattern):
         if "**" in part or number >= len(destination):
             return _may_be_published(pattern[-1])

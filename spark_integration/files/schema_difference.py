@@ -1,4 +1,4 @@
-"""What two schemas of one source do not have in common, in words."""
+"""The differences of two schemas of one source, in words."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SHOWN_MAX = 8
 
 
 def schema_difference(found: pa.Schema, settled: pa.Schema) -> str:
-    """Which columns only one has, and which differ; empty where none does."""
-    only_found = [_shown(one) for one in found if one.name not in settled.names]
-    only_settled = [_shown(one) for one in settled if one.name not in found.names]
+    """Columns that one schema lacks, and columns of different types; empty if there are none."""
+    only_found = [_shown(column) for column in found if column.name not in settled.names]
+    only_settled = [_shown(column) for column in settled if column.name not in found.names]
     other = [
-        f"{one.name!r} is {found.field(one.name).type} and not {one.type}"
-        for one in settled
-        if one.name in found.names and found.field(one.name).type != one.type
+        f"{column.name!r} is {found.field(column.name).type} and not {column.type}"
+        for column in settled
+        if column.name in found.names and found.field(column.name).type != column.type
     ]
     parts = []
     if only_found:
@@ -33,7 +33,7 @@ def schema_difference(found: pa.Schema, settled: pa.Schema) -> str:
 
 
 def schemas_differ(path: str, of: str, found: pa.Schema, settled: pa.Schema) -> SourceError:
-    """The error for a file whose schema is not the source's, which is that of `of`."""
+    """Error of a file whose schema is not that of the source, which comes from `of`."""
     return SourceError(
         path,
         f"its schema is not that of the source ({of}): {schema_difference(found, settled)}",
@@ -43,8 +43,8 @@ def schemas_differ(path: str, of: str, found: pa.Schema, settled: pa.Schema) -> 
     )
 
 
-def _shown(one: pa.Field) -> str:
-    return f"{one.name!r} ({one.type})"
+def _shown(column: pa.Field) -> str:
+    return f"{column.name!r} ({column.type})"
 
 
 def _some(names: list[str]) -> str:

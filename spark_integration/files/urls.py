@@ -1,4 +1,4 @@
-"""Which package the scheme of a URL needs."""
+"""Packages that schemes of URLs need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES: Final = {
 
 
 def missing_library(url: str, error: Exception) -> SourceError:
-    """What is said where the file system of `url` cannot be made."""
+    """Error of a URL whose file system cannot be made."""
     scheme = url.partition("::")[0].partition("://")[0]
     if not isinstance(error, ImportError):
         return SourceError(

@@ -1,8 +1,8 @@
-"""What each record of a log is worth, for whole Arrow batches of headers.
+"""Validity of a log's records, for whole Arrow batches of headers.
 
-The same as `coordlog.schemas.validity.judge` says one record at a time, at a fiftieth of the cost:
-records that follow each other in the ordinary way are told together, by their places alone. A
-property test holds the two together.
+The same result as that of `coordlog.schemas.validity.judge` record by record, at a fiftieth of the cost:
+runs of records with consecutive sequences are judged together, by their headers alone. A property test
+compares the two.
 """
 
 from __future__ import annotations
@@ -39,33 +39,37 @@ assert _LAYOUT.itemsize == HEADER_BYTES, "the layout is that of `schemas.header`
 
 COUNTS: Final = 0
 _FITS: Final = 1
-"""May count yet: its turn is not whole."""
-_VERDICTS: Final = (Verdict.COMPLETES, Verdict.FITS, *(one for one in Verdict if one.is_void))
-_CODES: Final = {one: code for code, one in enumerate(_VERDICTS)} | {Verdict.EPOCH: COUNTS}
-REASONS: Final = (None, UNFINISHED, *(one.value for one in _VERDICTS[2:]))
-"""Why a record does not count, by code; None where it does."""
+"""Undecided: the record counts if its turn is completed."""
+_VERDICTS: Final = (
+    Verdict.COMPLETES,
+    Verdict.FITS,
+    *(verdict for verdict in Verdict if verdict.is_void),
+)
+_CODES: Final = {verdict: code for code, verdict in enumerate(_VERDICTS)} | {Verdict.EPOCH: COUNTS}
+REASONS: Final = (None, UNFINISHED, *(verdict.value for verdict in _VERDICTS[2:]))
+"""Reason for which a record does not count, by code; None if it counts."""
 _FOREIGN, _PLAIN, _STARTED = 0, 1, 2
 
 
 def why_not(codes: Codes) -> pa.Array:
-    """Why records do not count, NULL where they do, as a column of text.
+    """Reasons for which records do not count, as a column of text; NULL if a record counts.
 
     Args:
-        codes: As `Teller` gives them.
+        codes: Codes of a `Teller`.
     """
     return pa.array(REASONS, pa.string()).take(pa.array(codes))
 
 
 class Teller:
-    """Says of each record of a log, in log order, what it is worth.
+    """Finds the validity code of each record of a log, in log order.
 
-    `tell` takes the headers of the next records and gives the codes of those whose fate is known by
-    then, which are the first ones that it has not given yet; `waiting` is how many are left. At the
-    end of the log `rest` gives their codes.
+    `tell` takes the headers of the next records and returns the codes that are decided by then, in log
+    order, each once. `waiting` is the number of undecided records; at the end of the log `rest`
+    returns their codes.
 
     Args:
-        state: Where the log stands before the first record.
-        waiting: The codes that an earlier one had not given when it was in this state.
+        state: State of counting before the first record.
+        waiting: `rest` of an earlier `Teller` that had this state.
     """
 
     def __init__(self, state: Counting, waiting: Sequence[int] = ()) -> None:
@@ -74,18 +78,18 @@ class Teller:
 
     @property
     def waiting(self) -> int:
-        """How many records wait for the fate of a turn."""
+        """Number of records that wait for the end of a turn."""
         return len(self._codes)
 
     def rest(self) -> Codes:
-        """Of the records that wait, as of now."""
+        """Current codes of the waiting records."""
         return self._codes
 
     def tell(self, headers: pa.Array) -> Codes:
-        """The codes of the next records that are decided; 0 counts, else `why_not` tells.
+        """Codes of the next decided records: 0 if a record counts, else see `why_not`.
 
         Args:
-            headers: The packed headers of more records; binary, null where a record has none.
+            headers: The packed headers of further records: binary, null if a record has none.
         """
         before = len(self._codes)
         places, kinds = _decoded(headers)
@@ -93,9 +97,9 @@ class Teller:
         for first, end in _runs(places, kinds):
             self._run(places, kinds, headers, first, end, before)
         undecided = np.flatnonzero(self._codes == _FITS)
-        told = int(undecided[0]) if len(undecided) else len(self._codes)
-        done, self._codes = self._codes[:told], self._codes[told:]
-        return done
+        count_decided = int(undecided[0]) if len(undecided) else len(self._codes)
+        decided, self._codes = self._codes[:count_decided], self._codes[count_decided:]
+        return decided
 
     def _run(
         self,
@@ -106,7 +110,7 @@ class Teller:
         end: int,
         before: int,
     ) -> None:
-        """Records of one kind and epoch, each with the sequence after the one before."""
+        """Judge a run: records of one kind and epoch, with consecutive sequences."""
         codes = self._codes[before:]
         if kinds[first] == _FOREIGN:
             codes[first:end] = _CODES[Verdict.VOID_HEADER]
@@ -121,13 +125,13 @@ class Teller:
             codes[first:end] = _CODES[Verdict.VOID_EPOCH]
         else:
             skipped = self.state.next_sequence - int(places["sequence"][first])
-            fitting = first + skipped if 0 <= skipped < end - first else end
-            codes[first:fitting] = _CODES[Verdict.VOID_SEQUENCE]
-            if fitting < end:
-                self._fit(places["remaining"][fitting:end], before + fitting)
+            valid = first + skipped if 0 <= skipped < end - first else end
+            codes[first:valid] = _CODES[Verdict.VOID_SEQUENCE]
+            if valid < end:
+                self._accept(places["remaining"][valid:end], before + valid)
 
-    def _fit(self, remaining: npt.NDArray[Any], place: int) -> None:
-        """Records that fit, one after the other; the first of them is the code at `place`."""
+    def _accept(self, remaining: npt.NDArray[Any], place: int) -> None:
+        """Judge consecutive records with the expected sequences; `place` is the index of the first one's code."""
         epoch, began, turn_began = self.state.epoch, self.state.next_sequence, self.state.turn_began
         self._codes[place : place + len(remaining)] = _FITS
         completing = np.flatnonzero(remaining == 0)
@@ -138,13 +142,13 @@ class Teller:
         self.state = Counting(epoch, began + len(remaining), turn_began)
 
     def _decide(self, end: int, verdict: Verdict) -> None:
-        """All that fits before `end` has this fate."""
+        """Set the codes of all undecided records before `end`."""
         part = self._codes[:end]
         part[part == _FITS] = _CODES[verdict]
 
 
 def _decoded(headers: pa.Array) -> tuple[Headers, npt.NDArray[np.int8]]:
-    """The headers as rows, and of each whether it is ours, and whether an `EPOCH_STARTED`."""
+    """The headers as rows, and the kind of each: `_FOREIGN`, `_PLAIN`, or `_STARTED` for an `EPOCH_STARTED`."""
     length = len(headers)
     column = headers.cast(pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
@@ -168,7 +172,7 @@ def _decoded(headers: pa.Array) -> tuple[Headers, npt.NDArray[np.int8]]:
 
 
 def _runs(places: Headers, kinds: npt.NDArray[np.int8]) -> list[tuple[int, int]]:
-    """The parts, begin and end, in which kind and epoch are the same and sequences rise by one."""
+    """Runs of one kind and epoch whose sequences rise by one, each as its first index and its end (exclusive)."""
     if not len(places):
         return []
     epochs = places["epoch"].astype(np.int64)

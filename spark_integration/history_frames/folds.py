@@ -1,7 +1,7 @@
 """The folds over a log that run inside Spark's Python workers, on one partition or one group.
 
-Spark may give a fold the rows of a log in any number of batches; the order is the log's, which each
-fold looks at: offsets rise.
+Spark may pass the rows of a log to a fold in any number of batches. Their order must be the log's; each
+fold checks it by the offsets, which rise.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from coordlog.errors import RecordError
-from coordlog.projections.tables.audit import counting_at, schemas_before
+from coordlog.projections.snapshot.codec import schemas_before
 from coordlog.projections.tables.payload_json import PayloadReader
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind
-from coordlog.schemas.validity import Counting
+from coordlog.schemas.validity import Counting, beginning_of
 from coordlog.spark_integration.history_frames.bulk_validity import COUNTS, Teller
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
@@ -43,13 +43,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FirstRecord:
-    """The first record of a log, as `counting_at` looks at it."""
+    """The first record of a log, as the argument of `beginning_of`."""
 
     offset: int
     value: bytes | None
     header_bytes: bytes | None
-    key: bytes | None = None
-    timestamp_ms: int = 0
 
     @property
     def header(self) -> Header | None:
@@ -58,13 +56,13 @@ class FirstRecord:
 
 
 class LogOrder:
-    """Sees to it that each record comes once, in log order."""
+    """Checks that each record arrives once, in log order."""
 
     def __init__(self, last: int = -1) -> None:
         self.last = last
 
     def check(self, offsets: pa.Array) -> None:
-        """Raises RecordError where they do not rise."""
+        """Raises RecordError if the offsets do not rise."""
         values = offsets.to_numpy(zero_copy_only=False)
         before = np.concatenate([[self.last], values[:-1]])
         wrong = np.flatnonzero(values <= before)
@@ -73,20 +71,20 @@ class LogOrder:
             raise RecordError(
                 int(values[place]),
                 "",
-                f"Spark gives it after offset {before[place]}: what counts is told in log order, of "
-                "a topic with one partition that is read as one; leave out Kafka options that "
-                "split it, as minPartitions does",
+                f"Spark passes it after offset {before[place]}, but records are counted in log order, "
+                "from a topic with one partition; leave out Kafka options that "
+                "split it, such as minPartitions",
             )
         if len(values):
             self.last = int(values[-1])
 
 
 def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-    """What each record is worth, as `Teller` has it, int8; the function of an `arrow_udf`.
+    """Validity code of each record, by `Teller`, int8; the function of an `arrow_udf`.
 
     Args:
-        batches: All of a log, in log order: `offset: int64`, `header: binary`, and of the log's
-            first record its `value: binary`, null elsewhere.
+        batches: A whole log, in log order: `offset: int64`, `header: binary`, and `value: binary`
+            of the first record, null in others.
     """
     teller: Teller | None = None
     order = LogOrder()
@@ -96,7 +94,7 @@ def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
             if not len(offsets):
                 yield pa.array([], pa.int8())
                 continue
-            teller = Teller(counting_at(_first(offsets, headers, firsts)))
+            teller = Teller(beginning_of(_first(offsets, headers, firsts)).counting)
         yield pa.array(teller.tell(headers))
     if teller is not None:
         yield pa.array(teller.rest())
@@ -106,7 +104,7 @@ def payload_texts(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]
     """Each record's payload as JSON, decoded by the schemas that the log has registered before.
 
     Args:
-        batches: All of a log, in log order: `offset: int64`, `header: binary`, the first record's
+        batches: A whole log, in log order: `offset: int64`, `header: binary`, the first record's
             `value: binary`, `counts: boolean`, `kind: string`, `payload_type: string` and
             `payload: binary`.
     """
@@ -115,8 +113,7 @@ def payload_texts(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]
         if reader is None and len(offsets):
             reader = PayloadReader()
             first = _first(offsets, headers, firsts)
-            if first.offset > 0:
-                reader.begin(schemas_before(first))
+            reader.begin(schemas_before(beginning_of(first)))
         yield _texts(reader or PayloadReader(), counts, kinds, types, payloads)
 
 
@@ -127,11 +124,11 @@ def _texts(
     rows = zip(
         counts.to_pylist(), kinds.to_pylist(), types.to_pylist(), payloads.to_pylist(), strict=True
     )
-    for place, (counts_too, kind, payload_type, payload) in enumerate(rows):
+    for place, (is_counted, kind, payload_type, payload) in enumerate(rows):
         if payload is not None:
             is_type = kind == Kind.TYPE_REGISTERED.value
             texts[place] = reader.text_of(
-                payload_type, payload, is_registration=is_type, counts=counts_too
+                payload_type, payload, is_registration=is_type, counts=is_counted
             )
     return pa.array(texts, pa.string())
 
@@ -144,19 +141,19 @@ STREAM_INPUT: Final = (
     "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, kind STRING, "
     "payload_type STRING, payload BINARY"
 )
-"""What `packed` takes of each record, in this order."""
+"""Columns of `packed`'s rows, in this order."""
 
 STREAM_COLUMNS: Final = (
     "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, "
     "code TINYINT, payload_json STRING"
 )
-"""What `unpacked` gives of each."""
+"""Columns of `unpacked`'s rows."""
 
 STREAM_STATE: Final = (
     "version INT, epoch INT, next_sequence BIGINT, turn_began BIGINT, last_offset BIGINT, "
     "types STRING, held BINARY"
 )
-"""The counting state, the schemas that are registered, and the records that wait, as Arrow."""
+"""Columns of the stream's state: the state of counting, the registered schemas, and the waiting records as Arrow."""
 
 _STATE_VERSION: Final = 1
 _INPUT: Final = pa.schema(
@@ -172,21 +169,21 @@ _INPUT: Final = pa.schema(
     ]
 )
 _ROWS_PER_BATCH: Final = 10_000
-_GIVEN: Final = ("offset", "key", "value", "header", "log_us")
+_PASSED_ON: Final = ("offset", "key", "value", "header", "log_us")
 
 
 def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All rows of a partition as one: `topic: string` and the others as Arrow, `records: binary`.
+    """All rows of a partition as one row: `topic: string` and the other columns as Arrow, `records: binary`.
 
-    The function of a `mapInArrow`. The state's function gets one row of each log, and gives one:
-    for more rows than states PySpark 4.1 hands over, with newer versions of pyarrow, places that
-    are no integers, and fails.
+    The function of a `mapInArrow`. The state's function gets one row per log, and returns one: with
+    more rows than states and a newer pyarrow, PySpark 4.1 passes indexes that are no integers, and
+    fails.
 
     Args:
         batches: `topic: string` and the columns of `STREAM_INPUT`.
     """
     keep_archives()
-    parts = [pa.Table.from_batches([one]) for one in batches if one.num_rows]
+    parts = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
     if not parts:
         return
     whole = pa.concat_tables(parts)
@@ -195,7 +192,7 @@ def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that `tell_stream` has given as one; the function of a `mapInArrow`."""
+    """The rows that `tell_stream` has returned as one row; the function of a `mapInArrow`."""
     for batch in batches:
         for content in batch.column("records").to_pylist():
             yield from _from_bytes(content).to_batches(max_chunksize=_ROWS_PER_BATCH)
@@ -204,22 +201,22 @@ def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def tell_stream(
     _job: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """The records of a micro-batch whose fate is known, and those that had waited for theirs.
+    """The decided records of a micro-batch, and of those that waited.
 
-    The function of `applyInPandasWithState`, for all records of one log, as `packed` has them.
+    The function of `applyInPandasWithState`, for all records of one log, in the form of `packed`.
 
     Args:
-        frames: With a column `records`; in any order: a micro-batch is sorted here.
+        frames: Frames with a column `records`, in any order: a micro-batch is sorted here.
         state: The columns of `STREAM_STATE`.
     """
     keep_archives()
-    parts = [_from_bytes(content) for one in frames for content in one["records"]]
-    come = pa.concat_tables([_INPUT.empty_table(), *parts]).sort_by("offset").combine_chunks()
-    fold = _StreamFold.begun(come) if not state.exists else _StreamFold.read(state.get)
-    told = fold.tell(come)
+    parts = [_from_bytes(content) for frame in frames for content in frame["records"]]
+    arrived = pa.concat_tables([_INPUT.empty_table(), *parts]).sort_by("offset").combine_chunks()
+    fold = _StreamFold.begun(arrived) if not state.exists else _StreamFold.read(state.get)
+    decided = fold.tell(arrived)
     state.update(fold.written())
-    if told.num_rows:
-        yield _packed(records=pa.array([_to_bytes(told)])).to_pandas()
+    if decided.num_rows:
+        yield _packed(records=pa.array([_to_bytes(decided)])).to_pandas()
 
 
 def _packed(**columns: pa.Array) -> pa.RecordBatch:
@@ -240,7 +237,7 @@ def _from_bytes(content: bytes) -> pa.Table:
 
 
 class _StreamFold:
-    """What lies between two micro-batches."""
+    """The state between two micro-batches."""
 
     def __init__(
         self, teller: Teller, order: LogOrder, types: dict[str, str], held: pa.Table
@@ -251,17 +248,18 @@ class _StreamFold:
         self._held = held
 
     @classmethod
-    def begun(cls, come: pa.Table) -> _StreamFold:
-        """At the start of a log, whose first record is the first of these."""
+    def begun(cls, arrived: pa.Table) -> _StreamFold:
+        """The state at the start of a log; `arrived` begins with the log's first record."""
         first = FirstRecord(
-            *(come.column(name)[0].as_py() for name in ("offset", "value", "header"))
+            *(arrived.column(name)[0].as_py() for name in ("offset", "value", "header"))
         )
-        types = dict(schemas_before(first)) if first.offset > 0 else {}
-        return cls(Teller(counting_at(first)), LogOrder(), types, _INPUT.empty_table())
+        beginning = beginning_of(first)
+        types = dict(schemas_before(beginning))
+        return cls(Teller(beginning.counting), LogOrder(), types, _INPUT.empty_table())
 
     @classmethod
     def read(cls, state: tuple[Any, ...]) -> _StreamFold:
-        """As `written` has left it."""
+        """The state that `written` has returned."""
         version, epoch, next_sequence, turn_began, last_offset, types, held = state
         if version != _STATE_VERSION:
             raise RecordError(
@@ -276,7 +274,7 @@ class _StreamFold:
         return cls(teller, LogOrder(last_offset), json.loads(types), table.drop_columns(["code"]))
 
     def written(self) -> tuple[Any, ...]:
-        """As columns of `STREAM_STATE`."""
+        """The state as columns of `STREAM_STATE`."""
         codes = pa.array(self._teller.rest(), pa.int8())
         table = self._held.append_column("code", codes)
         counting = self._teller.state
@@ -288,14 +286,14 @@ class _StreamFold:
             _to_bytes(table),
         )
 
-    def tell(self, come: pa.Table) -> pa.Table:
-        """Of those that waited and these, in log order, the ones that are decided."""
-        self._order.check(come.column("offset").combine_chunks())
-        codes = self._teller.tell(come.column("header").combine_chunks())
-        rows = pa.concat_tables([self._held, come]).combine_chunks()
+    def tell(self, arrived: pa.Table) -> pa.Table:
+        """The decided records, in log order, of those that waited and those that arrived."""
+        self._order.check(arrived.column("offset").combine_chunks())
+        codes = self._teller.tell(arrived.column("header").combine_chunks())
+        rows = pa.concat_tables([self._held, arrived]).combine_chunks()
         decided, self._held = rows.slice(0, len(codes)), rows.slice(len(codes))
-        told = decided.select(list(_GIVEN)).append_column("code", pa.array(codes, pa.int8()))
-        return told.append_column("payload_json", self._payloads(decided, codes))
+        coded = decided.select(list(_PASSED_ON)).append_column("code", pa.array(codes, pa.int8()))
+        return coded.append_column("payload_json", self._payloads(decided, codes))
 
     def _payloads(self, rows: pa.Table, codes: Any) -> pa.Array:  # noqa: ANN401, numpy's array
         reader = PayloadReader()

@@ -1,7 +1,7 @@
 """A job's history as DataFrames: by Spark's own Kafka source and `from_avro`.
 
-Nothing here asks the driver, which may be gone, or our own client. Only which records count, and
-what type a payload has, is not Spark's work: these are passes over the log in its order, in Python.
+Uses neither the driver, which may have ended, nor coordlog's own client. Spark does all but two passes
+over the log in its order, in Python: they find which records count, and decode payloads by their types.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from coordlog.errors import EnvironmentSetupError, OptionError, PayloadTypeError, RecordError
 from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.log.kafka import Security, topic_of
-from coordlog.projections.tables.audit import schemas_before
+from coordlog.projections.snapshot.codec import schemas_before
 from coordlog.projections.tables.columns import TABLES
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT, ENVELOPE_SCHEMA
 from coordlog.schemas.header import HEADER_NAME
@@ -28,6 +28,7 @@ from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.payload_address import ADDRESS_MARK, INLINE_MARK
 from coordlog.schemas.record import Kind
 from coordlog.schemas.untrusted_schema import foreign_avro
+from coordlog.schemas.validity import beginning_of
 from coordlog.spark_integration.history_frames.bulk_validity import REASONS
 from coordlog.spark_integration.history_frames.folds import (
     STREAM_COLUMNS,
@@ -71,15 +72,15 @@ _HEADER: Final = (
 _OWN_COLUMNS: Final = ("offset", "counts", "void", "key", *_KEY_PARTS, "log_timestamp")
 _PAYLOAD: Final = ("record.kind", "record.payload_type", "record.payload")
 _OFFSETS_PER_TRIGGER: Final = 10_000
-"""A micro-batch is one Arrow value, below 2 GiB, in one worker's memory: records of 50 KB on average fit."""
+"""Limit of a micro-batch. It is one Arrow value, below 2 GiB, in a worker's memory: enough for records of 50 KB."""
 CONSUMER_OPTIONS: Final = {
     "kafka.max.poll.records": "10000",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
     "kafka.fetch.max.wait.ms": "10",
 }
-"""Spark asks for the log's two ends after each poll, behind the fetch that is under way: with Kafka's
-defaults that is every 500 records, and half a second of waiting at the log's end."""
+"""Options of Spark's Kafka consumer, which queries the log's two ends after each poll, behind the fetch in
+progress: with Kafka's defaults every 500 records, and with half a second of waiting at the log's end."""
 _STATE_TASKS_MAX: Final = 16
 _JARS_OF: Final = "4.1."
 _BEGINNING: Final = ("startingoffsets", "startingtimestamp")
@@ -87,7 +88,7 @@ _SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
 
 
 def spark_jars() -> str:
-    """The value of `spark.jars` for a session that reads histories; fetched where missing, once.
+    """The value of `spark.jars` for a session that reads histories; missing jars are fetched, once.
 
     Raises:
         EnvironmentSetupError: They cannot be fetched.
@@ -102,28 +103,28 @@ def history_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A Spark session that reads histories, or the one that this process has.
+    """A Spark session that reads histories: the session of this process, or a new one.
 
-    The jars of Kafka's source and of the Avro functions are those of Spark 4.1; they are fetched the
-    first time, and taken from this user's cache from then on, without a network. With another
-    Spark a line in the log says so: they were not tried there.
+    The jars of Kafka's source and of the Avro functions are those of Spark 4.1. They are fetched the
+    first time, and later come from this user's cache, without a network. With another version of Spark,
+    where they are untested, a warning is logged.
 
     Args:
-        slots: Tasks that may run at once.
-        app_name: Spark's name for it.
+        slots: Number of tasks that may run at once.
+        app_name: Name of the Spark application.
         master: Another master than the local one; its executors get the jars from here.
-        settings: More of Spark's settings; they win.
+        settings: Further Spark settings; they win.
 
     Raises:
-        EnvironmentSetupError: They cannot be fetched; or the process has a session, or the JVM of
+        EnvironmentSetupError: The jars cannot be fetched; or the process has a session, or the JVM of
             one, that was made without them, and the message has the line to add there.
         OptionError: `slots` is out of range.
     """
     chosen = {"spark.sql.shuffle.partitions": "1"}
-    if master is None:  # no task is tried again, as a job's are: what fails here fails again
+    if master is None:  # tasks are not retried, unlike a job's: a failure here would repeat
         master = f"local[{slots}]"
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    # One that is there is left as it is: its settings are somebody's.
+    # An existing session is not changed: its settings belong to other code.
     spark = SparkSession.getActiveSession() or query_session(
         slots,
         app_name=app_name,
@@ -150,27 +151,27 @@ def history(
 ) -> DataFrame:
     """Every record of a job's log, a row each; the topic is read when the DataFrame is used.
 
-    `void` says why a record does not count and `counts` whether it does; `key_job`, `key_subtask`,
-    `key_attempt` and `key_epoch` are the parts of `key`; `log_timestamp` is the topic's time; then
-    come the envelope's fields, all NULL where a record is none of ours. `payload_json` is the
-    payload, decoded by the schema that the log registers for its type, whoever declared it; it
-    costs what decoding costs, and nothing where it is not selected.
+    Columns: `counts` is whether the record counts, and `void` the reason if it does not; `key_job`,
+    `key_subtask`, `key_attempt` and `key_epoch` are the parts of `key`; `log_timestamp` is the topic's
+    time. The envelope's fields follow, all NULL if the record is not coordlog's. `payload_json` is the
+    payload, decoded by the schema that the log registers for its type; it is decoded only if the
+    column is selected.
 
     Args:
-        spark: A session with the jars of `spark_jars`, as `history_session` makes it.
-        job_id: Whose log.
-        bootstrap_servers: Of its broker, as Spark reaches it.
-        topic_prefix: What the topic's name begins with, as for `KafkaLog.for_job`.
-        security: TLS and SASL, as for `KafkaLog`; `Security.load(os.environ)` has the environment's.
-        kafka_options: Further options of Spark's Kafka source, as in `kafka.client.id`; they win.
-        payloads: A column for each name, a struct of the payload of that type, NULL in other
-            records, in damaged ones, and where the payload stands in the payload store. For a type
-            of your own that is given by its key the log is read once, here, for its schema.
+        spark: A session with the jars of `spark_jars`, such as that of `history_session`.
+        job_id: Id of the job.
+        bootstrap_servers: Addresses of the log's broker, as Spark reaches it.
+        topic_prefix: Prefix of the topic's name, as for `KafkaLog.for_job`.
+        security: TLS and SASL, as for `KafkaLog`; `Security.load(os.environ)` reads the environment.
+        kafka_options: Further options of Spark's Kafka source, such as `kafka.client.id`; they win.
+        payloads: Further columns by name: a struct of the payload of that type. NULL in records of
+            other types, in damaged ones, and if the payload is in the payload store. For a type
+            of your own that is named by its key the log is read once, here, for its schema.
 
     Raises:
         EnvironmentSetupError: The session lacks the jars; the message has the line to add.
-        OptionError: An option that would split the log or pass over lost records, or a column that
-            there is.
+        OptionError: An option would split the log or pass over lost records, or the name of a column
+            is taken.
         PayloadTypeError: The log has registered no such type.
     """
     source = _Source(spark, job_id, bootstrap_servers, topic_prefix, security, kafka_options)
@@ -189,13 +190,13 @@ def history_stream(
 ) -> DataFrame:
     """As `history`, as a stream that begins with the log's first record.
 
-    A record comes once it is decided whether it counts: those of a turn that is not whole yet wait
-    for its end, and so do those behind them. So the rows are those of `history`, but the last ones
-    where that says that they are not finished.
+    A row is emitted once it is decided whether its record counts: the records of an unfinished turn
+    wait for its end, and so do those behind them. So the rows are those of `history` without the last,
+    unfinished ones.
 
-    One stateful operator of the query, in one task, holds where counting stands, the schemas that
-    are registered, and what waits. Spark starts as many tasks for it as
-    `spark.sql.shuffle.partitions` says, which is 200 where nobody has set it: one is enough.
+    A stateful operator of the query, in one task, holds the state of counting, the registered schemas
+    and the waiting records. Spark starts `spark.sql.shuffle.partitions` tasks for it, by default 200:
+    one is enough.
 
     Args:
         spark: As in `history`.
@@ -203,7 +204,7 @@ def history_stream(
         bootstrap_servers: As in `history`.
         topic_prefix: As in `history`.
         security: As in `history`.
-        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 10,000 where it is not given.
+        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 10,000 by default.
         payloads: As in `history`.
 
     Raises:
@@ -223,8 +224,8 @@ def history_stream(
         F.expr("unix_micros(log_timestamp)").alias("log_us"),
         *_PAYLOAD,
     )
-    told = told_in_stream(rows).withColumn("log_timestamp", F.expr("timestamp_micros(log_us)"))
-    return _typed(told).select(*_OWN_COLUMNS, "record.*", "payload_json", *structs)
+    decided = told_in_stream(rows).withColumn("log_timestamp", F.expr("timestamp_micros(log_us)"))
+    return _typed(decided).select(*_OWN_COLUMNS, "record.*", "payload_json", *structs)
 
 
 def create_views(
@@ -237,12 +238,12 @@ def create_views(
     kafka_options: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> None:
-    """Make the temporary view `history`, and one for each table that it adds up to.
+    """Create the temporary view `history`, and a view for each table of the history.
 
     These are `attempts`, `splits`, `thrown_away`, `checkpoints`, `events`, `commits`, `failures`
-    and `epochs`: docs/history.md has their columns. They show the log as it stands now: the topic
-    is read, here, and the rows are kept by the session's executors. Call again for a newer picture,
-    or where an executor has been lost.
+    and `epochs`: docs/history.md has their columns. They show the log as it is now: the topic
+    is read here, and the session's executors keep the rows. Call again for newer rows, or if an
+    executor has been lost.
 
     Args:
         spark: As in `history`.
@@ -251,7 +252,7 @@ def create_views(
         topic_prefix: As in `history`.
         security: As in `history`.
         kafka_options: As in `history`.
-        prefix: Before each view's name, as in `ingest_`.
+        prefix: Prefix of each view's name, such as `ingest_`.
 
     Raises:
         EnvironmentSetupError: As in `history`.
@@ -259,7 +260,7 @@ def create_views(
         RecordError: A record that counts cannot be read.
     """
     source = _Source(spark, job_id, bootstrap_servers, topic_prefix, security, kafka_options)
-    raw = source.load(is_stream=False).localCheckpoint()  # once: a log that grows is one picture
+    raw = source.load(is_stream=False).localCheckpoint()  # read once: all views show the same end
     _rows(raw, {}).localCheckpoint().createOrReplaceTempView(f"{prefix}history")
     columns = raw.select("offset", "key", "value", "header")
     tables = columns.mapInArrow(tables_of, tables_schema()).localCheckpoint()
@@ -271,7 +272,7 @@ def create_views(
 
 
 class _Source:
-    """A job's topic, as Spark's Kafka source is to read it."""
+    """A job's topic, with the options of Spark's Kafka source."""
 
     def __init__(
         self,
@@ -284,17 +285,18 @@ class _Source:
     ) -> None:
         for name, value in (kafka_options or {}).items():
             if name.lower() in _SPLITTING:
-                raise OptionError(f"kafka_options[{name!r}]", value, "absent: a log is read as one")
+                expected = "absent: a log is read as one partition"
+                raise OptionError(f"kafka_options[{name!r}]", value, expected)
             if name.lower().startswith(_BEGINNING) and value != "earliest":
-                said = "absent: what counts depends on all that stands before"
-                raise OptionError(f"kafka_options[{name!r}]", value, said)
-            # What Spark's own error advises: behind a gap no sequence fits, and every record is void.
+                expected = "absent: whether a record counts depends on all records before it"
+                raise OptionError(f"kafka_options[{name!r}]", value, expected)
+            # Spark's own error advises it, but behind a gap no sequence continues, and every record is void.
             if name.lower() == "failondataloss" and str(value).lower() != "true":
-                said = (
-                    "absent: behind records that are lost none counts; for a stream that stands "
-                    "below the log's beginning start the query with a new checkpointLocation"
+                expected = (
+                    "absent: behind lost records none counts; if the stream's position is "
+                    "below the log's beginning, start the query with a new checkpointLocation"
                 )
-                raise OptionError(f"kafka_options[{name!r}]", value, said)
+                raise OptionError(f"kafka_options[{name!r}]", value, expected)
         self.spark = spark
         self._options: dict[str, str] = {
             "kafka.bootstrap.servers": bootstrap_servers,
@@ -307,7 +309,7 @@ class _Source:
         }
 
     def load(self, *, is_stream: bool) -> DataFrame:
-        """The topic's records, on one partition in log order where it is no stream."""
+        """The topic's records; if not a stream, on one partition in log order."""
         reader = self.spark.readStream if is_stream else self.spark.read
         options = dict(self._options)
         if is_stream and "maxoffsetspertrigger" not in map(str.lower, options):
@@ -319,7 +321,7 @@ class _Source:
             if "kafka" not in str(error).lower() or "data source" not in str(error).lower():
                 raise
             raise _jars_missing("no Kafka source") from error
-        # One partition before anything else, so that what is worked out of a record is one step of the plan.
+        # One partition before anything else, so that the plan computes all columns of a record in one step.
         records = loaded if is_stream else loaded.coalesce(1)
         return records.select(
             *("topic", "offset", "key", "value"),
@@ -339,47 +341,47 @@ def _rows(raw: DataFrame, payloads: Mapping[str, PayloadWanted]) -> DataFrame:
 
 
 def told_in_batch(raw: DataFrame) -> DataFrame:
-    """The records of a topic, each with the code of what it is worth; `first` is the first value.
+    """The records of a topic, each with its validity code; `first` is the value of the first record.
 
     Args:
         raw: `offset`, `value`, `header` and more, on one partition in log order.
     """
     first = F.when(F.monotonically_increasing_id() == 0, F.col("value"))
     codes = _in_order(tell_codes, "tinyint")
-    told = raw.withColumn("first", first).withColumn("code", codes("offset", "header", "first"))
-    # Always so; and no limit goes before a filter, without which a turn would seem to be cut off.
-    return told.where("code >= 0")
+    coded = raw.withColumn("first", first).withColumn("code", codes("offset", "header", "first"))
+    # Always true. Spark moves no limit before a filter: a limit below the fold would cut off a turn.
+    return coded.where("code >= 0")
 
 
 def _in_order(
     fold: Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]], returns: str
 ) -> Callable[..., Column]:
-    """The fold as a function of columns. Not deterministic, so that no filter on others goes before it."""
-    made: Any = arrow_udf  # by the fold's annotations, which its stub has no overload for
-    column: Callable[..., Column] = made(fold, returns).asNondeterministic()
+    """The fold as a function of columns. Non-deterministic, so that Spark moves no filter before it."""
+    create_udf: Any = arrow_udf  # the stub has no overload for the fold's annotations
+    column: Callable[..., Column] = create_udf(fold, returns).asNondeterministic()
     return column
 
 
 def told_in_stream(rows: DataFrame) -> DataFrame:
-    """The records of a topic that are decided, by the columns of `STREAM_COLUMNS`.
+    """The decided records of a topic, with the columns of `STREAM_COLUMNS`.
 
-    The state goes through `applyInPandasWithState`, which every Spark that is supported has;
-    `transformWithState` asks for a store and for packages that not every session has.
+    The state goes through `applyInPandasWithState`, which every supported Spark has;
+    `transformWithState` needs a store and packages that not every session has.
 
     Args:
-        rows: `topic` and the columns of `STREAM_INPUT`, of a stream.
+        rows: A stream of `topic` and the columns of `STREAM_INPUT`.
     """
     packs = rows.coalesce(1).mapInArrow(packed, "topic STRING, records BINARY")
-    told = packs.groupBy("topic").applyInPandasWithState(
+    decided = packs.groupBy("topic").applyInPandasWithState(
         tell_stream, "records BINARY", STREAM_STATE, "append", "NoTimeout"
     )
-    return told.mapInArrow(unpacked, STREAM_COLUMNS)
+    return decided.mapInArrow(unpacked, STREAM_COLUMNS)
 
 
-def _typed(told: DataFrame) -> DataFrame:
-    """With the columns of `history`, `record` as a struct, besides those that there are."""
-    reasons = [F.lit(one).cast("string") for one in REASONS]
-    rows = told.withColumn("record", _record(told.sparkSession))
+def _typed(coded: DataFrame) -> DataFrame:
+    """The rows with the columns of `history` added, `record` as a struct."""
+    reasons = [F.lit(reason).cast("string") for reason in REASONS]
+    rows = coded.withColumn("record", _record(coded.sparkSession))
     return rows.withColumns(
         {
             "counts": F.col("code") == 0,
@@ -391,7 +393,7 @@ def _typed(told: DataFrame) -> DataFrame:
 
 
 def _record(spark: SparkSession) -> Column:
-    """The envelope, out of `value` and `header`."""
+    """The envelope, decoded from `value` and `header`."""
     ours = F.expr(f"substring(header, 3, 8) = {_OURS}")
     # A damaged record is a row of NULLs, not the end of the query.
     return _decoded(spark, F.when(ours, F.col("value")), ENVELOPE_SCHEMA)
@@ -402,7 +404,7 @@ def _decoded(spark: SparkSession, value: Column, schema_json: str) -> Column:
         column = from_avro(value, schema_json, {"mode": "PERMISSIVE"})
         _ = spark.range(0).select(from_avro(F.lit(b""), schema_json)).schema
     except (AnalysisException, TypeError) as error:
-        # TypeError: what PySpark's wrapper of a class that the JVM does not have is called with.
+        # PySpark raises TypeError on a call of a class that the JVM lacks.
         if isinstance(error, AnalysisException) and "AVRO" not in str(error):
             raise
         raise _jars_missing("no Avro functions") from error
@@ -413,21 +415,25 @@ def _struct_columns(
     wanted: Mapping[str, PayloadWanted], registered: Callable[[], Mapping[str, str]]
 ) -> list[Column]:
     """The columns of `payloads`."""
-    keys = {name: one for name, one in wanted.items() if isinstance(one, str)}
-    schemas = registered() if keys else {}
+    has_keys = any(isinstance(payload_type, str) for payload_type in wanted.values())
+    schemas = registered() if has_keys else {}
     columns: list[Column] = []
-    for name, one in wanted.items():
+    for name, payload_type in wanted.items():
         if name in (*_OWN_COLUMNS, "payload_json") or f'"name": "{name}"' in ENVELOPE_SCHEMA:
-            raise OptionError(f"payloads[{name!r}]", one, "under a name that no column has")
-        if isinstance(one, str):
-            if one not in schemas:
-                known = ", ".join(sorted(schemas)) or "none"
+            raise OptionError(
+                f"payloads[{name!r}]", payload_type, "under a name that no column has"
+            )
+        if isinstance(payload_type, str):
+            if payload_type not in schemas:
+                registered_keys = ", ".join(sorted(schemas)) or "none"
                 raise PayloadTypeError(
-                    one, f"the log has registered no such type so far; it has {known}"
+                    payload_type,
+                    f"the log has registered no such type so far; it has {registered_keys}",
                 )
-            key, schema_json = one, _checked(one, schemas[one])
+            key, schema_json = payload_type, _checked(payload_type, schemas[payload_type])
         else:
-            key, schema_json = payload_type_of(one).key, payload_type_of(one).schema_json
+            declared = payload_type_of(payload_type)
+            key, schema_json = declared.key, declared.schema_json
         columns.append(_struct(key, schema_json).alias(name))
     return columns
 
@@ -446,25 +452,25 @@ def _struct(key: str, schema_json: str) -> Column:
             ~F.expr(f"startswith(record.payload, X'{ADDRESS_MARK.hex()}')"), F.col("record.payload")
         )
     )
-    is_it = (F.col("record.payload_type") == key) & (
+    is_of_type = (F.col("record.payload_type") == key) & (
         F.col("record.kind") != Kind.TYPE_REGISTERED.value
     )
-    return from_avro(F.when(is_it, inline), schema_json, {"mode": "PERMISSIVE"})
+    return from_avro(F.when(is_of_type, inline), schema_json, {"mode": "PERMISSIVE"})
 
 
 def _registered(rows: DataFrame) -> Mapping[str, str]:
     """The schemas of all types that the log has registered, by key; reads the log."""
-    found = (
+    registrations = (
         rows.where("(counts AND record.kind = 'TYPE_REGISTERED') OR (first IS NOT NULL)")
         .select("offset", "header", "first", *_PAYLOAD)
         .orderBy("offset")
         .collect()
     )
     schemas: dict[str, str] = {}
-    for row in found:
+    for row in registrations:
         if row.first is not None and row.offset > 0:
             first = FirstRecord(row.offset, bytes(row.first), bytes(row.header))
-            schemas.update(schemas_before(first))
+            schemas.update(schemas_before(beginning_of(first)))
         elif row.payload_type is not None and row.payload is not None:
             schemas[row.payload_type] = bytes(row.payload).decode(errors="replace")
     return schemas
@@ -480,9 +486,9 @@ def _hint_at_tasks(spark: SparkSession) -> None:
         )
 
 
-def _jars_missing(what: str) -> EnvironmentSetupError:
+def _jars_missing(lack: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
-        f"this Spark session has {what} on its class path",
+        f"this Spark session has {lack} on its class path",
         "add this line where the session is built, before anything in the process has used Spark:\n"
         '    .config("spark.jars", spark_jars())'
         "  # from coordlog.spark_integration import spark_jars\n"

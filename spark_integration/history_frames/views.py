@@ -1,8 +1,8 @@
-"""The tables that a job's history adds up to, as Spark has them: by the same folds as everywhere.
+"""The tables of a job's history as Spark rows, by the same folds as elsewhere.
 
-One pass over the log, in its order, on one partition, gives the rows of all of them: each row of
+One pass over the log, in its order, on one partition, returns the rows of all tables: each row of
 `tables_of` has one column that is not NULL, a struct with the columns of the view of that name.
-The columns are those of `coordlog.projections.tables.columns`, which `--json` has too.
+The columns are those of `coordlog.projections.tables.columns`, as with `--json`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["UNREADABLE", "tables_of", "tables_schema"]
 _BATCH_ROWS: Final = 4_096
 
 UNREADABLE: Final = "unreadable"
-"""The column of the record that counts and cannot be read, with which the tables end."""
+"""Column of a counted record that cannot be read; the tables end with it."""
 
 _UNREADABLE: Final[Columns] = {
     "offset": ColumnType.LONG,
@@ -60,21 +60,21 @@ _STRUCTS: Final = {name: _arrow_struct(columns) for name, columns in _COLUMNS.it
 
 
 def tables_schema() -> str:
-    """What `tables_of` gives, as Spark's DDL."""
+    """Schema of the rows of `tables_of`, as Spark's DDL."""
     return ", ".join(f"{name} {_struct_ddl(columns)}" for name, columns in _COLUMNS.items())
 
 
 def tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of all tables, of a whole log; the function of a `mapInArrow`.
 
-    Where a record that counts cannot be read, a row says so: a task that raised would be tried
-    again, in a job's session a thousand times.
+    A counted record that cannot be read becomes a row of `UNREADABLE`: a task that raised would be
+    retried, in a job's session a thousand times.
 
     Args:
         batches: `offset: int64`, `key`, `value` and `header: binary`, in log order.
     """
     try:
-        yield from _told(batches)
+        yield from _rows_of_log(batches)
     except RecordError as error:
         row: dict[str, object] = {
             "offset": error.offset,
@@ -84,13 +84,13 @@ def tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _batch(UNREADABLE, [row])
 
 
-def _told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows_of_log(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     audit_fold, event_fold = AuditFold(), EventFold()
     waiting: list[EventRow] = []
-    for one in audit_records(_entries(batches)):
-        audit_fold.apply(one)
-        if one.counts and one.record is not None:
-            waiting += event_fold.apply(one.record)
+    for audited in audit_records(_entries(batches)):
+        audit_fold.apply(audited)
+        if audited.counts and audited.record is not None:
+            waiting += event_fold.apply(audited.record)
             if len(waiting) >= _BATCH_ROWS:
                 yield _batch("events", [values_of(row) for row in waiting])
                 waiting.clear()
@@ -99,15 +99,15 @@ def _told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from _tables(audit_fold.audit())
 
 
-def _tables(found: Audit) -> Iterator[pa.RecordBatch]:
-    thrown = [one for split in found.splits for one in split.thrown_away]
-    yield from _batches("attempts", found.attempts)
-    yield from _batches("splits", found.splits)
-    yield from _batches("thrown_away", thrown)
-    yield from _batches("checkpoints", found.checkpoints)
-    yield from _batches("commits", found.commits)
-    yield from _batches("failures", found.failures)
-    yield from _batches("epochs", found.epochs)
+def _tables(audit: Audit) -> Iterator[pa.RecordBatch]:
+    thrown_away = [row for split in audit.splits for row in split.thrown_away]
+    yield from _batches("attempts", audit.attempts)
+    yield from _batches("splits", audit.splits)
+    yield from _batches("thrown_away", thrown_away)
+    yield from _batches("checkpoints", audit.checkpoints)
+    yield from _batches("commits", audit.commits)
+    yield from _batches("failures", audit.failures)
+    yield from _batches("epochs", audit.epochs)
 
 
 def _batches(name: str, rows: Iterable[TableRow]) -> Iterator[pa.RecordBatch]:
@@ -118,15 +118,15 @@ def _batches(name: str, rows: Iterable[TableRow]) -> Iterator[pa.RecordBatch]:
 
 def _batch(name: str, rows: list[dict[str, object]]) -> pa.RecordBatch:
     columns = [
-        pa.array(rows, struct) if one == name else pa.nulls(len(rows), struct)
-        for one, struct in _STRUCTS.items()
+        pa.array(rows, struct) if column == name else pa.nulls(len(rows), struct)
+        for column, struct in _STRUCTS.items()
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(_STRUCTS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A record as Spark's Kafka source has it."""
+    """A record as a row of Spark's Kafka source."""
 
     offset: int
     key: bytes | None
@@ -143,7 +143,8 @@ def _entries(batches: Iterable[pa.RecordBatch]) -> Iterator[_Entry]:
     order = LogOrder()
     for batch in batches:
         order.check(batch.column("offset"))
-        columns = [batch.column(one).to_pylist() for one in ("offset", "key", "value", "header")]
+        names = ("offset", "key", "value", "header")
+        columns = [batch.column(name).to_pylist() for name in names]
         for offset, key, value, header in zip(*columns, strict=True):
             yield _Entry(offset, key, value, header)
 

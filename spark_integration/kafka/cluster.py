@@ -1,4 +1,4 @@
-"""What a Kafka source asks of its cluster: which partitions there are, and which offsets."""
+"""Queries of a Kafka source to its cluster: partitions and offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Partition = tuple[str, int]
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 Starting = Literal["earliest", "latest"] | datetime | Mapping[Partition, int]
-"""Where the first listing begins to read."""
+"""Start of reading in the first listing."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -34,24 +34,24 @@ _NOT_ALLOWED: Final = errors.TopicAuthorizationFailedError.errno
 
 
 def named(partition: Partition) -> str:
-    """A partition as people write it."""
+    """Text of a partition for messages and ids: `TOPIC/NUMBER`."""
     return f"{partition[0]}/{partition[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopic:
-    """A topic that is there."""
+    """A topic that exists."""
 
     name: str
     topic_id: str
-    """A UUID; empty where the cluster gives none."""
+    """UUID of the topic; empty if the cluster gives none."""
     partitions: tuple[int, ...]
     is_internal: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the topics are, and how to reach them; pickles. Its methods block, each within `timeout_s`."""
+    """A cluster of topics, and the options to connect to it. Pickles. Each method blocks, within `timeout_s`."""
 
     bootstrap_servers: str
     security: Security = field(default_factory=Security, repr=False)
@@ -60,7 +60,7 @@ class Cluster:
 
     @property
     def connection(self) -> Connection:
-        """For clients of kafka-python."""
+        """Options of clients of kafka-python."""
         return Connection(
             topic="topics",
             bootstrap_servers=self.bootstrap_servers,
@@ -69,46 +69,48 @@ class Cluster:
         )
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
-        """Those of `names` that exist, and all that match `pattern` as a whole, internal ones left out.
+        """Those of `names` that exist, and all topics that match `pattern` as a whole but internal ones.
 
         Raises:
-            SourceError: The cluster does not answer, or does not let this user see one of them.
+            SourceError: The cluster does not answer, or does not let this user see a topic.
         """
 
         def question(admin: Any) -> list[dict[str, Any]]:  # noqa: ANN401, its stubs are older
             wanted = set(names)
             if pattern is not None:
-                wanted.update(one for one in admin.list_topics() if re.fullmatch(pattern, one))
+                wanted.update(name for name in admin.list_topics() if re.fullmatch(pattern, name))
             described: list[dict[str, Any]] = (
                 admin.describe_topics(sorted(wanted)) if wanted else []
             )
-            for one in described:
-                code = int(one["error_code"])
+            for topic in described:
+                code = int(topic["error_code"])
                 if code not in {0, _NO_TOPIC, _NOT_ALLOWED}:
-                    raise errors.for_code(code)(str(one["name"]))
+                    raise errors.for_code(code)(str(topic["name"]))
             return described
 
-        found: dict[str, FoundTopic] = {}
-        for one in self._ask("listing topics", question):
-            name, code = str(one["name"]), int(one["error_code"])
+        topics_found: dict[str, FoundTopic] = {}
+        for topic in self._ask("listing topics", question):
+            name, code = str(topic["name"]), int(topic["error_code"])
             if code == _NOT_ALLOWED:
                 raise SourceError(
                     f"topic {name} at {self.bootstrap_servers}",
                     "the broker does not let this user see it",
                     "see that the security options and the user's rights are right",
                 )
-            is_internal = bool(one["is_internal"])
+            is_internal = bool(topic["is_internal"])
             if code == 0 and (name in names or not is_internal):
-                found[name] = FoundTopic(
+                topics_found[name] = FoundTopic(
                     name=name,
-                    topic_id=topic_id_text(one.get("topic_id")),
-                    partitions=tuple(sorted(int(p["partition_index"]) for p in one["partitions"])),
+                    topic_id=topic_id_text(topic.get("topic_id")),
+                    partitions=tuple(
+                        sorted(int(entry["partition_index"]) for entry in topic["partitions"])
+                    ),
                     is_internal=is_internal,
                 )
-        return found
+        return topics_found
 
     def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset that is there, of each."""
+        """The first existing offset of each partition."""
         return self._offsets(partitions, OffsetSpec.EARLIEST)
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -118,15 +120,15 @@ class Cluster:
     def since(
         self, partitions: Iterable[Partition], moment: datetime
     ) -> dict[Partition, int | None]:
-        """The first offset whose record is not older than `moment`; None where there is none."""
-        found = self._offsets(partitions, _first_ms(moment))
-        return {one: offset if offset >= 0 else None for one, offset in found.items()}
+        """The first offset whose record is not older than `moment`; None if there is none."""
+        offsets = self._offsets(partitions, _first_ms(moment))
+        return {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
 
     def _offsets(
         self, partitions: Iterable[Partition], spec: OffsetSpec | int
     ) -> dict[Partition, int]:
-        # By the admin client: a consumer's answer leaves out, without a word, what has no leader.
-        wanted = {TopicPartition(*one): spec for one in partitions}
+        # By the admin client: a consumer leaves out partitions without a leader, without an error.
+        wanted = {TopicPartition(*partition): spec for partition in partitions}
         if not wanted:
             return {}
         isolation = IsolationLevel.build_from(self.isolation)
@@ -136,7 +138,7 @@ class Cluster:
             missing = set(wanted) - set(answer)
             if missing:
                 raise errors.LeaderNotAvailableError(str(min(missing)))
-            return {(one.topic, one.partition): int(answer[one].offset) for one in wanted}
+            return {(key.topic, key.partition): int(answer[key].offset) for key in wanted}
 
         offsets: dict[Partition, int] = self._ask("asking for offsets", question)
         return offsets
@@ -165,6 +167,6 @@ def _first_ms(moment: datetime) -> int:
 
 
 def topic_id_text(value: object) -> str:
-    """A topic's id as text; empty for none, and for the one of zeros that stands for none."""
+    """A topic's id as text; empty for None, and for the id of zeros, which means none."""
     text = "" if value is None else str(value)
     return text if text.strip("0-") else ""

@@ -1,13 +1,13 @@
 """kafka-python's consumer behind bounds: partitions and positions are given to it, and nothing is committed.
 
-What it does by itself, and what is done about it (3.0.12, read and tried):
+Its oddities, and the remedies (3.0.12, read and tried):
 
-* It takes a new topic of an old name for the same one: `topic_id` is compared by who reads.
-* After an error in the middle of a batch it may never come back from `poll`: one that has raised is
-  thrown away.
-* Its `position` passes markers and what compaction has removed, as long as a batch is left that
-  says so; where none is, `nothing_from` finds out.
-* While no broker answers it says nothing: `answered_at` tells for how long.
+* It takes a new topic of an old name for the same one: the reader compares `topic_id`.
+* After an error in the middle of a batch `poll` may never return: a consumer that has raised is
+  closed, and not used again.
+* Its `position` passes markers and records that compaction removed only if a later batch exists; if
+  none does, `nothing_from` finds the end.
+* It raises nothing while no broker answers: `answered_at` is the time of the last answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Background", "Consumer", "OpenConsumer", "connect", "nothing_from", 
 T = TypeVar("T")
 
 _POLL_S: Final = 0.02
-"""What a poll waits at most; what is on its way then comes with the next one."""
+"""Longest wait of a poll, seconds; records that are in flight then come with the next one."""
 _POSITION_S: Final = 0.05
 _CLOSE_S: Final = 2.0
 _PROBE_S: Final = 10.0
@@ -44,45 +44,45 @@ _GONE: Final = (
 
 
 class Consumer(Protocol):
-    """What a reader needs of a client. One thread. What has raised is closed, and not used again."""
+    """The client of a reader. For one thread. After an error it is closed, and not used again."""
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these and no others; those that are new from the offset given."""
+        """Read these partitions and no others; new ones from the given offset."""
         ...
 
     def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
-        """What has come, in the order of offsets; perhaps nothing, after a fraction of a second.
+        """New records, in the order of offsets; perhaps none, after a fraction of a second.
 
         Raises:
-            ConnectionError: Something that may pass.
-            SourceError: Something that does not.
+            ConnectionError: A fault that may pass.
+            SourceError: A permanent fault.
         """
         ...
 
     def position(self, partition: Partition) -> int:
-        """The offset that comes next, above all that was given or passed over. Raises as `poll`."""
+        """The next offset, above all records that were returned or passed over. Raises as `poll`."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
-        """As the cluster last said; empty: it gives no ids; None: it has not named this topic."""
+        """Id in the cluster's last answer; empty if it has no ids, None if it lacks this topic."""
         ...
 
     @property
     def answered_at(self) -> float:
-        """When the cluster last answered, monotonic seconds."""
+        """Monotonic seconds of the cluster's last answer."""
         ...
 
     def close(self) -> None:
-        """Free it, within a bound."""
+        """Close the connections, within a bound."""
         ...
 
 
 OpenConsumer = Callable[[Mapping[Partition, int], int], Consumer]
-"""Connects: positions to begin with, and the most records of a poll. Blocks, within a bound."""
+"""Connects, with first positions and the greatest number of records of a poll. Blocks, within a bound."""
 
 
 class Background(Generic[T]):
-    """A call on a daemon thread; its result is asked for, or abandoned."""
+    """A call on a daemon thread; its result is fetched, or abandoned."""
 
     def __init__(self, call: Callable[[], T], *, too_late: Callable[[T], None]) -> None:
         self._call, self._too_late = call, too_late
@@ -94,18 +94,18 @@ class Background(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether `result` has something to say."""
+        """Whether the call has ended."""
         with self._lock:
             return self._is_done
 
     def result(self) -> T:
-        """What the call returned; raises what it raised. Only when done."""
+        """The result of the call; raises its error. Only when done."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
 
     def abandon(self) -> None:
-        """Nobody will ask: a result, now or later, goes to `too_late`."""
+        """Abandon the call: its result, now or later, goes to `too_late`."""
         with self._lock:
             self._is_abandoned = True
             is_done = self._is_done
@@ -115,7 +115,7 @@ class Background(Generic[T]):
     def _run(self) -> None:
         try:
             result = self._call()
-        except BaseException as error:  # noqa: BLE001, who asks for the result gets it
+        except BaseException as error:  # noqa: BLE001, `result` raises it
             with self._lock:
                 self._error, self._is_done = error, True
             return
@@ -175,9 +175,9 @@ class _KafkaConsumer:
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         try:
-            self._client.assign([TopicPartition(*one) for one in positions])
-            for one in sorted(set(positions) - self._assigned):
-                self._client.seek(TopicPartition(*one), positions[one])
+            self._client.assign([TopicPartition(*partition) for partition in positions])
+            for partition in sorted(set(positions) - self._assigned):
+                self._client.seek(TopicPartition(*partition), positions[partition])
         except (errors.KafkaError, OSError, RuntimeError) as error:
             raise _meaning(self._cluster, error) from error
         self._assigned = frozenset(positions)
@@ -189,7 +189,7 @@ class _KafkaConsumer:
             raise self._gone(error) from error
         except (errors.KafkaError, OSError, RuntimeError) as error:
             raise _meaning(self._cluster, error) from error
-        except Exception as error:  # whatever a record makes the client raise
+        except Exception as error:  # a bad record makes the client raise errors of any type
             named_all = ", ".join(map(named, sorted(self._assigned)))
             raise SourceError(
                 f"Kafka at {self._cluster.bootstrap_servers}",
@@ -197,7 +197,7 @@ class _KafkaConsumer:
                 "see that names of headers are UTF-8 and that the records are whole; begin anew behind it under "
                 "another job id with `starting`",
             ) from error
-        return {(one.topic, one.partition): records for one, records in polled.items()}
+        return {(key.topic, key.partition): records for key, records in polled.items()}
 
     def position(self, partition: Partition) -> int:
         try:
@@ -212,7 +212,7 @@ class _KafkaConsumer:
         return position
 
     def topic_id(self, topic: str) -> str | None:
-        # The client shows its view of the cluster to nobody else; its version is pinned.
+        # The client has no public view of the cluster; its version is pinned.
         cluster = self._client._cluster  # noqa: SLF001
         is_there = cluster.partitions_for_topic(topic) is not None
         return topic_id_text(cluster.topic_id(topic)) if is_there else None
@@ -223,9 +223,9 @@ class _KafkaConsumer:
         return max(self._connected_at, answered_ms / 1000)
 
     def highwater(self, partition: Partition) -> int | None:
-        """As the answer to the last fetch of this partition had it; None before the first one."""
-        found: int | None = self._client.highwater(TopicPartition(*partition))
-        return found
+        """High watermark in the answer to the last fetch of this partition, or None before the first."""
+        offset: int | None = self._client.highwater(TopicPartition(*partition))
+        return offset
 
     def close(self) -> None:
         with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):
@@ -236,14 +236,14 @@ class _KafkaConsumer:
         # By partition: the offset, or an object that has it.
         by_partition: Mapping[Any, Any] = first if isinstance(first, Mapping) else {}
         wanted = {
-            (one.topic, one.partition): int(getattr(offset, "offset", offset))
-            for one, offset in by_partition.items()
+            (key.topic, key.partition): int(getattr(offset, "offset", offset))
+            for key, offset in by_partition.items()
         }
         if not wanted:
             return SourceError(
                 f"Kafka at {self._cluster.bootstrap_servers}",
-                f"what was to be read next is gone: {described(error)}",
-                "see what has happened to its topics",
+                f"the next records are gone: {described(error)}",
+                "see whether its topics were changed, or retention has removed records",
             )
         partition, offset = min(wanted.items())
         return position_gone(self._cluster, partition, offset)
@@ -256,19 +256,19 @@ class _Limits(Protocol):
 
 
 def position_gone(cluster: _Limits, partition: Partition, offset: int) -> SourceError:
-    """That an offset is not there (any more), with what is."""
+    """Error of an offset that does not exist (any more), with the offsets that do."""
     try:
         begin, end = (
             cluster.beginnings([partition])[partition],
             cluster.ends([partition])[partition],
         )
     except SourceError as error:
-        there = f"what is there is not known ({error.problem})"
+        present = f"the present ones are not known ({error.problem})"
     else:
-        there = f"there are {begin} to {end}, exclusive"
+        present = f"there are {begin} to {end}, exclusive"
     return SourceError(
         f"partition {named(partition)}",
-        f"offset {offset} is to be read next, and {there}: retention has removed it, or the "
+        f"offset {offset} is to be read next, and {present}: retention has removed it, or the "
         "records were lost",
         "put the records back, or begin anew under another job id with `starting`",
     )
@@ -277,9 +277,9 @@ def position_gone(cluster: _Limits, partition: Partition, offset: int) -> Source
 def nothing_from(
     cluster: Cluster, partition: Partition, position: int, *, is_over: threading.Event
 ) -> int | None:
-    """The partition's end, where the broker has no record from `position` up to it; else None.
+    """The partition's end, if the broker has no record from `position` up to it; else None.
 
-    A consumer of its own asks for this partition alone, so that an empty answer means just that.
+    A consumer of its own fetches this partition alone, so that an empty answer is of this partition.
     Blocks for some seconds at most.
 
     Raises:
@@ -307,7 +307,5 @@ def _meaning(cluster: Cluster, error: Exception) -> Exception:
     if refused is not None:
         return SourceError(at, refused.problem, refused.next_step)
     if isinstance(error, errors.KafkaError) and not error.retriable:
-        return SourceError(
-            at, f"reading has failed: {described(error)}", "see what the broker's log says"
-        )
+        return SourceError(at, f"reading has failed: {described(error)}", "see the broker's log")
     return ConnectionError(f"{at}: {described(error)}")

@@ -22,11 +22,11 @@ _SPLIT = payload_type_of(KafkaSplit)
 
 
 class AsksCluster(Protocol):
-    """What a listing asks; `Cluster` answers."""
+    """The queries of a listing; `Cluster` implements them."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """For messages."""
+        """Addresses of the brokers, for messages."""
         ...
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
@@ -49,7 +49,7 @@ class AsksCluster(Protocol):
 
 
 def split_of(partition: Partition, topic_id: str, start: int, end: int) -> Split:
-    """The split that reads a partition from `start` to `end`, exclusive, or on and on."""
+    """The split that reads a partition from `start` to `end`, exclusive, or without an end."""
     until = "" if end == UNBOUNDED else str(end)
     split_id = f"{named(partition)}@{start}..{until}"
     return _split(
@@ -65,7 +65,7 @@ def split_of(partition: Partition, topic_id: str, start: int, end: int) -> Split
 
 
 def renamed(split: Split, split_id: str) -> Split:
-    """The same under another id."""
+    """The same split under another id."""
     content = cast("KafkaSplit", _SPLIT.decode(split.content))
     return _split(dataclasses.replace(content, split_id=split_id))
 
@@ -76,16 +76,16 @@ def _split(content: KafkaSplit) -> Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """Looks at the cluster. Blocks; runs on a worker."""
+    """Lists partitions of the cluster. Blocks; runs on a worker."""
 
     cluster: AsksCluster
     topics: tuple[str, ...]
     pattern: str | None
     starting: Starting
     is_bounded: bool
-    """Nothing is found later: that there is no topic to read is a problem."""
+    """True: there is no later listing, so that a listing without a topic is a problem."""
     splits_end: bool = False
-    """Splits go up to where their partitions end now, also where the source is not bounded."""
+    """True: splits end at the present ends of their partitions, also if the source is not bounded."""
 
     def listing(
         self,
@@ -94,13 +94,14 @@ class Discovery:
         is_first: bool,
         read_up_to: Mapping[Partition, int] | None = None,
     ) -> KafkaListing:
-        """What is there and not known, in the order of topics and partitions; or what is wrong.
+        """New splits, in the order of topics and partitions; or the problem that prevents them.
 
         Args:
             known: The partitions that have splits, each with its topic's id.
-            is_first: Whether `starting` holds; what is found later is read from its beginning.
-            read_up_to: Where the splits of an earlier opening of the job end: what has come since
-                is found too.
+            is_first: Whether `starting` holds; partitions of later listings are read from their
+                beginning.
+            read_up_to: Ends of the splits of an earlier opening of the job: later records become
+                splits too.
 
         Raises:
             SourceError: The cluster does not answer.
@@ -119,7 +120,9 @@ class Discovery:
         ]
         since = dict(read_up_to or {})
         beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
-        lost = [one for one, offset in sorted(since.items()) if ends[one] < offset]
+        lost = [
+            partition for partition, offset in sorted(since.items()) if ends[partition] < offset
+        ]
         if lost:
             return _problem(
                 SourceError(
@@ -135,16 +138,18 @@ class Discovery:
             }
         except SourceError as error:
             return _problem(error)
-        new += [one for one, offset in sorted(since.items()) if ends[one] > offset]
+        new += [
+            partition for partition, offset in sorted(since.items()) if ends[partition] > offset
+        ]
         splits_end = self.is_bounded or self.splits_end
         splits = [
             split_of(
-                one,
-                found[one[0]].topic_id,
-                starts[one],
-                max(starts[one], ends[one]) if splits_end else UNBOUNDED,
+                partition,
+                found[partition[0]].topic_id,
+                starts[partition],
+                max(starts[partition], ends[partition]) if splits_end else UNBOUNDED,
             )
-            for one in new
+            for partition in new
         ]
         pages = list(pages_of(splits)) or [[]]
         return KafkaListing(splits=pages[0], is_whole=len(pages) == 1)
@@ -185,7 +190,7 @@ class Discovery:
                     SourceError(
                         f"topic {topic}",
                         f"it is not {at} any more, and partition {partition} was being read",
-                        "bring it back from a copy, or use another job id for what is there now",
+                        "bring it back from a copy, or use another job id for the present topics",
                     )
                 )
             if topic_id and here.topic_id and here.topic_id != topic_id:
@@ -208,7 +213,7 @@ class Discovery:
         beginnings: Mapping[Partition, int],
         ends: Mapping[Partition, int],
     ) -> Mapping[Partition, int]:
-        """Where each new partition starts; `known` has those of the pages before."""
+        """First offset of each new partition; `known` holds the partitions of earlier pages."""
         starting = self.starting
         if starting == "earliest":
             return beginnings
@@ -217,37 +222,41 @@ class Discovery:
         if isinstance(starting, datetime):
             since = self.cluster.since(new, starting)
             chosen: dict[Partition, int] = {}
-            for one in new:
-                offset = since[one]
-                chosen[one] = ends[one] if offset is None else offset
+            for partition in new:
+                offset = since[partition]
+                chosen[partition] = ends[partition] if offset is None else offset
             return chosen
-        assert isinstance(starting, Mapping), "the options were looked at when the source was made"
-        missing = [one for one in new if one not in starting]
-        unknown = sorted(one for one in starting if one not in beginnings and one not in known)
+        assert isinstance(starting, Mapping), "the options were checked when the source was made"
+        missing = [partition for partition in new if partition not in starting]
+        unknown = sorted(
+            partition
+            for partition in starting
+            if partition not in beginnings and partition not in known
+        )
         if missing or unknown:
             raise SourceError(
                 f"partition {named((missing or unknown)[0])}",
                 "it has no offset in `starting`" if missing else "`starting` has it, and no topic",
                 "give an offset for each partition that there is, and for no other",
             )
-        for one in new:
-            if not beginnings[one] <= starting[one] <= ends[one]:
+        for partition in new:
+            if not beginnings[partition] <= starting[partition] <= ends[partition]:
                 raise SourceError(
-                    f"partition {named(one)}",
-                    f"`starting` has offset {starting[one]}; there are {beginnings[one]} to "
-                    f"{ends[one]}, exclusive",
-                    "give one of these, or the last for what is yet to come",
+                    f"partition {named(partition)}",
+                    f"`starting` has offset {starting[partition]}; there are "
+                    f"{beginnings[partition]} to {ends[partition]}, exclusive",
+                    "give one of these, or the last to read new records alone",
                 )
         return starting
 
 
 def recreated(topic: str, was: str, now: str) -> SourceError:
-    """The topic has been deleted, and another made of its name."""
+    """Error of a topic that was deleted and made again under its name."""
     return SourceError(
         f"topic {topic}",
-        f"it has id {now}, and what was read had {was}: it has been deleted and made again, or "
-        "this is another cluster",
-        "use another job id to read the topic that is there now",
+        f"it has id {now}, and the topic that was read had {was}: it has been deleted and made "
+        "again, or this is another cluster",
+        "use another job id to read the present topic",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who reads which partition: all are dealt out evenly, at once, without being asked for."""
+"""Assignment of partitions to subtasks: evenly, at once, without requests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LISTED = KafkaEnumeratorState(has_listed=True)
 
 
 class KafkaEnumerator(SplitEnumerator):
-    """Finds partitions and deals them out: each goes to the subtask that has the fewest unfinished.
+    """Finds partitions and assigns each to the subtask with the fewest unfinished splits.
 
-    A subtask whose reader is not ready yet is dealt its share all the same, and gets it when it is.
-    Bounded: one listing; each reader is told that no more will come. Unbounded: the cluster is
-    looked at again every `interval_s`, and no reader is ever told so. A bounded job that is opened
-    again after its end reads what has come since.
+    A subtask whose reader is not ready yet has its share reserved, and gets it when it is ready.
+    Bounded: one listing, after which each reader gets the signal that no more splits come.
+    Unbounded: a listing every `interval_s`, and no such signal. A bounded job that is opened again
+    after its end reads the records since then.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KafkaEnumerator(SplitEnumerator):
         self._tries = ListingTries(context)
 
     def start(self) -> None:
-        """Look at the cluster, unless all was found before."""
+        """List the cluster, unless an earlier listing is complete."""
         context, bounded = self._context, self._discovery.is_bounded
         for split in self._splits():
             if (split.end != UNBOUNDED) != bounded:
@@ -75,7 +75,7 @@ class KafkaEnumerator(SplitEnumerator):
                 return
         if not context.is_batch or bounded:
             if not context.state.is_discovery_complete:
-                self._look()
+                self._list()
             return
         context.fail_job(
             SourceError(
@@ -87,62 +87,62 @@ class KafkaEnumerator(SplitEnumerator):
         )
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
-        """Readers of this source do not ask; one that does gets what it is owed."""
-        self._deal()
+        """Assign waiting splits; readers of this source send no requests."""
+        self._assign()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
-        """Deal them out again."""
-        self._deal()
+        """Assign these splits again."""
+        self._assign()
 
     def add_reader(self, subtask: int) -> None:
-        """Give it its share."""
-        self._deal()
+        """Assign the reader its share."""
+        self._assign()
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """What a reader gives up is split anew; a second telling of the same changes nothing."""
+        """Record the rest of splits that a reader returned; a repeated event changes nothing."""
         assert isinstance(event, KafkaSplitsReturned), "readers of this source send no other"
         known = self._context.state.splits
-        new = [one for one in event.splits if one.split_id not in known]
+        new = [split for split in event.splits if split.split_id not in known]
         if new:
             self._context.record(SplitsDiscovered(splits=new, is_complete=False))
-        self._deal()
+        self._assign()
 
     def snapshot_state(self) -> bytes | None:
         """Whether a listing has been whole."""
         return _STATE.encode(_LISTED) if self._has_listed else None
 
     def _splits(self) -> list[KafkaSplit]:
-        """All that were found, in that order."""
+        """All known splits, in the order of discovery."""
         known = self._context.state.in_order()
-        return [cast("KafkaSplit", _SPLIT.decode(one.content)) for one in known]
+        return [cast("KafkaSplit", _SPLIT.decode(split.content)) for split in known]
 
-    def _look(self) -> None:
+    def _list(self) -> None:
         state = self._context.state
         known: dict[Partition, str] = {}
         read_up_to: dict[Partition, int] = {}
         for ordinal, split in enumerate(self._splits()):
             partition = (split.topic, split.partition)
             known[partition] = split.topic_id
-            # Where a job that has ended is opened again, it goes on where its splits end.
+            # If a job is opened again after its end, it continues at the ends of its splits.
             if ordinal < state.listed_before and split.end != UNBOUNDED:
                 read_up_to[partition] = split.end
             else:
                 read_up_to.pop(partition, None)
-        look = partial(
+        listing = partial(
             self._discovery.listing,
             known,
             is_first=not self._has_listed,
             read_up_to=read_up_to,
         )
-        self._context.call_async(partial(listed_or_why_not, look), self._looked)
+        self._context.call_async(partial(listed_or_why_not, listing), self._listed)
 
-    def _looked(self, result: Payload | None, error: str | None) -> None:
+    def _listed(self, result: Payload | None, error: str | None) -> None:
         context, discovery = self._context, self._discovery
         if error is not None:
             self._tries.give_up(error)
             return
         if isinstance(result, ListingFailed):
-            self._could_not_look(result)
+            self._listing_failed(result)
             return
         assert isinstance(result, KafkaListing), "`listing` returns no other type"
         self._tries.succeeded()
@@ -155,28 +155,28 @@ class KafkaEnumerator(SplitEnumerator):
             context.record(SplitsDiscovered(splits=result.splits, is_complete=is_complete))
         if result.is_whole and not self._has_listed:
             self._has_listed = True
-            # In the same turn as what was found: else a driver that died between the two would
-            # take what is new then for what was there at first.
+            # In the same turn as the splits: else, after the death of a driver between the two, new
+            # partitions would be taken for those of the first listing.
             context.record(EnumeratorState(content=_STATE.encode(_LISTED)))
-        self._deal()
+        self._assign()
         if not result.is_whole:
-            self._look()
+            self._list()
         elif not is_complete:
-            context.schedule(self._interval_s, self._look)
+            context.schedule(self._interval_s, self._list)
 
-    def _could_not_look(self, failed: ListingFailed) -> None:
-        """The first listing is needed; a later one may fail while readers go on: they notice more."""
+    def _listing_failed(self, failed: ListingFailed) -> None:
+        """Try the first listing again, within bounds; a later one may fail while readers continue."""
         context = self._context
         if not self._has_listed:
-            self._tries.failed(failed, self._look)
+            self._tries.failed(failed, self._list)
             return
         _log.warning(
             "source=%s: looking for partitions failed: %s", context.operator_id, failed.problem
         )
-        context.schedule(self._interval_s, self._look)
+        context.schedule(self._interval_s, self._list)
 
-    def _deal(self) -> None:
-        """Each split that is with nobody goes to the subtask that has the fewest unfinished ones."""
+    def _assign(self) -> None:
+        """Assign each unassigned split to the subtask with the fewest unfinished splits."""
         context = self._context
         state, readers = context.state, context.registered_readers()
         loads: list[tuple[int, int]] = []
@@ -184,17 +184,19 @@ class KafkaEnumerator(SplitEnumerator):
             reader = state.reader(subtask)
             if not reader.is_completed and reader.told_no_more is None:
                 unfinished = [
-                    one for one in reader.splits if isinstance(state.splits.place(one), Assigned)
+                    split_id
+                    for split_id in reader.splits
+                    if isinstance(state.splits.place(split_id), Assigned)
                 ]
                 loads.append((len(unfinished), subtask))
         heapq.heapify(loads)
-        dealt: dict[int, list[Split]] = {}
+        shares: dict[int, list[Split]] = {}
         for split in context.unassigned_splits() if loads else ():
             count, subtask = loads[0]
             heapq.heapreplace(loads, (count + 1, subtask))
             if subtask in readers:
-                dealt.setdefault(subtask, []).append(split)
-        context.assign_splits(dealt)
+                shares.setdefault(subtask, []).append(split)
+        context.assign_splits(shares)
         if self._discovery.is_bounded and context.state.is_discovery_complete:
             for subtask in readers:
                 context.signal_no_more_splits(subtask)

@@ -7,7 +7,6 @@ from coordlog.schemas.source_events import Split
 
 __all__ = [
     "UNBOUNDED",
-    "FirstKafkaReaderState",
     "KafkaEnumeratorState",
     "KafkaListing",
     "KafkaReaderState",
@@ -17,7 +16,7 @@ __all__ = [
 ]
 
 UNBOUNDED = -1
-"""The `end` of a split that has none."""
+"""The `end` of a split without an end."""
 
 
 @payload("coordlog.kafka_split", version=1)
@@ -27,12 +26,12 @@ class KafkaSplit(Payload):
     split_id: str
     topic: str
     topic_id: str
-    """As the cluster has it, a UUID: another one is another topic; empty where it has none."""
+    """UUID of the topic, empty if the cluster has none. Another id is another topic."""
     partition: int
     start: int
-    """The first offset, inclusive."""
+    """First offset, inclusive."""
     end: int
-    """Exclusive; -1: it has no end."""
+    """End, exclusive; -1 if the split has no end."""
 
 
 @payload("coordlog.kafka_split_progress", version=1)
@@ -41,28 +40,20 @@ class KafkaSplitProgress(Payload):
 
     split: KafkaSplit
     position: int
-    """The offset that is read next: every record below it has been given to the chain."""
+    """Next offset: every record below it has been emitted to the chain."""
     rows: int
     bytes_read: int
 
 
-@payload("coordlog.kafka_reader_state", version=2)
+@payload("coordlog.kafka_reader_state", version=1)
 class KafkaReaderState(Payload):
     """A reader's unfinished splits, in the order in which they were added."""
 
     parallelism: int
-    """Of the job that these splits were dealt out in."""
+    """Parallelism of the job in which these splits were assigned."""
     splits: list[KafkaSplitProgress]
     to_give_up: list[str]
-    """The ids of those that are not read on: the reader has yet to end them where they are."""
-
-
-@payload("coordlog.kafka_reader_state", version=1)
-class FirstKafkaReaderState(Payload):
-    """As histories of the first version have it."""
-
-    parallelism: int
-    splits: list[KafkaSplitProgress]
+    """Ids of the splits that the reader is to end at their positions and return."""
 
 
 @fact("coordlog.kafka_listing", version=1)
@@ -71,9 +62,9 @@ class KafkaListing(Payload):
 
     splits: list[Split]
     is_whole: bool
-    """False: there is more, and another look follows at once."""
+    """False: another listing follows at once, with more splits."""
     problem: str = ""
-    """What must end the job; empty: nothing."""
+    """Problem that must end the job; empty if there is none."""
     where: str = ""
     next_step: str = ""
 
@@ -90,4 +81,4 @@ class KafkaEnumeratorState(Payload):
     """What the enumerator keeps beside the splits."""
 
     has_listed: bool
-    """A listing has been whole: what is found from now on is new, and read from its beginning."""
+    """True: a listing has been whole, and later partitions are read from their beginning."""

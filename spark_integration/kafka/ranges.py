@@ -1,4 +1,4 @@
-"""What has come into topics, as splits that end: for queries, which read one range after the other."""
+"""New records of topics, as splits with an end: for queries, which read one range after the other."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = ["RangeWatch", "lane_of", "weight_of"]
 
 _SPLIT: Final = payload_type_of(KafkaSplit)
 _BYTES_OF_RECORD: Final = 200
-"""A guess: how many splits a task is given at once hangs on it, and nothing else."""
+"""An estimate, which decides the number of splits that a task gets at once, and nothing else."""
 
 
 class RangeWatch:
-    """Finds, of each partition, what has come since the splits that are known (`SplitWatch`).
+    """Finds the records of each partition after its known splits (`SplitWatch`).
 
     Args:
-        discovery: Of a bounded source, or with `splits_end`: splits end where the partitions end now.
-        split_offsets: The most offsets of a split; what is longer is cut.
-        interval_s: Between two looks at the cluster; None: there is one look, and all is found then.
+        discovery: Discovery of a bounded source, or with `splits_end`: splits end at the present ends
+            of the partitions.
+        split_offsets: Greatest number of offsets of a split; longer ranges are cut.
+        interval_s: Seconds between two listings; None: one complete listing.
         clock: Seconds, monotonic.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -53,22 +54,22 @@ class RangeWatch:
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
     ) -> SplitsDiscovered:
-        """What has come beside `known`; waits for it, for a bounded time, where there is an interval.
+        """Splits after `known`; waits for new records, for a bounded time, if there is an interval.
 
         Raises:
-            SourceError: A topic is not there (any more), is another one, or has lost records.
+            SourceError: A topic does not exist (any more), is another topic, or has lost records.
             SourceUnavailableError: The cluster does not answer, after it has answered before.
         """
         assert not skipped, "queries skip nothing"
         until_s = self._clock() + WATCH_REPORT_S
         while True:
-            found = self._look_once(known)
+            splits = self._look_once(known)
             self._has_listed = True
             if self._interval_s is None:
-                return SplitsDiscovered(splits=found, is_complete=True)
-            is_over = self._clock() >= until_s or (not found and self._wait(self._interval_s))
-            if found or is_over:
-                return SplitsDiscovered(splits=found, is_complete=False)
+                return SplitsDiscovered(splits=splits, is_complete=True)
+            is_over = self._clock() >= until_s or (not splits and self._wait(self._interval_s))
+            if splits or is_over:
+                return SplitsDiscovered(splits=splits, is_complete=False)
 
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
@@ -77,8 +78,8 @@ class RangeWatch:
     def _look_once(self, known: Sequence[Split]) -> list[Split]:
         topic_ids, read_up_to = self._noted.upto(known)
         is_first = not known and not self._has_listed
-        # One of each partition first: where a listing is cut off between its pages, what `starting`
-        # has said of each is in the log with the first.
+        # One split of each partition first: if a listing is cut off between its pages, the first page
+        # in the log has the start of each partition.
         heads: list[Split] = []
         tails: list[Split] = []
         while True:
@@ -101,7 +102,7 @@ class RangeWatch:
 
 
 class _Noted:
-    """Where the known splits of each partition end; those that were known at the look before are not decoded again."""
+    """End of the known splits of each partition; splits of the last call are not decoded again."""
 
     def __init__(self) -> None:
         self._count, self._last_id = 0, ""
@@ -113,7 +114,7 @@ class _Noted:
         is_longer = len(known) >= self._count > 0 and (
             known[self._count - 1].split_id == self._last_id
         )
-        if not is_longer:  # some were forgotten, or this is the first look
+        if not is_longer:  # splits were forgotten, or this is the first call
             self._count, self._topic_ids, self._read_up_to = 0, {}, {}
         for split in known[self._count :]:
             _note(split, self._topic_ids, self._read_up_to)
@@ -146,13 +147,13 @@ def _cut(split: Split, split_offsets: int) -> Iterator[Split]:
 
 
 def lane_of(split: Split) -> str:
-    """The partition: its splits follow one another."""
+    """Sequence of a split, its partition: its splits are read in order."""
     content = _content(split)
     return named((content.topic, content.partition))
 
 
 def weight_of(split: Split) -> int:
-    """By its offsets."""
+    """Weight of a split: its number of offsets."""
     content = _content(split)
     return (content.end - content.start) * _BYTES_OF_RECORD
 

@@ -1,4 +1,4 @@
-"""The subtask's side of a Kafka source: reads its partitions, and can say how far it is in each."""
+"""The subtask's side of a Kafka source: reads its partitions, and keeps the position in each."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 
 _SPLIT = payload_type_of(KafkaSplit)
 
-_LOOK_S: Final = 1.0
-"""How often positions and topic ids are looked at while rows come."""
+_CHECK_S: Final = 1.0
+"""Seconds between two checks of positions and topic ids while rows come."""
 _RETRY_S: Final = 0.5
 
 NothingFrom = Callable[[Partition, int], int | None]
@@ -58,7 +58,7 @@ NothingFrom = Callable[[Partition, int], int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReaderOptions:
-    """All that a reader needs beside its splits; pickles."""
+    """Options of a reader. Pickles."""
 
     cluster: Cluster
     rows: RowFormat
@@ -67,14 +67,14 @@ class KafkaReaderOptions:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Progress:
-    """How far one split is."""
+    """Progress of one split."""
 
     split: KafkaSplit
     position: int
     rows: int = 0
     bytes_read: int = 0
     moved_at: float
-    """Monotonic, seconds: when its position last rose, or its reading began."""
+    """Monotonic seconds of the last rise of the position, or of the start of reading."""
 
     @property
     def partition(self) -> Partition:
@@ -86,24 +86,25 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrived:
-    """Records of one split that have come and are not given yet."""
+class _Fetched:
+    """Records of one split that are fetched and not emitted yet."""
 
     progress: _Progress
     records: Sequence[Received]
-    then: int
-    """The position after them."""
+    next_offset: int
+    """Position after these records."""
 
 
 class KafkaReader(SourceReader):
-    """Reads all of its partitions through one consumer, each from the first offset not yet given.
+    """Reads all of its partitions through one consumer, each from the first offset not yet emitted.
 
     Its state is the next offset of each split; the consumer has no group, and commits nothing. In
-    batch it reads one split after the other, since there the end of one hands over all rows since
-    the end of the one before.
+    batch it reads one split after the other: there the end of a split hands over all rows since
+    the end of the split before.
 
-    Restored in a job of more subtasks than before it gives up its part of what has no end, for the
-    others: those splits end where they were, and what is left of each is split anew.
+    If the job is restored with more subtasks than before, the reader returns a part of its splits
+    without an end, for the new subtasks: each such split ends at its position, and the rest
+    becomes a new split.
     """
 
     def __init__(
@@ -117,71 +118,73 @@ class KafkaReader(SourceReader):
         self._options, self._monotonic = options, monotonic
         self._open_consumer = open_consumer or partial(connect, options.cluster)
         self._is_closed = threading.Event()
-        self._nothing_from = nothing_from or self._ask_whether_nothing
+        self._nothing_from = nothing_from or self._query_nothing_from
         self._splits: dict[Partition, _Progress] = {}
-        self._arrived: deque[_Arrived] = deque()
+        self._fetched: deque[_Fetched] = deque()
         self._to_return: deque[_Progress] = deque()
         self._added: deque[_Progress] = deque()
-        """Of partitions of which an earlier split is yet to be given up."""
+        """Splits of partitions whose earlier split is not returned yet."""
         self._context: OperatorContext | None = None
         self._parallelism = 0
         self._consumer: Consumer | None = None
         self._assigned: dict[Partition, str] = {}
-        """The split of each partition that the consumer reads."""
+        """Id of the split that the consumer reads, by partition."""
         self._opening: Background[Consumer] | None = None
         self._probe: Background[int | None] | None = None
         self._probed: _Progress | None = None
         self._current: KafkaSplit | None = None
         self._no_more_splits = False
-        self._answered_at = self._retry_at = self._looked_at = 0.0
+        self._answered_at = self._retry_at = self._checked_at = 0.0
         self._missing_since: dict[str, float] = {}
         self._last_error = ""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """Take up the splits in `state`."""
+        """Continue the splits in `state`."""
         self._context, self._parallelism = context, context.parallelism
         self._answered_at = self._monotonic()
         if state is None:
             return
         restored = decode_state(state)
         owed = frozenset(restored.to_give_up)
-        for one in sorted(restored.splits, key=lambda one: one.split.split_id not in owed):
-            progress = self._progress(one.split, one.position, one.rows, one.bytes_read)
-            if one.split.split_id in owed:
+        for stored in sorted(restored.splits, key=lambda each: each.split.split_id not in owed):
+            progress = self._progress(stored.split, stored.position, stored.rows, stored.bytes_read)
+            if stored.split.split_id in owed:
                 self._to_return.append(progress)
             self._add(progress)
         if restored.parallelism < context.parallelism:
             endless = [
-                p
-                for p in self._splits.values()
-                if p.split.end == UNBOUNDED and p.split.split_id not in owed
+                progress
+                for progress in self._splits.values()
+                if progress.split.end == UNBOUNDED and progress.split.split_id not in owed
             ]
             kept = -(-len(endless) * restored.parallelism // context.parallelism)
             self._to_return.extend(endless[kept:])
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
-        """Drop those that the restored state has."""
+        """Drop those of these splits that the restored state has."""
         skips = frozenset(split_ids)
         held = [*self._splits.values(), *self._added]
-        dropped = [one for one in held if one.split.split_id in skips]
+        dropped = [progress for progress in held if progress.split.split_id in skips]
         self._splits, self._added = {}, deque()
-        self._to_return = deque(one for one in self._to_return if one not in dropped)
-        for one in held:
-            if one not in dropped:
-                self._add(one)
+        self._to_return = deque(progress for progress in self._to_return if progress not in dropped)
+        for progress in held:
+            if progress not in dropped:
+                self._add(progress)
         return [
-            SkippedSplit(split_id=one.split.split_id, rows=one.rows, reason="it is skipped")
-            for one in dropped
+            SkippedSplit(
+                split_id=progress.split.split_id, rows=progress.rows, reason="it is skipped"
+            )
+            for progress in dropped
         ]
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these too, each an encoded KafkaSplit."""
-        for one in splits:
-            split = cast("KafkaSplit", _SPLIT.decode(one))
+        for encoded in splits:
+            split = cast("KafkaSplit", _SPLIT.decode(encoded))
             self._add(self._progress(split, split.start, 0, 0))
 
     def notify_no_more_splits(self) -> None:
-        """End once what is there has been read."""
+        """End once all splits have been read."""
         self._no_more_splits = True
 
     def handle_source_event(self, event: Payload) -> None:
@@ -189,28 +192,31 @@ class KafkaReader(SourceReader):
         raise AssertionError(event)
 
     def current_split(self) -> str | None:
-        """The split whose records were looked at last."""
+        """Id of the split whose records were converted last."""
         if self._current is not None:
             return self._current.split_id
         return next(iter(self._splits.values())).split.split_id if self._splits else None
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """The next offset of each split: what has come and was not given yet is read again.
+        """The next offset of each split: records that are fetched and not emitted are read again.
 
-        What is to be given up stays so: a reader that is restored from here gives it up again, at the
-        same offsets, since the others may have been given what is left of it.
+        Splits that are to be returned stay so: a reader that is restored from this state returns them
+        again, at the same offsets, because other readers may have the rest of them already.
         """
         splits = [
             KafkaSplitProgress(
-                split=one.split, position=one.position, rows=one.rows, bytes_read=one.bytes_read
+                split=progress.split,
+                position=progress.position,
+                rows=progress.rows,
+                bytes_read=progress.bytes_read,
             )
-            for one in (*self._splits.values(), *self._added)
+            for progress in (*self._splits.values(), *self._added)
         ]
         return encode_state(
             KafkaReaderState(
                 parallelism=self._parallelism,
                 splits=splits,
-                to_give_up=[one.split.split_id for one in self._to_return],
+                to_give_up=[progress.split.split_id for progress in self._to_return],
             )
         )
 
@@ -218,16 +224,16 @@ class KafkaReader(SourceReader):
         """The next records of one partition, up to `batch_rows`; or the end of a split.
 
         Raises:
-            SourceError: What is to be read is not there (any more), or the cluster has been silent
-                for too long.
+            SourceError: The records do not exist (any more), or the cluster has been silent for
+                too long.
         """
         if self._to_return:
             return self._return(self._to_return.popleft())
-        ended = next((one for one in self._active() if one.is_at_end), None)
+        ended = next((progress for progress in self._active() if progress.is_at_end), None)
         if ended is not None:
             return self._finish(ended)
-        if self._arrived:
-            return self._give(self._arrived.popleft())
+        if self._fetched:
+            return self._emit(self._fetched.popleft())
         if not self._splits:
             self._drop_consumer()
             self._answered_at = self._monotonic()
@@ -244,13 +250,13 @@ class KafkaReader(SourceReader):
             self._drop_consumer()
             raise
         self._check_answers()
-        if self._arrived:
-            return self._give(self._arrived.popleft())
-        has_ended = any(one.is_at_end for one in self._active())
+        if self._fetched:
+            return self._emit(self._fetched.popleft())
+        has_ended = any(progress.is_at_end for progress in self._active())
         return Poll(status=PollStatus.WAITING, retry_s=0.0 if has_ended else 0.05)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._is_closed.set()
         self._drop_consumer()
         probe, self._probe = self._probe, None
@@ -277,7 +283,7 @@ class KafkaReader(SourceReader):
         self._added.append(progress)
 
     def _active(self) -> list[_Progress]:
-        """Those that are being read."""
+        """The splits that are being read."""
         assert self._context is not None, "`open` comes first"
         splits = list(self._splits.values())
         return splits[:1] if self._context.is_batch else splits
@@ -285,8 +291,8 @@ class KafkaReader(SourceReader):
     def _finish(self, ended: _Progress) -> Poll:
         del self._splits[ended.partition]
         added, self._added = self._added, deque()
-        for one in added:
-            self._add(one)
+        for progress in added:
+            self._add(progress)
         self._current = ended.split
         finished = FinishedSplit(
             split_id=ended.split.split_id, rows=ended.rows, bytes_read=ended.bytes_read
@@ -294,103 +300,109 @@ class KafkaReader(SourceReader):
         return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
 
     def _return(self, progress: _Progress) -> Poll:
-        """End a split where it is; what is left is told of on the way, behind the same barrier."""
+        """End a split at its position; its rest is sent to the enumerator, behind the same barrier."""
         assert self._context is not None, "`open` comes first"
         split = progress.split
         rest = split_of(progress.partition, split.topic_id, progress.position, UNBOUNDED)
         if split.split_id.startswith(rest.split_id):
-            # Nothing of it has been read: what is left needs a name of its own all the same.
+            # Nothing of it has been read: the rest needs a name of its own all the same.
             rest = renamed(rest, f"{split.split_id}+")
         self._context.send_event(KafkaSplitsReturned(splits=[rest]))
         return self._finish(progress)
 
     # Records
 
-    def _give(self, arrived: _Arrived) -> Poll:
-        progress = arrived.progress
+    def _emit(self, fetched: _Fetched) -> Poll:
+        progress = fetched.progress
         self._current = progress.split
-        batch = self._options.rows.rows(progress.partition, arrived.records)
-        progress.position = arrived.then
-        progress.rows += len(arrived.records)
+        batch = self._options.rows.rows(progress.partition, fetched.records)
+        progress.position = fetched.next_offset
+        progress.rows += len(fetched.records)
         progress.bytes_read += sum(
-            len(one.key or b"") + len(one.value or b"") for one in arrived.records
+            len(record.key or b"") + len(record.value or b"") for record in fetched.records
         )
         progress.moved_at = self._monotonic()
         return Poll(status=PollStatus.BATCH, batch=batch)
 
     def _receive(self, consumer: Consumer) -> None:
-        active = {one.partition: one for one in self._active()}
+        active = {progress.partition: progress for progress in self._active()}
         self._assign(consumer, active)
         polled = consumer.poll(self._options.batch_rows)
         now = self._monotonic()
         self._answered_at = max(self._answered_at, consumer.answered_at)
         if polled:
             self._answered_at = now
-        came = {one: progress for one, progress in active.items() if one in polled}
-        if not polled or now - self._looked_at >= _LOOK_S:
-            self._looked_at = now
+        moved = {partition: active[partition] for partition in active if partition in polled}
+        if not polled or now - self._checked_at >= _CHECK_S:
+            self._checked_at = now
             self._check_topics(consumer, active, now)
-            self._pass_over(consumer, [p for one, p in active.items() if one not in came], now)
+            quiet = [active[partition] for partition in active if partition not in moved]
+            self._pass_over(consumer, quiet, now)
         else:
-            self._check_topics(consumer, came, now)
+            self._check_topics(consumer, moved, now)
         for partition, records in polled.items():
             progress = active.get(partition)
             if progress is not None and records:
                 self._take(progress, records)
 
     def _assign(self, consumer: Consumer, active: Mapping[Partition, _Progress]) -> None:
-        wanted = {one: progress.split.split_id for one, progress in active.items()}
-        if self._assigned == wanted:
+        splits = {partition: progress.split.split_id for partition, progress in active.items()}
+        if self._assigned == splits:
             return
-        positions = {one: progress.position for one, progress in active.items()}
-        same = [one for one in wanted if self._assigned.get(one, wanted[one]) == wanted[one]]
-        if len(same) < len(wanted):
-            # What the consumer has fetched ahead is behind the split before, and not in this one.
-            consumer.assign({one: positions[one] for one in same})
+        positions = {partition: progress.position for partition, progress in active.items()}
+        same = [
+            partition
+            for partition, split_id in splits.items()
+            if self._assigned.get(partition, split_id) == split_id
+        ]
+        if len(same) < len(splits):
+            # Records that the consumer has fetched ahead belong after the old split, not to the new.
+            consumer.assign({partition: positions[partition] for partition in same})
         consumer.assign(positions)
-        self._assigned = wanted
+        self._assigned = splits
 
     def _take(self, progress: _Progress, records: Sequence[Received]) -> None:
         split, first = progress.split, records[0].offset
         if first < progress.position:
             raise SourceError(
                 f"partition {named(progress.partition)}",
-                f"offset {first} has come where {progress.position} is next",
+                f"offset {first} has come; {progress.position} is next",
                 "this is a fault of the Kafka client: run the same command again",
             )
-        then = records[-1].offset + 1
-        if split.end != UNBOUNDED and then > split.end:
-            records, then = [one for one in records if one.offset < split.end], split.end
+        next_offset = records[-1].offset + 1
+        if split.end != UNBOUNDED and next_offset > split.end:
+            records = [record for record in records if record.offset < split.end]
+            next_offset = split.end
         if records:
-            self._arrived.append(_Arrived(progress=progress, records=records, then=then))
+            fetched = _Fetched(progress=progress, records=records, next_offset=next_offset)
+            self._fetched.append(fetched)
         else:
-            progress.position = then
+            progress.position = next_offset
 
     def _pass_over(self, consumer: Consumer, quiet: Sequence[_Progress], now: float) -> None:
-        """What holds no records to give moves a position too: markers, what compaction removed."""
-        for one in quiet:
-            position = consumer.position(one.partition)
-            if position > one.position:
-                one.position = (
-                    position if one.split.end == UNBOUNDED else min(position, one.split.end)
-                )
-                one.moved_at = now
-        self._look_for_gap(quiet, now)
+        """Move positions over offsets without records: markers, and records that compaction removed."""
+        for progress in quiet:
+            position = consumer.position(progress.partition)
+            if position > progress.position:
+                end = progress.split.end
+                progress.position = position if end == UNBOUNDED else min(position, end)
+                progress.moved_at = now
+        self._probe_gap(quiet, now)
 
-    def _look_for_gap(self, quiet: Sequence[_Progress], now: float) -> None:
-        """Where nothing comes although the end is not reached, ask whether there is anything at all."""
+    def _probe_gap(self, quiet: Sequence[_Progress], now: float) -> None:
+        """If no record comes before the end of a split, query whether the partition has any more."""
         if self._probe is None:
             stuck = (
-                one
-                for one in quiet
-                if one.split.end != UNBOUNDED
-                and not one.is_at_end
-                and now - one.moved_at >= KAFKA_GAP_S
+                progress
+                for progress in quiet
+                if progress.split.end != UNBOUNDED
+                and not progress.is_at_end
+                and now - progress.moved_at >= KAFKA_GAP_S
             )
             self._probed = next(stuck, None)
             if self._probed is not None:
-                ask = partial(self._nothing_from, self._probed.partition, self._probed.position)
-                self._probe = Background(ask, too_late=lambda _end: None)
+                query = partial(self._nothing_from, self._probed.partition, self._probed.position)
+                self._probe = Background(query, too_late=lambda _end: None)
             return
         if not self._probe.is_done:
             return
@@ -413,19 +425,22 @@ class KafkaReader(SourceReader):
         )
         probed.position = probed.split.end
 
-    def _ask_whether_nothing(self, partition: Partition, position: int) -> int | None:
+    def _query_nothing_from(self, partition: Partition, position: int) -> int | None:
         return nothing_from(self._options.cluster, partition, position, is_over=self._is_closed)
 
     # The cluster
 
     def _ready_consumer(self) -> Consumer | None:
-        """The consumer, where there is one: connecting takes a while, and barriers do not wait for it."""
+        """The consumer, or None while it connects: barriers do not wait for a connection."""
         if self._consumer is not None:
             return self._consumer
         if self._opening is None:
             if self._monotonic() >= self._retry_at:
-                positions = {one.partition: one.position for one in self._active()}
-                self._assigned = {one.partition: one.split.split_id for one in self._active()}
+                active = self._active()
+                positions = {progress.partition: progress.position for progress in active}
+                self._assigned = {
+                    progress.partition: progress.split.split_id for progress in active
+                }
                 self._opening = Background(
                     partial(self._open_consumer, positions, self._options.batch_rows),
                     too_late=lambda consumer: consumer.close(),
@@ -453,24 +468,25 @@ class KafkaReader(SourceReader):
             raise SourceError(
                 f"Kafka at {self._options.cluster.bootstrap_servers}",
                 f"no answer for {silent_s:.0f} s{last}",
-                "see that its broker runs and can be reached; reading goes on where it was",
+                "see that its broker runs and can be reached; reading continues at its position",
             )
 
     def _check_topics(
         self, consumer: Consumer, active: Mapping[Partition, _Progress], now: float
     ) -> None:
-        """A topic that was made again has another id, and other records at the same offsets."""
-        for topic, topic_id in sorted({(t, p.split.topic_id) for (t, _), p in active.items()}):
-            here = consumer.topic_id(topic)
-            if here is not None:
+        """Refuse a topic that was made again: it has another id, and other records at the same offsets."""
+        topics = {(name, progress.split.topic_id) for (name, _), progress in active.items()}
+        for topic, topic_id in sorted(topics):
+            current_id = consumer.topic_id(topic)
+            if current_id is not None:
                 self._missing_since.pop(topic, None)
-                if topic_id and here and here != topic_id:
-                    raise recreated(topic, topic_id, here)
+                if topic_id and current_id and current_id != topic_id:
+                    raise recreated(topic, topic_id, current_id)
                 continue
             missing_since = self._missing_since.setdefault(topic, now)
             if consumer.answered_at - missing_since >= KAFKA_METADATA_S:
                 raise SourceError(
                     f"topic {topic}",
                     f"it is not at {self._options.cluster.bootstrap_servers} any more",
-                    "bring it back from a copy, or use another job id for what is there now",
+                    "bring it back from a copy, or use another job id for the present records",
                 )

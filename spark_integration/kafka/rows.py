@@ -25,11 +25,11 @@ _UNREADABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, pa.A
 
 
 class Received(Protocol):
-    """A record, as the client gives it."""
+    """A record of the client."""
 
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
+        """Offset of the record in its partition."""
         ...
 
     @property
@@ -39,31 +39,31 @@ class Received(Protocol):
 
     @property
     def key(self) -> bytes | None:
-        """None for none."""
+        """Key, or None."""
         ...
 
     @property
     def value(self) -> bytes | None:
-        """None: what compaction takes for a deletion."""
+        """Value; None is a deletion for compaction."""
         ...
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """In order; a name may stand twice."""
+        """Headers in order; a name may occur twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """What the column `value` holds: bytes, text, or the fields of a JSON object; pickles."""
+    """Content of the column `value`: bytes, text, or the fields of a JSON object. Pickles."""
 
     decode: Decode | None = None
     value_schema: pa.Schema | None = None
-    """With `json`."""
+    """Schema of the JSON objects; with `json` only."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """Schema of every batch."""
         return pa.schema(
             [
                 ("key", pa.binary()),
@@ -89,32 +89,37 @@ class RowFormat:
         """The records of one partition.
 
         Raises:
-            SourceError: A value is not what `decode` says; with its offset.
+            SourceError: A value cannot be decoded; with its offset.
         """
         count = len(records)
         columns = [
-            pa.array([one.key for one in records], pa.binary()),
+            pa.array([record.key for record in records], pa.binary()),
             self._values(partition, records),
             pa.array([partition[0]] * count, pa.string()),
             pa.array([partition[1]] * count, pa.int32()),
-            pa.array([one.offset for one in records], pa.int64()),
+            pa.array([record.offset for record in records], pa.int64()),
             pa.array(
-                [one.timestamp if one.timestamp >= 0 else None for one in records], _TIMESTAMP
+                [record.timestamp if record.timestamp >= 0 else None for record in records],
+                _TIMESTAMP,
             ),
             pa.array(
-                [[{"key": k, "value": v} for k, v in one.headers] for one in records], _HEADERS
+                [
+                    [{"key": key, "value": value} for key, value in record.headers]
+                    for record in records
+                ],
+                _HEADERS,
             ),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _values(self, partition: Partition, records: Sequence[Received]) -> pa.Array:
-        values = [one.value for one in records]
+        values = [record.value for record in records]
         if self.decode is None:
             return pa.array(values, pa.binary())
         try:
             return self._decoded(values)
         except _UNREADABLE as error:
-            self._name(partition, records)
+            self._raise_first(partition, records)
             raise SourceError(
                 f"partition {named(partition)}, offsets {records[0].offset} to "
                 f"{records[-1].offset}",
@@ -124,19 +129,19 @@ class RowFormat:
 
     def _decoded(self, values: Sequence[bytes | None]) -> pa.Array:
         if self.decode == "utf8":
-            texts = [None if one is None else one.decode("utf-8") for one in values]
+            texts = [None if value is None else value.decode("utf-8") for value in values]
             return pa.array(texts, pa.string())
         assert self.value_schema is not None, "the source looked when it was made"
         return _structs(values, self.value_schema)
 
-    def _name(self, partition: Partition, records: Sequence[Received]) -> None:
+    def _raise_first(self, partition: Partition, records: Sequence[Received]) -> None:
         """Raise for the first record that cannot be converted by itself."""
-        for one in records:
+        for record in records:
             try:
-                self._decoded([one.value])
+                self._decoded([record.value])
             except _UNREADABLE as error:
                 raise SourceError(
-                    f"partition {named(partition)}, offset {one.offset}",
+                    f"partition {named(partition)}, offset {record.offset}",
                     f"its value cannot be read as {self.decode}: {error}",
                     _NEXT_STEP,
                 ) from error
@@ -144,24 +149,24 @@ class RowFormat:
 
 def _structs(values: Sequence[bytes | None], schema: pa.Schema) -> pa.Array:
     """JSON objects, as lines of a file are read: exactly, or not at all."""
-    texts = [_line(one) for one in values if one is not None]
+    texts = [_line(value) for value in values if value is not None]
     kind = pa.struct(list(schema))
     if not texts:
         return pa.nulls(len(values), kind)
     table = parse_json("\n".join(texts), schema, "ignore")
-    columns = [one.combine_chunks() for one in table.columns]
+    columns = [column.combine_chunks() for column in table.columns]
     whole = pa.StructArray.from_arrays(columns, fields=list(schema))
     if len(texts) == len(values):
         return whole
     places = itertools.count()
-    return whole.take(pa.array([None if one is None else next(places) for one in values]))
+    return whole.take(pa.array([None if value is None else next(places) for value in values]))
 
 
 def _line(value: bytes) -> str:
     """One object on one line."""
     text = value.decode(json.detect_encoding(value))
     if "\n" in text:
-        json.loads(text)  # so that each line end is between tokens, and a space is as good
+        json.loads(text)  # so each line end is between tokens, and may become a space
         text = text.replace("\n", " ")
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):

@@ -50,30 +50,31 @@ class KafkaSource:
 
     A row has `key`, `value`, `topic`, `partition`, `offset`, `timestamp` and `headers`.
     A split is a partition from an offset on; `coordlog splits` shows it as `orders/0@0..1000`. The
-    partitions are dealt out evenly to the subtasks, all at once; a subtask that gets none waits, or
-    ends. Where reading goes on is in the job's checkpoints alone: there is no consumer group, and
-    nothing is committed to Kafka. What a checkpoint needs and retention has removed is an error.
+    partitions are assigned evenly to the subtasks, all at once; a subtask without a partition waits,
+    or ends. The positions are in the job's checkpoints alone: there is no consumer group, and
+    nothing is committed to Kafka. It is an error if retention has removed records that a checkpoint
+    needs.
 
     Args:
-        topics: Their names; or a `pattern`.
+        topics: Names of topics; or give a `pattern`.
         pattern: A regular expression that a topic's whole name matches; internal topics never do.
         bootstrap_servers: `HOST:PORT`, several joined by commas.
-        starting: Where the first listing begins: `"earliest"`, `"latest"`, a moment (an aware
-            datetime: the first record that is not older), or an offset for each partition. What
-            is found later is read from its beginning.
-        bounded: True: up to the ends that the first listing finds, then the job is done. False:
-            without end, and new partitions are looked for.
-        discovery_interval_s: Seconds between two looks at the cluster, 60 if None. Only if it is
+        starting: Start of the partitions of the first listing: `"earliest"`, `"latest"`, a moment (an
+            aware datetime: the first record that is not older), or an offset for each partition.
+            Partitions that are found later are read from their beginning.
+        bounded: True: up to the ends that the first listing finds, then the job is finished. False:
+            without end, and with new partitions.
+        discovery_interval_s: Seconds between two listings, 60 if None. Only if the source is
             unbounded.
         isolation: `"read_committed"`: rows of aborted transactions are not read, nor those of
-            transactions that are still open. `"read_uncommitted"`: all are.
-        decode: What `value` holds: None for bytes; `"utf8"` for text; `"json"` for a struct of
+            transactions that are still open. `"read_uncommitted"`: all rows are read.
+        decode: Type of `value`: None for bytes; `"utf8"` for text; `"json"` for a struct of
             `value_schema`, in which fields that a message lacks are null and others are left out.
-        value_schema: With `decode="json"`.
-        split_offsets: Where queries read the source: the most offsets of a split. What has come into a
-            partition is cut into so many; a task reads one after the other.
-        security: TLS and SASL; not in the log. Without it neither.
-        batch_rows: The most rows of a batch.
+        value_schema: Schema of the JSON objects, with `decode="json"`.
+        split_offsets: For queries: greatest number of offsets of a split. New records of a partition
+            are cut into such splits; a task reads one after the other.
+        security: TLS and SASL; not in the log. Without it neither is used.
+        batch_rows: Greatest number of rows of a batch.
 
     Raises:
         OptionError: An option is out of range.
@@ -175,18 +176,18 @@ class KafkaSource:
         )
 
     def settle_schema(self) -> pa.Schema:
-        """The schema of the rows; that there are topics to read is seen on the way. Blocks.
+        """The schema of the rows; checks that there are topics to read. Blocks.
 
         Raises:
             SourceError: A topic is missing, `starting` does not fit, or no broker answers.
         """
-        found = self._discovery.listing({}, is_first=True)
-        if found.problem:
-            raise SourceError(found.where, found.problem, found.next_step)
+        listing = self._discovery.listing({}, is_first=True)
+        if listing.problem:
+            raise SourceError(listing.where, listing.problem, listing.next_step)
         return self._rows.schema
 
     def check(self) -> None:
-        """See, before anything is started, that there is something that can be read. Blocks.
+        """Check, before a job starts, that there are topics to read. Blocks.
 
         Raises:
             SourceError: As `settle_schema`.
@@ -232,9 +233,9 @@ def _check_positive(**options: int) -> None:
 def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
     if bool(names) == (pattern is not None):
         raise OptionError("topics", names, "given, or `pattern` in their place")
-    for one in names:
-        if not _TOPIC.fullmatch(one) or one in {".", ".."}:
-            raise OptionError("topics", one, "a topic's name: letters, digits, '.', '_' and '-'")
+    for name in names:
+        if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+            raise OptionError("topics", name, "a topic's name: letters, digits, '.', '_' and '-'")
     if len(set(names)) < len(names):
         raise OptionError("topics", names, "each named once")
     if pattern is not None:

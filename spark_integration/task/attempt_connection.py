@@ -1,4 +1,4 @@
-"""What the endpoint keeps of one task's connection, and how it speaks of it."""
+"""State that the endpoint keeps of one task's connection, and its descriptions for logs and records."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ _SMALL_MESSAGE_BYTES: Final = 128
 
 
 class AttemptConnection:
-    """One task's connection. Loop only, but for what `lock` guards."""
+    """One task's connection. Used by the loop only, except the fields guarded by `lock`."""
 
     def __init__(self, connection_id: int, channel: ServerConnection, register: Register) -> None:
         self.connection_id, self.channel, self.register = connection_id, channel, register
         self.lock = threading.Lock()
         self.outgoing: deque[tuple[DownMessage | None, int]] = deque()
-        """Guarded. None: close the connection."""
+        """Guarded. Messages with their sizes; None closes the connection."""
         self.outgoing_bytes = 0
         """Guarded."""
         self.is_closing = False
-        """Guarded. Nothing more is queued."""
+        """Guarded. Whether no more messages may be queued."""
         self.wake = asyncio.Event()
         self.is_heartbeat_due = False
         self.written = asyncio.Event()
-        """Nothing more will be written."""
+        """Set once no more messages will be written."""
         self.heard_s = 0.0
         self.is_held = False
-        """It is not read, so that its silence says nothing."""
+        """Whether the connection is not read at present, so that its silence proves nothing."""
         self.resume = asyncio.Event()
         self.unreleased: deque[int] = deque()
         self.unreleased_bytes = 0
         self.is_gone = False
         self.reason: str | None = None
-        """Why we have ended it."""
+        """Reason for which the driver has ended the connection, or None."""
 
     def __str__(self) -> str:
-        one = self.register
+        task = self.register
         return (
-            f"subtask={one.subtask} stage_run={one.stage_run} "
-            f"task_attempt_id={one.task_attempt_id} host={one.host} pid={one.pid}"
+            f"subtask={task.subtask} stage_run={task.stage_run} "
+            f"task_attempt_id={task.task_attempt_id} host={task.host} pid={task.pid}"
         )
 
     def let_go(self) -> None:
-        """It is gone: nobody waits for it any more."""
+        """Mark the connection as gone, and wake all that wait for it."""
         self.is_gone = True
         self.resume.set()
         self.wake.set()
 
 
 def estimated_bytes(message: DownMessage) -> int:
-    """About how many bytes it will be."""
+    """Approximate size of a message in bytes."""
     if isinstance(message, DeliverEvent):
         return _SMALL_MESSAGE_BYTES + len(message.payload)
     if isinstance(message, Accepted):
-        states_bytes = sum(len(one.state or b"") for one in message.states)
+        states_bytes = sum(len(entry.state or b"") for entry in message.states)
         return _SMALL_MESSAGE_BYTES + states_bytes + sum(map(len, message.skipped_splits))
     return _SMALL_MESSAGE_BYTES
 
 
 def peer_of(channel: ServerConnection) -> str:
-    """Who is at the other end, for the logging."""
+    """Address of the other end, for the logging."""
     address = channel.remote_address
     return f"{address[0]}:{address[1]}" if address else "somebody who has gone"
 
 
 def why_closed(closed: ConnectionClosed) -> str:
-    """Why nothing comes any more, for the record."""
+    """Reason of the end of a connection, for the record."""
     if closed.rcvd is not None and closed.rcvd_then_sent is not False:
         return f"its task has closed it{_told(closed.rcvd.reason)}"
     if closed.sent is not None:

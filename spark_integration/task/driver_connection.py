@@ -1,7 +1,7 @@
 """A task's connection to its driver: an event loop in a thread of its own, queues to the main one.
 
-The thread says that the task lives while the main one works, within the bounds of what this may take, and ends with
-the connection: Spark uses a Python worker for one task after the other.
+The thread sends heartbeats while the main thread works, up to a call's time limit. It ends with the connection,
+because Spark uses a Python worker for one task after the other.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -18,7 +19,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidMessage,
+    InvalidStatus,
+    WebSocketException,
+)
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.limits import (
@@ -50,12 +56,15 @@ __all__ = ["DriverConnection", "TaskInbox"]
 
 _STALL_S: Final = 1.0
 _LOOP_PASSES: Final = 5
-_PROOF_PAUSE_S: Final = 0.05
-"""Before a driver that has dropped a connection is asked again; doubles each time."""
+_DROPPED_PAUSE_S: Final = 0.05
+"""Pause before a new connection to a driver that has dropped one; doubles each time, up to `_DROPPED_PAUSE_MAX_S`."""
+_DROPPED_PAUSE_MAX_S: Final = 0.4
+_DROPPED: Final = (ConnectionError, ssl.SSLEOFError, InvalidMessage)
+"""Errors if the connection ends without an answer, during the TLS handshake or after it."""
 
 
 class TaskInbox:
-    """What the driver has said and the attempt has not handled; filled by the loop."""
+    """The driver's messages that the attempt has not handled; filled by the loop."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[DownMessage, int]] = queue.SimpleQueue()
@@ -66,10 +75,10 @@ class TaskInbox:
 
     def get(
         self,
-        block: bool = True,  # noqa: FBT001, FBT002, as of queues
+        block: bool = True,  # noqa: FBT001, FBT002, as in `queue.Queue`
         timeout: float | None = None,
     ) -> DownMessage:
-        """The next message. Raises queue.Empty where none comes in time."""
+        """The next message. Raises queue.Empty if none arrives in time."""
         message, size = self._queue.get(block, timeout)
         with self._lock:
             was_full = self._is_full()
@@ -82,22 +91,22 @@ class TaskInbox:
         return message
 
     def put(self, message: DownMessage, size: int) -> None:
-        """Loop only."""
+        """Add a message. Loop only."""
         with self._lock:
             self._count += 1
             self._bytes += size
         self._queue.put((message, size))
 
     def is_full(self) -> bool:
-        """Whether nothing more should be read from the driver for now."""
+        """Whether no further message should be read from the driver for now."""
         with self._lock:
             return self._is_full()
 
     async def wait_for_room(self) -> None:
-        """Loop only."""
+        """Return once the inbox is not full. Loop only."""
         self._loop = asyncio.get_running_loop()
         while self.is_full():
-            # What empties it between the look and this posts to the loop, and so comes after it.
+            # A `get` after the check posts its `set` to the loop, so that it runs after this `clear`.
             self._room.clear()
             await self._room.wait()
 
@@ -106,14 +115,14 @@ class TaskInbox:
 
 
 class DriverConnection:
-    """The connection of one task. `open` once; `close` always, last. The task's main thread only.
+    """The connection of a task. Call `open` once; call `close` always, last. The task's main thread only.
 
     Args:
-        endpoint: The driver's.
-        token: The job's.
-        certificate: The driver's, where the endpoint is encrypted.
-        lease_s: A driver that is silent for so long is taken for dead.
-        heartbeat_s: How often the driver is told that the task lives.
+        endpoint: Address of the driver's endpoint.
+        token: Token of the driver.
+        certificate: Certificate of the driver, if the endpoint is encrypted.
+        lease_s: Time after which a silent driver is regarded as dead, seconds.
+        heartbeat_s: Interval of the task's heartbeats, seconds.
     """
 
     def __init__(
@@ -127,10 +136,10 @@ class DriverConnection:
     ) -> None:
         self.inbox = TaskInbox()
         self.subtask = self.attempt_number = -1
-        """For messages."""
+        """Numbers for error messages."""
         self.is_moving: Callable[[], bool] = lambda: True
-        """Whether the task's main thread does anything: asked before each heartbeat, by the connection's thread."""
-        assert is_encrypted(endpoint) == (certificate is not None), "one comes with the other"
+        """Whether the task's main thread makes progress: called before each heartbeat, on the connection's thread."""
+        assert is_encrypted(endpoint) == (certificate is not None), "TLS needs a certificate"
         self._endpoint, self._token = endpoint, token
         self._tls = None if certificate is None else certificate.context()
         self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
@@ -138,19 +147,21 @@ class DriverConnection:
         self._changed = threading.Condition()
         self._is_open = False
         self._lost: str | None = None
-        """Why nothing comes or goes any more."""
+        """Reason for which the connection is lost, or None."""
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._queued = self._written = 0
-        """Messages that `send` has taken, and those of them that the socket has."""
+        """Numbers of messages that `send` has queued, and that were written to the socket."""
         self._is_closing = False
         self._wake = asyncio.Event()
         self._channel: ClientConnection | None = None
         self._heard_s = time.monotonic()
         self._is_held = False
-        """The inbox is full, so that the driver's silence says nothing."""
+        """Whether reading pauses as the inbox is full: the driver's silence is no sign of a failure then."""
         self._fenced: Fenced | None = None
-        self._thread = threading.Thread(target=self._run, name="coordlog-connection", daemon=True)
+        self._is_dropped = False
+        """Whether the endpoint has dropped the connection before it admitted the task."""
+        self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
 
     # --- the task's main thread -------------------------------------------------------------------
@@ -158,49 +169,60 @@ class DriverConnection:
         """Connect.
 
         Raises:
-            AttemptError: The driver cannot be reached, or does not take this token or version.
+            AttemptError: The driver cannot be reached, or refuses this token or version.
+        """
+        deadline, pause_s = time.monotonic() + CONNECT_TIMEOUT_S, _DROPPED_PAUSE_S
+        while not self._is_admitted(deadline):
+            if time.monotonic() + pause_s >= deadline:
+                raise self._refused(self._lost)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _DROPPED_PAUSE_MAX_S)
+
+    def _is_admitted(self, deadline: float) -> bool:
+        """Whether the connection is open; False if it was dropped: with many tasks at once an endpoint drops some.
+
+        Raises:
+            AttemptError: As `open`.
         """
         url = urlsplit(self._endpoint)
         address = (url.hostname or "", url.port or 0)
         try:
             if self._tls is None:
-                self._have_driver_prove_itself()
-            # Here, and not on the loop: it would look the name up in one more thread.
+                remaining_s = max(0.0, deadline - time.monotonic())
+                require_proof(self._endpoint, self._token, timeout_s=remaining_s)
+            # Here, and not on the loop, which would resolve the name in one more thread.
             self._socket = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        except ConnectionResetError as error:
+            self._lost = _why(error)
+            return False
         except OSError as error:
             raise AttemptError(
                 f"the driver cannot be reached at {self._endpoint}: {error}"
             ) from None
         except (WebSocketException, ValueError) as error:
             raise self._refused(_why(error)) from None
+        self._lost, self._is_dropped = None, False
+        self._thread = threading.Thread(target=self._run, name="coordlog-connection", daemon=True)
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._lost is not None)
-        if not self._is_open:
-            raise self._refused(self._lost)
-
-    def _have_driver_prove_itself(self) -> None:
-        """Raises as `require_proof`. Of many tasks that come at once an endpoint drops some, who come again."""
-        deadline, pause_s = time.monotonic() + CONNECT_TIMEOUT_S, _PROOF_PAUSE_S
-        while True:
-            left_s = max(0.0, deadline - time.monotonic())
-            try:
-                return require_proof(self._endpoint, self._token, timeout_s=left_s)
-            except ConnectionResetError:
-                if time.monotonic() + pause_s >= deadline:
-                    raise
-            time.sleep(pause_s)
-            pause_s *= 2
+        if self._is_open:
+            return True
+        self._thread.join()
+        self._socket.close()
+        if self._is_dropped:
+            return False
+        raise self._refused(self._lost)
 
     def _refused(self, reason: str | None) -> AttemptError:
-        return AttemptError(f"the driver at {self._endpoint} let this task not in: {reason}")
+        return AttemptError(f"the driver at {self._endpoint} did not admit this task: {reason}")
 
     def send(self, message: UpMessage) -> None:
-        """Put a message on its way, behind those before; waits while too many are.
+        """Queue a message; waits while too many are queued.
 
         Raises:
-            FencedAttemptError: The connection is gone, or does not move within its bound.
-            TooLargeError: The message is.
+            FencedAttemptError: The connection is lost, or the driver reads nothing within the time limit.
+            TooLargeError: The message exceeds `MESSAGE_BYTES_MAX`.
         """
         data = encode(message)
         if len(data) > MESSAGE_BYTES_MAX:
@@ -219,10 +241,10 @@ class DriverConnection:
         self._call(self._wake.set)
 
     def flush(self) -> None:
-        """Wait until the system has all that was sent: it delivers that, whatever becomes of this process.
+        """Wait until all queued messages are in the system's buffers: it delivers them even if this process ends.
 
         Raises:
-            FencedAttemptError: The connection is gone, or does not move within its bound.
+            FencedAttemptError: The connection is lost, or the driver reads nothing within the time limit.
         """
         with self._changed:
             queued = self._queued
@@ -235,27 +257,26 @@ class DriverConnection:
                 raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
 
     def is_over(self) -> str | None:
-        """Why the attempt must assume that it has ended (clause M4), or None."""
+        """Reason for which the attempt must assume that it has ended (M4: fenced attempts stop), or None."""
         if self._fenced is not None:
-            # That the job has ended well must be handled, not mistaken for a lost connection.
+            # The message of a finished job must be handled, not mistaken for a lost connection.
             return None if self._fenced.is_finished else self._fenced.reason
         if self._lost is not None:
             return self._lost
         if time.monotonic() - self._heard_s <= self._lease_s:
             return None
-        # This process may have stood still; then the driver's word waits to be read.
+        # This process may have been stopped; then the driver's messages wait to be read.
         self._let_loop_pass()
         silent_s = time.monotonic() - self._heard_s
         if silent_s > self._lease_s and not self._is_held and self._fenced is None:
             self._lost = (
-                f"nothing was heard of its driver for {silent_s:.1f} s; the lease is "
-                f"{self._lease_s:g} s"
+                f"its driver sent nothing for {silent_s:.1f} s; the lease is {self._lease_s:g} s"
             )
         return self._lost
 
     def close(self) -> None:
-        """End the connection after what was sent, within a bound, and the thread."""
-        if self._thread.ident is not None:
+        """End the connection after the queued messages, within a time limit, and the thread."""
+        if self._thread is not None:
             with self._changed:
                 self._is_closing = True
             self._call(self._leave)
@@ -272,7 +293,7 @@ class DriverConnection:
     def _call(self, action: Callable[[], object]) -> None:
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(action)
 
     def _let_loop_pass(self) -> None:
@@ -297,8 +318,9 @@ class DriverConnection:
             lost = asyncio.run(self._serve())
         except (OSError, TimeoutError, WebSocketException) as error:
             lost = _why(error)
+            self._is_dropped = not self._is_open and isinstance(error, _DROPPED)
         except Exception as error:
-            lost = f"a fault of the connection's own: {error!r}"
+            lost = f"an internal error of the connection: {error!r}"
             raise
         finally:
             self._lose(lost)
@@ -339,12 +361,12 @@ class DriverConnection:
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             if not self._is_closing:
-                # Where nothing can be sent any more, the reader learns why.
+                # If a send failed, the reader gets the reason.
                 await asyncio.wait((reading,), timeout=_STALL_S)
             return reading.result() if reading.done() else "the task has ended"
         finally:
-            for one in (beating, reading, writing):
-                one.cancel()
+            for task in (beating, reading, writing):
+                task.cancel()
             channel.transport.abort()
 
     async def _read(self, channel: ClientConnection) -> str:
@@ -358,7 +380,7 @@ class DriverConnection:
             except ConnectionClosed as closed:
                 return _why(closed)
             except ValueError as error:
-                return f"its driver said what it must not: {error}"
+                return f"its driver sent an invalid message: {error}"
             if message is None:
                 continue
             if isinstance(message, Fenced):
@@ -371,7 +393,7 @@ class DriverConnection:
                 self._is_held = False
 
     async def _write(self, channel: ClientConnection) -> None:
-        """Send what is queued, in order, until `close`; then say goodbye."""
+        """Send the queued messages, in order, until `close`; then close the connection."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 with self._changed:
@@ -393,7 +415,7 @@ class DriverConnection:
                     self._wake.clear()
 
     async def _beat(self, channel: ClientConnection) -> None:
-        """Say that the task lives, for as long as its main thread does anything: else its lease runs out."""
+        """Send heartbeats while the main thread makes progress; else the task's lease expires."""
         heartbeat = encode(Heartbeat())
         with contextlib.suppress(ConnectionClosed):
             while True:
@@ -403,13 +425,13 @@ class DriverConnection:
 
 
 async def _passes() -> None:
-    """Returns once the loop has looked at its sockets, and acted on what it saw."""
+    """Returns once the loop has polled its sockets and handled their events."""
     for _ in range(_LOOP_PASSES):
         await asyncio.sleep(0)
 
 
 def _why(error: BaseException) -> str:
-    """Why there is no connection, or no more."""
+    """Reason for which the connection failed or was lost."""
     if isinstance(error, InvalidStatus):
         body = (error.response.body or b"").decode(errors="replace").strip()
         return f"HTTP {error.response.status_code}: {body}"

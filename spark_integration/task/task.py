@@ -1,4 +1,4 @@
-"""What runs in a Spark task: one execution attempt of a job's chain, on the task's main thread."""
+"""The function of a Spark task: one execution attempt of a job's chain, on the task's main thread."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ERROR_CHARS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLink:
-    """One link of a chain, without its coordinator: what that holds stays on the driver."""
+    """One link of a chain without its coordinator, which stays on the driver."""
 
     operator_id: str
     version: int
     create: Callable[[], Any]
-    """Makes the reader of the first link, the operator of any other."""
+    """Creates the reader of the first link, or the operator of any other."""
     is_coordinated: bool
     payload_types: tuple[type[Payload], ...]
     keeps_state_across_splits: bool
@@ -47,7 +47,7 @@ class TaskLink:
 
 
 class _Elsewhere(CoordinatorProvider):
-    """Stands for a provider that has stayed on the driver."""
+    """Placeholder of a provider that has stayed on the driver."""
 
     def __init__(self, operator_id: str, payload_types: tuple[type[Payload], ...]) -> None:
         self.operator_id, self.payload_types = operator_id, payload_types
@@ -59,7 +59,7 @@ class _Elsewhere(CoordinatorProvider):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChain:
-    """A chain as it travels: factories and payload types, nothing of its coordinators."""
+    """A chain as sent to tasks: factories and payload types, without coordinators."""
 
     links: tuple[TaskLink, ...]
 
@@ -86,7 +86,7 @@ class TaskChain:
         return cls(links=tuple(links))
 
     def chain(self) -> Chain:
-        """The chain as an attempt runs it. Made on arrival, where classes are who they are."""
+        """The chain for an attempt. Created in the task, so that its classes are those of the task's process."""
         first, *rest = self.links
         source = SourceSpec(
             operator_id=first.operator_id,
@@ -98,24 +98,26 @@ class TaskChain:
         )
         operators = [
             OperatorSpec(
-                operator_id=one.operator_id,
-                version=one.version,
-                create_operator=one.create,
+                operator_id=link.operator_id,
+                version=link.version,
+                create_operator=link.create,
                 coordinator=(
-                    _Elsewhere(one.operator_id, one.payload_types) if one.is_coordinated else None
+                    _Elsewhere(link.operator_id, link.payload_types)
+                    if link.is_coordinated
+                    else None
                 ),
-                payload_types=one.payload_types,
-                keeps_state_across_splits=one.keeps_state_across_splits,
-                merge_states=one.merge_states,
+                payload_types=link.payload_types,
+                keeps_state_across_splits=link.keeps_state_across_splits,
+                merge_states=link.merge_states,
             )
-            for one in rest
+            for link in rest
         ]
         return Chain(source=source, operators=operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWork:
-    """What a task's closure carries. Its `repr` does not show the token."""
+    """Content of a task's closure. Its `repr` does not show the token."""
 
     job_id: str
     driver_id: str
@@ -124,7 +126,7 @@ class TaskWork:
     token: Token
     chain: TaskChain
     certificate: Certificate | None = None
-    """The endpoint's, where it is encrypted."""
+    """Certificate of the endpoint, or None if it is not encrypted."""
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
@@ -134,7 +136,7 @@ class TaskWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIds:
-    """What Spark calls a task. Read once, at its start: later it may be another one's."""
+    """Spark's ids of a task. Read once, at its start: later the process may run another task."""
 
     subtask: int
     task_attempt_id: int
@@ -144,7 +146,7 @@ class TaskIds:
 def spark_function(
     work: TaskWork,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The function for `mapInArrow`: one row goes in, the subtask's index; none comes out."""
+    """The function for `mapInArrow`: its input is one row, the subtask's index; it returns no rows."""
 
     def run_subtask(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         run_task(work, _task_ids(batches))
@@ -154,7 +156,7 @@ def spark_function(
 
 
 def run_task(work: TaskWork, ids: TaskIds) -> None:
-    """Register, run the attempt, end: well where the subtask has finished, else by raising.
+    """Register and run the attempt; returns if the subtask has finished, else raises.
 
     Raises:
         CoordlogError: The task has failed, so that Spark starts another; in one sentence, because
@@ -193,10 +195,10 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
     except CoordlogError as error:
         raise error.with_traceback(None) from None
     except Exception as error:  # noqa: BLE001, raised on, in one sentence
-        told = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         raise AttemptError(
             f"attempt {connection.attempt_number} of subtask {ids.subtask} failed with "
-            f"{told[:_ERROR_CHARS_MAX]}; its traceback is in the job's history"
+            f"{message[:_ERROR_CHARS_MAX]}; its traceback is in the job's history"
         ) from None
     finally:
         connection.close()
@@ -205,7 +207,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
 def _register(
     connection: DriverConnection, work: TaskWork, ids: TaskIds
 ) -> Accepted | AlreadyFinished | Fenced:
-    """Ask to become an attempt; wait for the answer, which the driver may hold back for a while."""
+    """Register as an attempt and return the answer, which the driver may delay."""
     connection.send(
         Register(
             driver_id=work.driver_id,
@@ -232,7 +234,7 @@ def _register(
 def _answer(connection: DriverConnection, work: TaskWork, ids: TaskIds) -> DownMessage:
     deadline = time.monotonic() + work.registration_timeout_s
     while True:
-        # Asked first: what came before the connection was lost is in the inbox by then.
+        # Read before the inbox: messages from before the loss of the connection are in the inbox by then.
         reason = connection.is_over()
         try:
             return connection.inbox.get(timeout=_LOOK_S)
@@ -247,7 +249,7 @@ def _answer(connection: DriverConnection, work: TaskWork, ids: TaskIds) -> DownM
 
 
 def _task_ids(batches: Iterable[pa.RecordBatch]) -> TaskIds:
-    """The subtask's index is the one row of the input, whatever Spark calls the partition."""
+    """Ids of this task; the subtask's index is the single row of the input, not Spark's partition."""
     # On the driver pyspark's worker-side module is not needed, and importing it is slow.
     from pyspark import TaskContext  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Spark's own archives on the path of its Python workers: what they hold stays the same as long as a worker lives.
+"""Spark's own archives on the path of its Python workers: their content does not change during a worker's life.
 
-Before each task, and before each step of a Python data source, a worker of Spark's has Python forget what it knows of
-its search path. On that stand `pyspark.zip` and, for no module at all, the jar of Spark's core: the names in both,
-some thousands, are read anew for each folder that something was looked for in, about 0.13 s of CPU time in all.
+Before each task, and before each step of a Python data source, a worker of Spark invalidates Python's caches of the
+search path. That path contains `pyspark.zip` and, without any module, the jar of Spark's core: the names in both, some
+thousands, are read again for each folder that was searched, about 0.13 s of CPU time in all.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _SPARKS_OWN: Final = re.compile(
 
 
 class _Kept(zipimporter):
-    """Finds what any does, and does not read the archive again."""
+    """A `zipimporter` that reads its archive once."""
 
     def invalidate_caches(self) -> None:
-        """Nothing: Spark does not change its archives under its workers."""
+        """Do nothing: Spark does not change its archives while workers run."""
 
 
 def keep_archives() -> None:
-    """From now on this process reads Spark's archives once. Other archives, such as `--py-files`, are as before.
+    """Make this process read Spark's archives once. Other archives, such as `--py-files`, are not affected.
 
-    For processes of Spark's that run Python for it, before they do anything else of ours; again: what has come
-    since is kept too. Any thread.
+    For Spark's Python processes, before other code of this package; a further call includes archives that were
+    added since. Any thread.
     """
     for name, finder in list(sys.path_importer_cache.items()):
         if type(finder) is zipimporter and _SPARKS_OWN.search(finder.archive):
-            with suppress(ImportError):  # it is gone from the disk: what was known of it is as good
+            with suppress(ImportError):  # deleted from the disk: its cached names still suffice
                 sys.path_importer_cache[name] = _Kept(name)

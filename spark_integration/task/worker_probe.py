@@ -1,23 +1,30 @@
-"""A first task that loads what all tasks load: tells a module that workers lack in one line, before any attempt."""
+"""A first task that imports the modules of all tasks: a missing module is reported in one line, before any attempt."""
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
+import shutil
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from coordlog.errors import EnvironmentSetupError
+from coordlog.errors import EnvironmentSetupError, UsageError
+from coordlog.limits import WORKER_PROBE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_workers", "use_own_interpreter"]
+__all__ = ["WorkerProbe", "use_own_interpreter"]
+
+_log = logging.getLogger(__name__)
 
 _CAUSE_CHARS: Final = 500
 _OF_WORKERS: Final = ("PythonException", "Cannot run program")
-"""In the errors of a worker that cannot load its task, or cannot be started; other errors show nothing of it."""
+"""Marks in the errors of a worker that cannot load its task, or cannot be started."""
 _OWN_MODULES: Final = ("coordlog", "pyarrow", "pyspark")
 
 
@@ -25,56 +32,127 @@ class _Missing(NamedTuple):
     """The error of the first task."""
 
     module: str
-    """Empty if it is an error of another kind than a missing module."""
+    """Name of the missing module; empty for another kind of error."""
     cause: str
     python: str
     host: str
 
 
 def use_own_interpreter(spark: SparkSession, *, is_local: bool) -> None:
-    """In local mode workers run this interpreter, which has what the job needs, unless PYSPARK_PYTHON names another."""
+    """In local mode workers run this interpreter, which has what the job needs, unless PYSPARK_PYTHON names another.
+
+    Raises:
+        EnvironmentSetupError: PYSPARK_PYTHON is no program: Spark would try to start it at each try of a task.
+    """
     context = _context(spark)
-    if context is not None and is_local:
-        context.pythonExec = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if context is None or not is_local:
+        return
+    python = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if shutil.which(python) is None:
+        raise EnvironmentSetupError(
+            f"PYSPARK_PYTHON is {python!r}, and there is no such program on this machine",
+            f"set it to a Python that has coordlog (here {sys.executable}), or leave it out",
+        )
+    context.pythonExec = python
 
 
-def check_workers(spark: SparkSession, closure: object, what: str) -> None:
-    """Load `closure` in one task, as every task will. Blocks; with Spark Connect nothing can be tried.
+class WorkerProbe:
+    """One task that loads `closure`, as every task will; it runs in the background from its creation.
+
+    With Spark Connect no task is run.
 
     Args:
         spark: The session.
-        closure: Travels to the tasks; by reference, if its classes are in modules.
-        what: The name of what needs it, for the message.
-
-    Raises:
-        EnvironmentSetupError: A worker cannot load it, with the module, the worker's Python and the next step.
-        Exception: Spark's own, if it cannot run a task at all.
+        closure: Object sent to the tasks; by reference, if its classes are in modules.
+        what: Name of the job or the format that needs the closure, for messages.
     """
-    context = _context(spark)
-    if context is None:
-        return
-    from pyspark import cloudpickle  # noqa: PLC0415, a second, and not for all callers
 
-    missing = _tried(context, cloudpickle.dumps(closure))  # type: ignore[no-untyped-call]
-    if missing is None:
-        return
-    where = f"where tasks run (Python {missing.python} on {missing.host})"
-    if missing.module in _OWN_MODULES:
-        raise EnvironmentSetupError(
-            f"{what} needs the module {missing.module!r}, which cannot be imported {where}: {missing.cause}",
-            f"set PYSPARK_PYTHON to a Python that has it (here {sys.executable}) before the session is made, or "
-            "install coordlog there",
+    def __init__(self, spark: SparkSession, closure: object, what: str) -> None:
+        self._context, self._closure, self._what = _context(spark), closure, what
+        self._tag = f"coordlog-probe-{secrets.token_hex(8)}"
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._missing: _Missing | None = None
+        self._error: BaseException | None = None
+        if self._context is None:
+            self._ended.set()
+            return
+        threading.Thread(target=self._run, name="coordlog-probe", daemon=True).start()
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the task has ended without a result about the workers: Spark failed, or the task was cancelled."""
+        return self._ended.is_set() and self._error is not None
+
+    def check(self, timeout_s: float | None = WORKER_PROBE_TIMEOUT_S) -> None:
+        """Wait for the task's end; with None until it ends or is cancelled.
+
+        Raises:
+            EnvironmentSetupError: A worker cannot load the closure, with the module, the worker's Python and the next
+                step; or the task has not ended in time.
+            Exception: Spark's own error, if it cannot run a task at all.
+            UsageError: The task was cancelled.
+        """
+        if not self._ended.wait(timeout_s):
+            self.cancel()
+            raise EnvironmentSetupError(
+                f"{self._what} needs tasks, and the first one of this session has not ended within {timeout_s:g} s",
+                "see that executors have come and that one slot is free, then start it again",
+            )
+        if self._error is not None:
+            raise self._error
+        if self._missing is not None:
+            raise self._unfit(self._missing)
+
+    def cancel(self) -> None:
+        """Cancel the task and end all waits for it. Any thread; does not wait for Spark."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._error = UsageError(f"the first task of {self._what} was cancelled")
+            self._ended.set()
+        # A call into the JVM takes milliseconds, or never returns.
+        threading.Thread(target=self._cancel, name="coordlog-probe-end", daemon=True).start()
+
+    def _cancel(self) -> None:
+        try:
+            self._context.cancelJobsWithTag(self._tag)
+        except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
+            _log.info("the first task cannot be cancelled: %s", error)
+
+    def _run(self) -> None:
+        from pyspark import cloudpickle  # noqa: PLC0415, a second, and not for all callers
+
+        missing: _Missing | None = None
+        failure: BaseException | None = None
+        try:
+            self._context.addJobTag(self._tag)
+            content = cloudpickle.dumps(self._closure)  # type: ignore[no-untyped-call]
+            missing = _tried(self._context, content)
+        except BaseException as error:  # noqa: BLE001, raised where it is waited for
+            failure = error
+        with self._lock:
+            if not self._ended.is_set():
+                self._missing, self._error = missing, failure
+                self._ended.set()
+
+    def _unfit(self, missing: _Missing) -> EnvironmentSetupError:
+        what, where = self._what, f"where tasks run (Python {missing.python} on {missing.host})"
+        if missing.module in _OWN_MODULES:
+            return EnvironmentSetupError(
+                f"{what} needs the module {missing.module!r}, which cannot be imported {where}: {missing.cause}",
+                f"set PYSPARK_PYTHON to a Python that has it (here {sys.executable}) before the session is made, or "
+                "install coordlog there",
+            )
+        if missing.module:
+            return EnvironmentSetupError(
+                f"{what} needs the module {missing.module!r}, which cannot be imported {where}: {missing.cause}",
+                f"ship it with `--py-files {missing.module.partition('.')[0]}.py` or "
+                "`spark.sparkContext.addPyFile(…)`, or put its folder on PYTHONPATH before the session is made",
+            )
+        return EnvironmentSetupError(
+            f"{what} cannot be loaded {where}: {missing.cause}",
+            "see that the workers have the same versions of its modules as this process",
         )
-    if missing.module:
-        raise EnvironmentSetupError(
-            f"{what} needs the module {missing.module!r}, which cannot be imported {where}: {missing.cause}",
-            f"ship it with `--py-files {missing.module.partition('.')[0]}.py` or "
-            "`spark.sparkContext.addPyFile(…)`, or put its folder on PYTHONPATH before the session is made",
-        )
-    raise EnvironmentSetupError(
-        f"{what} cannot be loaded {where}: {missing.cause}",
-        "see that the workers have the same versions of its modules as this process",
-    )
 
 
 def _tried(context: Any, content: bytes) -> _Missing | None:  # noqa: ANN401, a SparkContext with its JVM inside
@@ -85,15 +163,19 @@ def _tried(context: Any, content: bytes) -> _Missing | None:  # noqa: ANN401, a 
         if not any(mark in str(error) for mark in _OF_WORKERS):
             raise  # Spark's own: a session that was stopped, a lost executor
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # The last line of the worker's traceback, or Spark's own first one.
-        raised = [line for line in lines if "Error: " in line and not line.startswith("at ")]
+        # The last line of the worker's traceback, why there is no worker, or Spark's own first one.
+        raised = [
+            line
+            for line in lines
+            if ("Error: " in line or "Cannot run program" in line) and not line.startswith("at ")
+        ]
         cause = (raised[-1:] or lines[:1] or [type(error).__name__])[0]
         return _Missing("", cause[:_CAUSE_CHARS], context.pythonExec, socket.gethostname())
     return None if answers[0] is None else _Missing(*answers[0])
 
 
 def _loader(content: bytes) -> Callable[[int], tuple[str, str, str, str] | None]:
-    """A function that travels by value: a worker without coordlog runs it, too."""
+    """A function that is pickled by value, so that a worker without coordlog can run it."""
 
     def load(_number: int) -> tuple[str, str, str, str] | None:
         import importlib  # noqa: PLC0415, in the worker

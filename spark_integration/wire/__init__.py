@@ -1,4 +1,4 @@
-"""What driver, attempts and clients say to each other over sockets: messages, token, certificate.
+"""Communication of driver, attempts and clients over sockets: messages, token, certificate.
 
 May import the core of coordlog.
 Read first: `messages`.

@@ -1,7 +1,7 @@
-"""An `Accepted` in parts: the states of a restore with fewer subtasks do not fit one message.
+"""An `Accepted` in parts: the states of a restore with fewer subtasks may exceed one message.
 
-The parts go ahead, in order, and the `Accepted` with the last states comes after them. Nothing else comes in between:
-an attempt is sent nothing before its `Accepted`.
+The parts precede the `Accepted` with the last states, in order. No other message comes between them, because an attempt
+gets no message before its `Accepted`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["AcceptedJoiner", "parts_of"]
 
 _PART_BYTES: Final = MESSAGE_BYTES_MAX // 4
 _ITEM_BYTES: Final = 16
-"""More than the lengths before an item take."""
+"""Upper bound of the bytes of the lengths before an item."""
 
 
 def parts_of(message: DownMessage) -> Iterator[WireMessage]:
-    """The messages as which one goes to its task: itself, if it is not an `Accepted` with too many states."""
+    """The messages in which `message` is sent: itself, or the parts of an `Accepted` with too many states."""
     if not isinstance(message, Accepted):
         yield message
         return
@@ -45,7 +45,7 @@ def parts_of(message: DownMessage) -> Iterator[WireMessage]:
 
 
 class AcceptedJoiner:
-    """The other side of `parts_of`, for one connection."""
+    """Joins the messages of `parts_of`, for one connection."""
 
     def __init__(self) -> None:
         self._states: list[OperatorState] = []

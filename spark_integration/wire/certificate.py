@@ -1,8 +1,8 @@
-"""The endpoint's certificate: each driver makes one for itself, and it is trusted by whom it was handed to.
+"""The endpoint's certificate: each driver creates its own, and its tasks and clients trust this one alone.
 
-No authority signs it and no name is in it: a task has it from its closure, a client from the
-driver's file or from the file that `COORDLOG_CERTIFICATE` names, and each trusts this one and no other. Its
-key is in the driver's memory alone, and gone with it.
+No authority signs it and it contains no name: a task has it from its closure, a client from the
+driver's file or from the file that `COORDLOG_CERTIFICATE` names. Its key is only in the driver's memory,
+and ends with the driver.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ CERTIFICATE_VARIABLE: Final = "COORDLOG_CERTIFICATE"
 
 _SCHEME: Final = "wss://"
 _NAME: Final = "coordlog driver"
-# Whoever has been handed it trusts it for as long as its driver lives, whatever a clock says.
-_BEGIN: Final = datetime(2000, 1, 1, tzinfo=UTC)
+# The certificate is valid for as long as its driver lives, for any clock.
+_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a driver shows, as PEM; no secret. Pickles, for a task's closure."""
+    """A driver's certificate as PEM; no secret. Can be pickled, for a task's closure."""
 
     pem: str
 
     def context(self) -> ssl.SSLContext:
-        """For a client: this certificate is trusted, and nothing else.
+        """A client's context that trusts this certificate and no other.
 
         Raises:
-            OptionError: It is none.
+            OptionError: The text is no certificate.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Trusting the one certificate says who answers; addresses are not in it.
+        # The single trusted certificate identifies the driver; it contains no addresses.
         context.check_hostname = False
         try:
             context.load_verify_locations(cadata=self.pem)
         except (ssl.SSLError, ValueError) as error:
-            raise OptionError(CERTIFICATE_VARIABLE, "what is there", "a PEM file") from error
+            raise OptionError(CERTIFICATE_VARIABLE, "another text", "a PEM file") from error
         return context
 
 
 def is_encrypted(endpoint: str) -> bool:
-    """Whether a driver at this address speaks TLS."""
+    """Whether the address is that of a driver with TLS."""
     return endpoint.startswith(_SCHEME)
 
 
 def new_certificate() -> tuple[Certificate, ssl.SSLContext]:
-    """Another one each time, and the context for the server that shows it.
+    """A new certificate, and the context of the server that shows it.
 
     Raises:
-        EnvironmentSetupError: The library that makes it is not there.
+        EnvironmentSetupError: The library `cryptography` is missing.
     """
     try:
         from cryptography import x509  # noqa: PLC0415, tens of milliseconds, and not in each process
@@ -78,11 +78,11 @@ def new_certificate() -> tuple[Certificate, ssl.SSLContext]:
     except ImportError as error:
         raise EnvironmentSetupError(
             f"the driver cannot make a certificate for its endpoint: {error}",
-            "pip install cryptography, or say endpoint_tls='off' where the network is your own",
+            "pip install cryptography, or set endpoint_tls='off' if the network is your own",
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -93,10 +93,10 @@ def new_certificate() -> tuple[Certificate, ssl.SSLContext]:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    shown = made.public_bytes(serialization.Encoding.PEM).decode("ascii")
-    # Python takes a key from a file only: there it stands under a password that nobody else has.
+    pem = certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+    # Python loads a key from a file only: there it is encrypted by a password of this process alone.
     password = secrets.token_bytes(32)
-    hidden = key.private_bytes(
+    encrypted_key = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(password),
@@ -104,14 +104,14 @@ def new_certificate() -> tuple[Certificate, ssl.SSLContext]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.NamedTemporaryFile(prefix=".coordlog-", suffix=".pem") as file:
-        file.write(hidden + shown.encode("ascii"))
+        file.write(encrypted_key + pem.encode("ascii"))
         file.flush()
         context.load_cert_chain(file.name, password=password)
-    return Certificate(shown), context
+    return Certificate(pem), context
 
 
 def unverified_context() -> ssl.SSLContext:
-    """For a client that shows no secret, and is shown one."""
+    """Context of a client that sends no secret, and gets the driver's proof instead of a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -125,10 +125,10 @@ def certificate_of_environment() -> Certificate | None:
     Raises:
         OptionError: The file cannot be read.
     """
-    given = os.environ.get(CERTIFICATE_VARIABLE)
-    if not given:
+    path = os.environ.get(CERTIFICATE_VARIABLE)
+    if not path:
         return None
     try:
-        return Certificate(Path(given).read_text("ascii"))
+        return Certificate(Path(path).read_text("ascii"))
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(CERTIFICATE_VARIABLE, given, f"a PEM file: {error}") from error
+        raise OptionError(CERTIFICATE_VARIABLE, path, f"a PEM file: {error}") from error

@@ -1,4 +1,4 @@
-"""Clients in other processes that ask a driver's coordinators: the endpoint's side, and theirs (clause J1)."""
+"""Requests from other processes to a driver's coordinators: the endpoint's side and the client's (J1: requests)."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ async def answered(
     channel: ServerConnection,
     post: Callable[[Callable[[], None]], None],
 ) -> CoordinatorAnswer | None:
-    """What became of a client's request; None where the client has gone.
+    """The answer to a client's request; None if the client has disconnected.
 
     Args:
-        requests: The driver's.
-        ask: The request.
+        requests: Requests of the driver.
+        ask: The client's request.
         channel: The client's connection.
-        post: Does something on this loop, from any thread.
+        post: Runs an action on this loop; callable from any thread.
     """
     future: asyncio.Future[AnswerRequest] = asyncio.get_running_loop().create_future()
 
-    def told(effect: AnswerRequest) -> None:
+    def on_answer(effect: AnswerRequest) -> None:
         post(lambda: None if future.done() else future.set_result(effect))
 
-    request_id = requests.ask(ask.operator_id, ask.payload_type, ask.payload, told)
+    request_id = requests.ask(ask.operator_id, ask.payload_type, ask.payload, on_answer)
     closing = asyncio.create_task(channel.wait_closed())
     try:
         await asyncio.wait(
@@ -85,17 +85,17 @@ async def answered(
 
 
 class CoordinatorClient:
-    """Asks the coordinators of a job that another process drives, over one connection. One thread.
+    """Sends requests to the coordinators of a job in another process, over one connection. One thread.
 
-    Connects with the first question, and anew after an error. `close` always, last. The token is
-    sent to no endpoint but one that has proved itself: by its certificate, or, without TLS, by the
-    token, which is not shown for that.
+    Connects at the first request, and again after an error. Call `close` always, last. The token is
+    only sent to an endpoint that has proved itself: by its certificate, or, without TLS, by a
+    challenge, which does not show the token.
 
     Args:
-        endpoint: Where its driver listens.
-        token: The job's.
-        certificate: What the driver shows, where it is encrypted.
-        response_types: What may be answered.
+        endpoint: Address of the driver's endpoint.
+        token: Token of the driver.
+        certificate: Certificate of the driver, if the endpoint is encrypted.
+        response_types: Types of possible answers.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class CoordinatorClient:
     def ask(
         self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """Ask, and wait for the answer to be in the log.
+        """Send a request; returns once its answer is in the log.
 
         Raises:
-            RequestError: There is no answer; the leaf says why.
-            PayloadTypeError: The request's type is not one of the job's, or the answer's none of `response_types`.
-            TooLargeError: The request is above its limit.
+            RequestError: There is no answer; the subclass is the reason.
+            PayloadTypeError: The request's type is none of the job's, or the answer's none of `response_types`.
+            TooLargeError: The request exceeds its limit.
         """
         deadline = time.monotonic() + timeout_s
         types = PayloadTypes((type(request), *self._response_types))
@@ -132,8 +132,8 @@ class CoordinatorClient:
             answer = self._exchange(ask, deadline, timeout_s)
         except InvalidStatus as refused:
             self.close()
-            said = (refused.response.body or b"").decode(errors="replace").strip()
-            reason = f"{self._endpoint} lets it not in ({refused.response.status_code}): {said}"
+            body = (refused.response.body or b"").decode(errors="replace").strip()
+            reason = f"{self._endpoint} refuses it ({refused.response.status_code}): {body}"
             raise RequestUnansweredError(operator_id, reason) from refused
         except (OSError, WebSocketException, ValueError) as error:
             self.close()
@@ -141,7 +141,7 @@ class CoordinatorClient:
             raise RequestUnansweredError(operator_id, reason) from error
         if not isinstance(answer, CoordinatorAnswer):
             self.close()
-            reason = f"{self._endpoint} says {type(answer).__name__}"
+            reason = f"{self._endpoint} answers with {type(answer).__name__}"
             raise RequestUnansweredError(operator_id, reason)
         effect = AnswerRequest(
             request_id=0,
@@ -179,12 +179,12 @@ class CoordinatorClient:
             require_proof(self._endpoint, self._token, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """Let go of the connection; the next question makes another."""
+        """Close the connection; the next request opens another."""
         self._channel = None
         self._opened.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """The client itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:

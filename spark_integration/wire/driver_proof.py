@@ -1,4 +1,4 @@
-"""How a driver proves itself, without a certificate: by the token, which is not shown for that."""
+"""Proof of a driver's identity without a certificate: by a challenge, which does not show the token."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 class DriverHeard(Enum):
-    """What has answered where a driver listens."""
+    """Result of a challenge to the address of a driver."""
 
     DRIVER = "proved"
-    """That very driver."""
+    """The driver answered, and one of the tokens proves it."""
     UNPROVED = "unproved"
-    """What says that it is that driver; none of the tokens proves it."""
+    """The answer names the driver, but none of the tokens proves it."""
     NOTHING = "nothing"
-    """Nothing, or anything else."""
+    """There was no answer, or that of another process."""
 
 
 def hear_driver(
@@ -52,10 +52,10 @@ def hear_driver(
     tokens: Iterable[Token],
     timeout_s: float = TAKE_OVER_PROBE_S,
 ) -> DriverHeard:
-    """Whether this very driver of this job lives at `endpoint`, and proves it by one of the tokens.
+    """Whether this driver of this job lives at `endpoint`, and proves it by one of the tokens.
 
-    Nothing of them is shown to it. With None for job or driver: whichever holds the token, and a
-    driver has one of its own.
+    The tokens are not sent. None for job or driver accepts any that has a token; each driver has its
+    own.
     """
     try:
         return ask_driver(
@@ -74,12 +74,12 @@ def ask_driver(
     tokens: Iterable[Token],
     timeout_s: float,
 ) -> DriverHeard:
-    """As `hear_driver`, for a caller that has to know why nothing answers.
+    """As `hear_driver`, but raises if there is no answer, so that the caller has the reason.
 
     Raises:
-        OSError: Nothing is reached there; ConnectionRefusedError: nobody listens.
+        OSError: The address is not reached; ConnectionRefusedError: no process listens there.
         WebSocketException: It is no endpoint of a driver.
-        ValueError: What it says cannot be read.
+        ValueError: The answer cannot be read.
     """
     deadline = time.monotonic() + timeout_s
     nonce = new_nonce()
@@ -93,7 +93,7 @@ def ask_driver(
         close_timeout=0.1,
         max_size=MESSAGE_BYTES_MAX,
         logger=SOCKET_LOGGER,
-        # Whoever answers proves himself by the token, and is shown nothing: no certificate is needed.
+        # No certificate is needed: the driver proves itself by the token, and the client sends no secret.
         ssl=unverified_context() if is_encrypted(endpoint) else None,
     ) as channel:
         channel.send(encode(ClientHello(nonce=nonce)))
@@ -104,22 +104,22 @@ def ask_driver(
     if (answer.job_id, answer.driver_id) != (job_id, driver_id):
         return DriverHeard.NOTHING
     proof = answer.proof
-    if any(one.is_proof(proof, nonce, job_id=job_id, driver_id=driver_id) for one in tokens):
+    if any(token.is_proof(proof, nonce, job_id=job_id, driver_id=driver_id) for token in tokens):
         return DriverHeard.DRIVER
     return DriverHeard.UNPROVED
 
 
 def require_proof(endpoint: str, token: Token, *, timeout_s: float) -> None:
-    """Return if the driver at `endpoint` proves that it holds the token: without TLS, before the token is sent.
+    """Check, without TLS and before the token is sent, that the driver at `endpoint` has the token.
 
     Another process may have taken the port of a driver that has ended.
 
     Raises:
-        ConnectionRefusedError: Nothing listens there, or another process by now.
-        ConnectionResetError: The connection was dropped, as of one stranger too many.
-        OSError: It is not reached.
+        ConnectionRefusedError: No process listens there, or another process.
+        ConnectionResetError: The connection was dropped, as if there were too many strangers.
+        OSError: The address is not reached.
         WebSocketException: It is no endpoint of a driver.
-        ValueError: What it sends cannot be read.
+        ValueError: The answer cannot be read.
     """
     try:
         heard = ask_driver(
@@ -131,11 +131,11 @@ def require_proof(endpoint: str, token: Token, *, timeout_s: float) -> None:
         ) from error
     if heard is not DriverHeard.DRIVER:
         raise ConnectionRefusedError(
-            "no driver answers there that this token proves; the token was not sent"
+            "no driver with this token answers there; the token was not sent"
         )
 
 
 def _bytes(data: str | bytes) -> bytes:
     if isinstance(data, str):
-        raise ValueError("a text, where messages are binary")  # noqa: TRY004, of what was received
+        raise ValueError("a text, but messages are binary")  # noqa: TRY004, an error of received data
     return data

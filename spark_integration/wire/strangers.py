@@ -1,7 +1,7 @@
-"""Connections that have not shown the token yet: bounded in number, bytes and seconds, so that its holders are heard.
+"""Connections that have not shown the token yet: limited in number, bytes and time, so that its holders get through.
 
-They are counted from the accept on, before TLS and before the first byte. One too many costs the oldest one of the
-address that has most of them, so that a flood from elsewhere harms no honest client.
+They are counted from the accept on, before TLS and before the first byte. If there are too many, the oldest connection
+of the address with the most is ended, so that a flood from another address harms no honest client.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["GuardedConnection", "Listener", "Strangers"]
 
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _UNREAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
-"""Bytes of one connection that the other side has not read."""
+"""Limit of the bytes of a connection that the other side has not read."""
 _PAUSE_S: Final = 0.5
-"""Time without an accept once the process has no descriptors left."""
+"""Pause without an accept after the process has run out of descriptors."""
 
 
 @dataclass(slots=True, eq=False)
 class _Stranger:
-    """One accepted connection."""
+    """An accepted connection without the token."""
 
     connection: socket.socket
     host: str
@@ -39,20 +39,20 @@ class _Stranger:
     is_cut: bool = False
 
     def cut(self) -> None:
-        """End it: the event loop sees its end, and closes it."""
+        """End the connection; the event loop then closes it."""
         self.is_cut = True
         with contextlib.suppress(OSError):  # the other side has gone
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class Strangers:
-    """The connections of an endpoint that are to show the token. Its loop only.
+    """The connections of an endpoint that have not shown the token. The endpoint's loop only.
 
     Args:
-        on_refused: Called with the peer and the reason for each one that is cut.
-        count_max: Connections at once.
-        timeout_s: Time within which the token, or a challenge and its answer, has to be there.
-        clock: Seconds that never go back.
+        on_refused: Called with the peer and the reason for each connection that is cut.
+        count_max: Limit of connections at once.
+        timeout_s: Time within which the token, or a challenge and its answer, must arrive.
+        clock: Monotonic clock, seconds.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Strangers:
         """By peer address, in the order of their accepts."""
 
     def came(self, connection: socket.socket, address: Any) -> None:  # noqa: ANN401, as sockets have it
-        """A connection was accepted."""
+        """Add an accepted connection."""
         self._forget_closed()
-        live = [one for one in self._strangers.values() if not one.is_cut]
+        live = [stranger for stranger in self._strangers.values() if not stranger.is_cut]
         if len(live) >= self._count_max:
-            hosts = Counter(one.host for one in live)
-            most, _ = hosts.most_common(1)[0]
-            oldest = next(one for one in live if one.host == most)
+            hosts = Counter(stranger.host for stranger in live)
+            fullest_host, _ = hosts.most_common(1)[0]
+            oldest = next(stranger for stranger in live if stranger.host == fullest_host)
             reason = f"{len(live)} connections without the token are open; the oldest goes"
             self._cut(oldest, reason)
         host = str(address[0]) if address else ""
@@ -84,20 +84,26 @@ class Strangers:
         self._strangers[address] = stranger
 
     def admitted(self, address: object) -> None:
-        """It has shown the token: its bounds are those of an attempt or a client."""
+        """Remove a connection that has shown the token: the limits of an attempt or a client hold from now on."""
         self._strangers.pop(address, None)
 
     def watch(self) -> None:
-        """End those that have taken too long. Called every few seconds."""
+        """End the connections without a token within the timeout. Called every few seconds."""
         self._forget_closed()
         now_s = self._clock()
-        for one in list(self._strangers.values()):
-            if not one.is_cut and now_s - one.since_s > self._timeout_s:
-                self._cut(one, f"no token within {self._timeout_s:g} s")
+        for stranger in list(self._strangers.values()):
+            if not stranger.is_cut and now_s - stranger.since_s > self._timeout_s:
+                self._cut(stranger, f"no token within {self._timeout_s:g} s")
+
+    def end(self) -> None:
+        """End all connections: the endpoint ends."""
+        self._forget_closed()
+        for stranger in self._strangers.values():
+            stranger.cut()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many are being closed that no further one should be accepted for now."""
+        """Whether so many connections are being closed that no further one should be accepted for now."""
         if len(self._strangers) >= 2 * self._count_max:
             self._forget_closed()
         return len(self._strangers) >= 2 * self._count_max
@@ -107,16 +113,20 @@ class Strangers:
         self._on_refused(stranger.host, reason)
 
     def _forget_closed(self) -> None:
-        closed = [key for key, one in self._strangers.items() if one.connection.fileno() == -1]
-        for key in closed:
-            del self._strangers[key]
+        closed = [
+            address
+            for address, stranger in self._strangers.items()
+            if stranger.connection.fileno() == -1
+        ]
+        for address in closed:
+            del self._strangers[address]
 
 
 class Listener(socket.socket):
     """A listening socket whose accepted connections are strangers at first, each with TCP_NODELAY.
 
-    The event loop accepts many at a time, and if descriptors run out it logs a traceback for each try: this one makes a
-    pause.
+    The event loop accepts many connections at a time, and logs a traceback for each try if descriptors run out; this
+    socket pauses then.
     """
 
     strangers: Strangers | None = None
@@ -125,7 +135,7 @@ class Listener(socket.socket):
 
     @classmethod
     def of(cls, listening: socket.socket) -> Listener:
-        """The same socket; `listening` is used no more."""
+        """The same socket as a `Listener`; `listening` is detached and cannot be used any more."""
         family, kind, proto = listening.family, listening.type, listening.proto
         return cls(family, kind, proto, fileno=listening.detach())
 
@@ -141,7 +151,7 @@ class Listener(socket.socket):
             if error.errno in _NO_DESCRIPTORS:
                 self._paused_until_s = time.monotonic() + _PAUSE_S
             raise
-        # asyncio leaves it to the protocol number, which a socket of `create_server` has not.
+        # asyncio sets it only by the protocol number, which a socket of `create_server` lacks.
         with contextlib.suppress(OSError):  # the other side has gone
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         strangers.came(connection, address)
@@ -149,15 +159,20 @@ class Listener(socket.socket):
 
 
 class GuardedConnection(ServerConnection):
-    """A connection that takes few bytes until it has shown the token."""
+    """A connection that accepts few bytes until the client has shown the token."""
 
     on_refused: Callable[[ServerConnection, str], None] | None = None
 
     def __init__(self, protocol: ServerProtocol, server: Server, **options: Any) -> None:  # noqa: ANN401, the library's own
         super().__init__(protocol, server, **options)
         self.is_admitted = False
-        """Whether it has shown the token."""
+        """Whether the client has shown the token."""
         self._stranger_bytes = 0
+
+    def abort(self) -> None:
+        """End the connection at once. During the TLS handshake it has no transport: `Strangers.end` ends its socket."""
+        if hasattr(self, "transport"):
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -170,7 +185,7 @@ class GuardedConnection(ServerConnection):
                 return
         unread = self.transport.get_write_buffer_size()
         if unread > _UNREAD_BYTES_MAX:
-            # A message waits until the one before has left, but the answer to a ping waits for nothing.
+            # A message waits until the previous one was sent, but the answer to a ping does not wait.
             if self.on_refused is not None and not self.transport.is_closing():
                 self.on_refused(self, f"it sends, and does not read {unread} bytes")
             self.transport.abort()

@@ -1,8 +1,8 @@
-"""The driver's token: its holder is accepted as an attempt or a client, and can tell whether the driver lives.
+"""The token of a driver: attempts and clients prove by it that they belong to the driver, and the driver to them.
 
-256 random bits per driver, in the driver's file (see `driver_file`). Tasks get it in their closure,
-clients on other machines in `COORDLOG_TOKEN`. It is in no topic, Spark setting, command line, page,
-log line or `repr`.
+256 random bits per driver, stored in the driver's file (see `driver_file`). Tasks receive it in their closure,
+clients on other machines in the variable `COORDLOG_TOKEN`. It is never written to a topic, Spark setting, command
+line, page, log line or `repr`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from coordlog.limits import TOKEN_BYTES
 
 __all__ = ["NONCE_BYTES", "TOKEN_VARIABLE", "Token", "new_nonce", "token_of_environment"]
 
-TOKEN_VARIABLE: Final = "COORDLOG_TOKEN"  # noqa: S105, its name
+TOKEN_VARIABLE: Final = "COORDLOG_TOKEN"  # noqa: S105, the name of a variable
 NONCE_BYTES: Final = 32
 
 _SCHEME: Final = "Bearer "
 
 
 class Token:
-    """A driver's token. Pickles, for a task's closure; prints nothing of itself."""
+    """A driver's token. It can be pickled into a task's closure; its `repr` does not show the secret."""
 
     __slots__ = ("_secret",)
 
@@ -35,15 +35,15 @@ class Token:
 
     @classmethod
     def new(cls) -> Token:
-        """Another one each time."""
+        """A new random token."""
         return cls(secrets.token_bytes(TOKEN_BYTES))
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> Token:
-        """The token in a file or a variable, `where` says which.
+        """Token from the text of a file or variable; `where` names that file or variable in the error.
 
         Raises:
-            OptionError: It is none; the message does not show what is there.
+            OptionError: The text is not a token. The message does not show the text.
         """
         try:
             secret = bytes.fromhex(text.strip())
@@ -54,24 +54,24 @@ class Token:
         return cls(secret)
 
     def text(self) -> str:
-        """What stands in the token's file; for that, and for a client's variable, only."""
+        """The token as hexadecimal digits, only for the driver's file and a client's `COORDLOG_TOKEN`."""
         return self._secret.hex()
 
     def header(self) -> str:
-        """The value of the header `Authorization`."""
+        """Value of the HTTP header `Authorization` with this token."""
         return _SCHEME + self.text()
 
     def is_in(self, header: str | None) -> bool:
-        """Whether this token is in a header `Authorization`; takes as long for any wrong one."""
+        """Whether the header `Authorization` holds this token. Compared in constant time."""
         return hmac.compare_digest((header or "").encode(), self.header().encode())
 
     def prove(self, nonce: bytes, *, job_id: str, driver_id: str) -> bytes:
-        """HMAC-SHA256 of a challenge: shows that its maker holds the token, and nothing of it."""
-        said = b"|".join((nonce, job_id.encode(), driver_id.encode()))
-        return hmac.digest(self._secret, said, hashlib.sha256)
+        """HMAC-SHA256 of a challenge: proves that the sender has the token, without sending the token."""
+        challenge = b"|".join((nonce, job_id.encode(), driver_id.encode()))
+        return hmac.digest(self._secret, challenge, hashlib.sha256)
 
     def is_proof(self, proof: bytes, nonce: bytes, *, job_id: str, driver_id: str) -> bool:
-        """Whether `proof` is what `prove` gives; takes as long for any wrong one."""
+        """Whether `proof` is the result of `prove` for the same challenge. Compared in constant time."""
         return hmac.compare_digest(proof, self.prove(nonce, job_id=job_id, driver_id=driver_id))
 
     def __eq__(self, other: object) -> bool:
@@ -88,18 +88,18 @@ class Token:
 
 
 def new_nonce() -> bytes:
-    """A challenge that nobody has seen."""
+    """A new random challenge."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def token_of_environment() -> Token | None:
     """The token in `COORDLOG_TOKEN`, for clients on other machines; None if it is not set.
 
-    It may be another job's, or that of a driver before: nothing is sent to a driver that does not
-    prove itself by it.
+    The token may belong to another job or an earlier driver. So a client sends it only to a driver that has
+    proved by `prove` that it has the same token.
 
     Raises:
-        OptionError: It is no token.
+        OptionError: The variable is set, and its text is not a token.
     """
     text = os.environ.get(TOKEN_VARIABLE)
     return Token.parse(text, where=TOKEN_VARIABLE) if text else None

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 _MODULES = [
     *("chaos.driver_process", "chaos.client_process", "chaos.command_process"),
     *(
-        "coordlog.cli.commands.begin",
+        "coordlog.cli.commands.fork",
         "coordlog.cli.commands.checkpoint",
         "coordlog.cli.commands.prune",
         "coordlog.cli.commands.skip",

@@ -44,8 +44,8 @@ COMMAND_PLANS = (
     Plan(command="prune", step="after the take-over"),
     Plan(command="prune", step="before append"),
     Plan(command="prune", step="before removing records"),
-    Plan(command="begin", step="before the take-over"),
-    Plan(command="begin", step="before append"),
+    Plan(command="fork", step="before the take-over"),
+    Plan(command="fork", step="before append"),
 )
 """`begin` appends a copy first: its first record, before anything else stands there, begins an epoch too."""
 
@@ -73,7 +73,7 @@ class _CommandRound:
     @property
     def is_begin(self) -> bool:
         """Whether the command makes a job of its own."""
-        return self.plan.command == "begin"
+        return self.plan.command == "fork"
 
     @property
     def is_copy_begun(self) -> bool:
@@ -152,14 +152,14 @@ class _CommandRound:
     def _arguments(self) -> tuple[str, ...]:
         match self.plan.command:
             case "keep":
-                return ("checkpoint", self.job_id, "--keep", "here")
+                return ("savepoint", self.job_id, "here")
             case "skip":
                 return ("skip", self.job_id, "--split", str(self.folders.source / _name(_SKIPPED)))
             case "prune":
                 return ("prune", self.job_id, "--yes")
             case _:
                 done = read_history(self.servers, f"{self.former_id}.log")
-                return ("begin", self.job_id, f"{self.former_id}@{_newest_settled(done)}")
+                return ("fork", self.job_id, f"{self.former_id}@{_newest_settled(done)}")
 
     def follow(self) -> None:
         """Start a driver of the job, and let it work."""

@@ -23,6 +23,7 @@ from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.store.log_claims import claim_for
 from postgres_server import postgres_server
 from s3_server import S3Server, s3_server, s3_store
 from sql_statements import executed
@@ -142,7 +143,14 @@ def conninfo() -> Iterator[str]:
         yield server
 
 
-@pytest.fixture(params=["local", "s3", "sqlite", "postgresql"])
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("s3", marks=pytest.mark.tier("matrix")),
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.tier("matrix")),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     kind = str(request.param)
     if kind == "s3":
@@ -314,6 +322,36 @@ def test_what_does_not_say_which_log_writes_is_an_error(place: Place) -> None:
     assert "does not say which log writes there" in refusal(place, HERE).problem
 
 
+class Forgetful:
+    """A `ClaimKeeper` that keeps nothing."""
+
+    where, release = "somewhere", "nothing is there"
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+
+    def read_claim(self, number: int) -> bytes | None:
+        return None
+
+    def write_claim(self, number: int, content: bytes) -> None:
+        assert not self.written, "written once"
+        self.written.append(number)
+
+    def claim_path(self, number: int) -> str:
+        return f"entry {number}"
+
+    def refuse_earlier_output(self, _job_id: str) -> None:
+        raise AssertionError
+
+
+def test_a_claim_that_is_not_there_once_written_is_an_error() -> None:
+    """As of a store that has answered before it has the name: to write again would never end."""
+    keeper = Forgetful()
+    with pytest.raises(SinkError, match="entry 0 was written, and is not there"):
+        claim_for(keeper, JOB, HERE, ())
+    assert keeper.written == [0]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     ParquetSink(str(tmp_path / "out")).prepare(JOB)
@@ -334,7 +372,7 @@ def test_a_driver_of_before_an_adoption_cleans_no_files_of_an_attempt(folder: Pa
     assert staged.exists()
 
 
-@pytest.mark.parametrize("kind", ["local", "s3"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.tier("matrix"))])
 def test_a_destination_inside_another_jobs_is_refused_and_not_made(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:

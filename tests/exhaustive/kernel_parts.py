@@ -16,11 +16,8 @@ from typing import NamedTuple
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     Action,
-    CheckpointAckArrived,
     CompleteCheckpoint,
-    CompletionArrived,
-    EventAckArrived,
-    EventArrived,
+    FromAttempt,
     GiveCommit,
     Input,
     RecordFact,
@@ -41,6 +38,8 @@ from coordlog.kernel.outputs import (
     InjectBarrier,
 )
 from coordlog.kernel.step import act, step
+from coordlog.messages import AckCheckpoint, AckEvent, AttemptMessage, Complete
+from coordlog.messages import SendEvent as SendRow
 from coordlog.projections.job.state import DownEvent, JobState, UpEvent, sorted_items
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
@@ -294,12 +293,16 @@ def completes(sim: Sim) -> Sim:
 
 def input_of(subtask: int, attempt_number: int, message: Message) -> Input:
     """A message as the kernel is given it."""
+    return FromAttempt(
+        subtask=subtask, attempt_number=attempt_number, message=_up_message(subtask, message)
+    )
+
+
+def _up_message(subtask: int, message: Message) -> AttemptMessage:
     match message.kind:
         case "row":
             key, payload = encoded(Row, message.number)
-            return EventArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
+            return SendRow(
                 operator_id=OPERATOR,
                 event_id=message.event_id,
                 last_barrier=message.barrier,
@@ -307,24 +310,17 @@ def input_of(subtask: int, attempt_number: int, message: Message) -> Input:
                 payload=payload,
             )
         case "ack":
-            return EventAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                operator_id=OPERATOR,
-                event_id=message.event_id,
-                last_barrier=message.barrier,
+            return AckEvent(
+                operator_id=OPERATOR, event_id=message.event_id, last_barrier=message.barrier
             )
         case "passed":
-            return CheckpointAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
+            return AckCheckpoint(
                 checkpoint_id=message.number,
+                last_barrier=message.barrier,
                 snapshot=message.kept.snapshot(subtask, list(message.open_rows)),
             )
         case _:
-            return CompletionArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
+            return Complete(
                 last_barrier=message.barrier,
                 snapshot=message.kept.snapshot(subtask, list(message.open_rows)),
             )

@@ -45,6 +45,7 @@ from coordlog.kernel.inputs import (
 )
 from coordlog.kernel.outputs import CancelStage, CompletedReleased, Effect, FenceAttempt, Settle
 from coordlog.kernel.step import due, is_ready_for_attempts
+from coordlog.messages import Register
 from coordlog.projections.job.checkpoints import states_of
 from coordlog.projections.job.invariants import faults_of
 from coordlog.projections.job.state import JobState, Phase, sorted_items
@@ -214,8 +215,8 @@ class KernelWorld:
 
     def _registration(self, state: State, subtask: int) -> AttemptRegistered:
         task = state.job.subtasks[subtask].next_attempt_number
-        return AttemptRegistered(
-            connection_id=task,
+        message = Register(
+            driver_id="d",
             subtask=subtask,
             stage_run=1,
             task_attempt_id=task,
@@ -223,6 +224,7 @@ class KernelWorld:
             host="h",
             pid=1,
         )
+        return AttemptRegistered(connection_id=task, message=message)
 
     # --- what may come next ---
     def moves(self, state: State) -> Iterator[Move[State]]:

@@ -239,7 +239,7 @@ def _without_waiting(patch: Patch) -> None:
 
 
 def _losing(patch: Patch, *, is_up: bool = True, is_down: bool = True) -> None:
-    real = attempts._lost
+    real = attempts._lost_events
 
     def double(
         state: JobState, attempt: AttemptState
@@ -247,7 +247,7 @@ def _losing(patch: Patch, *, is_up: bool = True, is_down: bool = True) -> None:
         up, down = real(state, attempt)
         return (up if is_up else ()), (down if is_down else ())
 
-    patch.setattr(attempts, "_lost", double)
+    patch.setattr(attempts, "_lost_events", double)
 
 
 def _without_undoing(patch: Patch) -> None:

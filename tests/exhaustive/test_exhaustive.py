@@ -13,6 +13,8 @@ from exhaustive.worlds import IN_EACH_RUN
 
 _STATES_MAX = 20_000
 """Of the search for a fault: far above what any takes."""
+_LONG = "kernel, late messages, two checkpoints"
+"""The one world that takes more than ten seconds of a core."""
 
 
 # --- the worlds ------------------------------------------------------------------------------------
@@ -33,7 +35,14 @@ def test_no_order_of_drivers_and_appends_breaks_the_protocol(name: str) -> None:
 @pytest.mark.clause("E2")
 @pytest.mark.clause("G3")
 @pytest.mark.clause("I4")
-@pytest.mark.parametrize("name", [one for one in IN_EACH_RUN if one.startswith("kernel")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.tier("faults") if name == _LONG else ())
+        for name in IN_EACH_RUN
+        if name.startswith("kernel")
+    ],
+)
 def test_no_order_of_turns_and_failures_breaks_a_job(name: str) -> None:
     found = search(IN_EACH_RUN[name]())
     print(found)

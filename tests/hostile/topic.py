@@ -305,11 +305,12 @@ def _spaced(one: StoredRecord) -> StoredRecord:
 
 def _copied(fold: Rebuild) -> Rebuild:
     made = copy.copy(fold)
-    made._turn = list(fold._turn)
+    made._turns = copy.copy(fold._turns)
+    made._turns.waiting = list(fold._turns.waiting)
     made._undeclared = dict(fold._undeclared)
     return made
 
 
 def _open(fold: Rebuild) -> set[int]:
     """The offsets of the turn that was under way, and of the types that nobody declares."""
-    return {one.offset for one, _ in fold._turn} | set(fold._undeclared.values())
+    return {one.entry.offset for one in fold._turns.waiting} | set(fold._undeclared.values())

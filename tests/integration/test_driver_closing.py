@@ -12,8 +12,10 @@ import pytest
 from coordlog.api.chain import Chain
 from coordlog.log.memory import MemoryLog, _MemoryWriter
 from coordlog.restore.rebuild import Restored
+from coordlog.runtime import driver as driver_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.mailbox import Mailbox
+from coordlog.spark_integration import Job
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.in_memory import InMemorySurroundings
@@ -104,4 +106,57 @@ def test_an_interrupt_while_it_closes_leaves_no_thread(
 
     assert result is not None
     assert result.status is JobStatus.STOPPED
+    wait_for(lambda: own_threads() == [], "all threads have ended")
+
+
+def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One Ctrl-C stops it, and each further one cuts off what the one before has begun."""
+
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    log = MemoryLog("job")
+    driver = driver_of(tmp_path, log)
+    source, sink = FileSource(tmp_path / "in"), ParquetSink(tmp_path / "out")
+    job = Job(job_id="job", log=log, source=source, sink=sink)
+    job._driver = driver
+    for name in ("wait", "stop", "end_at_once"):
+        monkeypatch.setattr(JobDriver, name, interrupted)
+    driver.start()
+    with pytest.raises(KeyboardInterrupt):
+        job._run_until_stopped()
+
+    assert own_threads() == []
+
+
+def test_a_close_that_does_not_end_is_waited_for_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As over a store that hangs: the caller goes on, the result is told, and one line says what is left."""
+    driver = driver_of(tmp_path, MemoryLog("job"))
+    goes_on, close, ended = threading.Event(), Mailbox.close, list[JobStatus | None]()
+
+    def hangs(self: Mailbox) -> None:
+        assert goes_on.wait(WAIT_S)
+        close(self)
+
+    def work() -> None:
+        result = driver.wait()
+        ended.append(None if result is None else result.status)
+
+    monkeypatch.setattr(Mailbox, "close", hangs)
+    monkeypatch.setattr(driver_module, "DRIVER_CLOSE_TIMEOUT_S", 0.2, raising=False)
+    driver.start()
+    driver.stop(with_checkpoint=False)
+    waiting = threading.Thread(target=work)
+    waiting.start()
+    try:
+        waiting.join(5.0)
+        assert ended == [JobStatus.STOPPED]
+        assert "has not closed within 0.2 s" in caplog.text
+    finally:
+        goes_on.set()
+        waiting.join(WAIT_S)
     wait_for(lambda: own_threads() == [], "all threads have ended")

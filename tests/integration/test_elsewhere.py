@@ -19,7 +19,7 @@ from coordlog.cli.main import main
 from coordlog.errors import JobFailedError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.adopt import adopt, copy_history
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.projections.tables.audit import audit_records
 from coordlog.runtime.driver import JobDriver, JobStatus
 from coordlog.schemas.record import Kind, Record
@@ -107,7 +107,7 @@ def test_another_job_begins_from_a_checkpoint_and_writes_the_rows_after_it(tmp_p
     (number, *_) = retained(pipeline)
     early = rows_up_to(pipeline, number)
     log = MemoryLog("other")
-    begin_from(pipeline.log, log, find_beginning(pipeline.log, "job", str(number)), job_id="other")
+    fork_to(pipeline.log, log, find_fork_point(pipeline.log, "job", str(number)), job_id="other")
     whole = pipeline.drive()
     assert whole.status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS, "the first job is not disturbed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import socket
@@ -25,7 +26,7 @@ from coordlog.errors import (
 from coordlog.messages import Fail
 from coordlog.runtime.requests import Requests
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.reads import LookAtReads, ReadsSeen
+from coordlog.schemas.reads import QueryReads, ReadsSeen
 from coordlog.spark_integration import request_coordinator
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.driver.endpoint import Endpoint
@@ -132,7 +133,7 @@ def test_a_task_tells_its_token_to_nobody_whom_it_cannot_trust() -> None:
         task = opened(endpoint.address, certificate=ANOTHER)
         with (
             closing(task),
-            pytest.raises(AttemptError, match=r"let this task not in.*self.signed certificate"),
+            pytest.raises(AttemptError, match=r"did not admit this task.*self.signed certificate"),
         ):
             task.open()
         assert heard.arrivals == []
@@ -261,6 +262,21 @@ def test_somebody_who_connects_and_never_begins_tls_keeps_nobody_waiting() -> No
 
 
 # --- where it listens -----------------------------------------------------------------------------
+def test_a_connection_in_the_tls_handshake_is_ended_with_the_endpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with contextlib.ExitStack() as bare:
+        with encrypted() as (endpoint, heard):
+            silent = bare.enter_context(socket.create_connection(endpoint.listens))
+            silent.settimeout(20)
+            with closing(opened(endpoint.address)) as task:
+                task.open()  # accepted after `silent`
+                task.send(register())
+                heard.connection_of(0)
+        assert silent.recv(1) == b"", "ended, not left open"
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
 def test_what_is_advertised_is_another_address_than_what_is_bound() -> None:
     with encrypted(host="0.0.0.0", advertised="127.0.0.2") as (endpoint, heard):
         assert endpoint.address.startswith("wss://127.0.0.2:")
@@ -305,4 +321,4 @@ def test_a_used_up_dataframe_asks_no_other_service_at_the_same_port_again(
             ServiceClient(used_up) as client,
             pytest.raises(SourceError, match="its service does not answer"),
         ):
-            client.ask(LookAtReads(after=-1, splits_max=0), ReadsSeen)
+            client.ask(QueryReads(after=-1, splits_max=0), ReadsSeen)

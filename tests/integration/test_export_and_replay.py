@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from coordlog.cli.main import main
 from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.file import ExportedLog
 from coordlog.log.kafka import KafkaLog
-from coordlog.testing import HandDrivenJob, History, replay
+from coordlog.testing import HandDrivenJob, replay
 from quota import User, quota_chain
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -28,7 +29,8 @@ def test_a_topic_is_exported_whole_and_replayed(broker: EmbeddedBroker, tmp_path
             user.say()
             job.trigger()
             user.handle_all()
-        there = History.of(log)
+        identity = log.identity
+        records = list(log.read(log.start_offset(), log.high_watermark()))
         job.crash()
     finally:
         log.close()
@@ -40,7 +42,7 @@ def test_a_topic_is_exported_whole_and_replayed(broker: EmbeddedBroker, tmp_path
     )
 
     assert done.exit_code == 0, done.output
-    read = History.read(path)
-    assert read.records == there.records
-    assert read.identity.topic_id == there.identity.topic_id
+    read = ExportedLog(path)
+    assert list(read.read(read.start_offset(), read.high_watermark())) == records
+    assert read.identity.topic_id == identity.topic_id
     assert replay(path, quota_chain()).turn_count > 10

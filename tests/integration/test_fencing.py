@@ -27,8 +27,8 @@ _COMMANDS = {
     ("skip", "between ack and release"): "done before",
     ("prune", "before append"): "fenced",
     ("prune", "before removing records"): "done before",
-    ("begin", "before the take-over"): "fenced",
-    ("begin", "before append"): "done before",
+    ("fork", "before the take-over"): "fenced",
+    ("fork", "before append"): "done before",
 }
 """Commands, the step at which each stands still, and how it ends."""
 

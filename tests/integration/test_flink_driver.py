@@ -167,5 +167,7 @@ def test_a_listing_that_does_not_return_ends_the_driver_with_its_stack() -> None
     driver.start()
     assert driver._mailbox.wait(WAIT_S)
     end.set()
-    with pytest.raises(WorkTimeoutError, match=r"has not returned within 0\.1 s: see that what it"):
+    with pytest.raises(
+        WorkTimeoutError, match=r"has not returned within 0\.1 s: see that the service"
+    ):
         driver.wait(WAIT_S)

@@ -22,7 +22,7 @@ from coordlog.schemas.record import Kind
 from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver
 from hostile.damage import damaged
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.tier("faults")]
 
 STRANGERS = 300
 

@@ -118,7 +118,7 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
                 broken=None,
             )
         )
-    assert {name: row["state"] for name, row in found.items()} == {
+    assert {name: row["status"] for name, row in found.items()} == {
         "broken": "unreadable",
         "copied": "copy",
         "elsewhere": "no driver answers",
@@ -126,19 +126,19 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
         "killed": "no driver answers",
         "new": "new",
     }
-    assert found["killed"]["why"] == f"its process {ENDED_PROCESS.pid} has ended"
-    assert "it ran on m1" in found["elsewhere"]["why"]
+    assert found["killed"]["reason"] == f"its process {ENDED_PROCESS.pid} has ended"
+    assert "it ran on m1" in found["elsewhere"]["reason"]
     assert found["ingest"]["last_at"] == "2023-11-14T22:13:20.000000Z"
     done = rows(SomeLogs(**{job_id: finished}))[job_id]
-    assert (done["state"], done["splits_finished"], done["failures"]) == (
+    assert (done["status"], done["splits_finished"], done["failure_count"]) == (
         "finished",
         done["splits_known"],
         0,
     )
     assert done["rows"] > 0
-    assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
+    assert rows(SomeLogs(**{job_id: stopped}))[job_id]["status"] == "stopped"
     begin_epoch(stopped, read_records(stopped), lambda _state: [], command="skip")
-    assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
+    assert rows(SomeLogs(**{job_id: stopped}))[job_id]["status"] == "stopped"
 
 
 def test_a_table_shows_age_splits_rows_and_the_last_failure() -> None:
@@ -148,7 +148,7 @@ def test_a_table_shows_age_splits_rows_and_the_last_failure() -> None:
     head, line = done.stdout.splitlines()
     assert head.split() == [
         "JOB",
-        "STATE",
+        "STATUS",
         "LAST",
         "RECORD",
         "SPLITS",

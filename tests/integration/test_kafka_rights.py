@@ -134,17 +134,17 @@ def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_fro
     number = pipeline.drive().last_checkpoint
     pipeline.on_broker.close()
     needed = {
-        ("keeper", other): "`coordlog checkpoint --keep` and `--release` where no driver lives",
-        ("founder", other): "`coordlog begin`, on the other job's topic",
-        ("founder", new): "`coordlog begin`, on the new job's topic",
+        ("keeper", other): "`coordlog savepoint` where no driver lives",
+        ("founder", other): "`coordlog fork`, on the other job's topic",
+        ("founder", new): "`coordlog fork`, on the new job's topic",
     }
     for user in ("keeper", "founder"):
         ruled.add_user(user)
     for (user, topic), who in needed.items():
         for right in rights[who]:
             ruled.allow(user, right, topic)
-    keep = ("checkpoint", "other", "--keep", "good", str(number))
-    begin = ("begin", "new-one", "other@good")
+    keep = ("savepoint", "other", "good", "--checkpoint", str(number))
+    fork = ("fork", "new-one", "other@good")
 
     for right in rights[needed["keeper", other]]:
         status, said = lacking(ruled, "keeper", right, other, *keep)
@@ -157,12 +157,12 @@ def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_fro
         *((other, one) for one in rights[needed["founder", other]]),
         (new, "Create"),
     ]:
-        status, said = lacking(ruled, "founder", right, topic, *begin)
+        status, said = lacking(ruled, "founder", right, topic, *fork)
         assert status == Exit.REFUSED
         assert named(said, right, topic, "founder"), said
-    begun = asked(ruled, "founder", *begin)
+    begun = asked(ruled, "founder", *fork)
     assert begun.exit_code == Exit.DONE, begun.output
-    released = asked(ruled, "keeper", "checkpoint", "other", "--release", "good")
+    released = asked(ruled, "keeper", "savepoint", "other", "good", "--release")
     assert released.exit_code == Exit.DONE, released.output
 
 

@@ -163,12 +163,14 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topics: Topics
     topics.fill(topic, 0, ["x", "y", "z"])
     with closing(source.spec().create_reader()) as restored:
         restored.open(FakeContext(attempt_number=1), state)
-        with pytest.raises(SourceError, match=r"topic topic-.*it has id .* and what was read had"):
+        with pytest.raises(
+            SourceError, match=r"topic topic-.*it has id .* and the topic that was read had"
+        ):
             read(restored, ReadOut(), rows=3)
 
     assert (gone.where, "any more" in gone.problem) == (f"topic {topic}", True)
     again = source._discovery.listing({(topic, 0): "an id"}, is_first=False)
-    assert "what was read had an id" in again.problem
+    assert "the topic that was read had an id" in again.problem
 
 
 def test_a_topic_that_is_deleted_while_it_is_read_is_named(

@@ -27,7 +27,6 @@ from coordlog.schemas.payload_address import PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.in_memory import InMemorySurroundings
 from coordlog.testing.replay import ReplayError, replay
-from coordlog.testing.replay_history import History
 from payload_chain import MODEL, Heard, digest, links
 from s3_server import S3Server, s3_server, s3_store
 
@@ -159,7 +158,7 @@ def test_a_history_with_large_payloads_runs_through_its_code_again_and_nothing_i
     one_round(log, store)
     before = store.listed()
     source, scorer = links(Heard())
-    chain, history = Chain(source=source, operators=[scorer]), History.of(log)
+    chain, history = Chain(source=source, operators=[scorer]), log
 
     done = replay(history, chain, payload_store=store)
 

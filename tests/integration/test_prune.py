@@ -207,7 +207,7 @@ def test_a_driver_that_lives_is_asked_for_a_snapshot_and_goes_on(
         assert (result.status, result.epoch) == (JobStatus.FINISHED, 0)
         verified = run(broker, "verify", "job")
         assert verified.exit_code == Exit.DONE, verified.output
-        assert "1 snapshots" in verified.stdout
+        assert "1 snapshot," in verified.stdout
         assert run(broker, "delete", "job", "--yes").exit_code == Exit.DONE
     finally:
         log.delete()

@@ -147,6 +147,24 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     assert "leads out of it" in error.problem
 
 
+def test_an_object_and_a_folder_of_one_name_are_both_read(s3: Any) -> None:  # noqa: ANN401
+    s3.pipe("bucket/twins/in", b"i\n1\n")
+    s3.pipe("bucket/twins/in/a.csv", b"i\n2\n")
+    s3.pipe("bucket/twins/in2/a.csv", b"i\n3\n")
+
+    assert read(FileSource("s3://bucket/twins/in")).rows == [(1,), (2,)]
+    assert read(FileSource("s3://bucket/twins/in*")).rows == [(1,), (2,), (3,)]
+    assert read(FileSource("s3://bucket/twins/in/")).rows == [(2,)], "the folder, by its slash"
+
+
+def test_an_empty_object_is_a_sign_of_the_folder_of_its_name(s3: Any) -> None:  # noqa: ANN401
+    s3.pipe("bucket/signs/in", b"")
+    s3.pipe("bucket/signs/in/a.csv", b"i\n2\n")
+
+    (one,) = FileSource("s3://bucket/signs/in").discover().splits
+    assert one.split_id == "bucket/signs/in/a.csv"
+
+
 def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3: Any) -> None:  # noqa: ANN401
     error = refusal(FileSource("s3://nobodys/in").discover)
     assert "nobodys/in" in error.where

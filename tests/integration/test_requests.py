@@ -267,7 +267,7 @@ def test_a_request_from_the_mailbox_itself_is_refused_at_once(job: RunningJob) -
     errors: list[Exception] = []
 
     def ask_oneself(_coordinator: Noting) -> None:
-        with pytest.raises(UsageError, match="ask from another thread") as raised:
+        with pytest.raises(UsageError, match="call it on another thread") as raised:
             job.ask()
         errors.append(raised.value)
 

@@ -6,20 +6,23 @@ import contextlib
 import errno
 import logging
 import socket
+import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from coordlog.limits import MESSAGE_BYTES_MAX, STRANGER_BYTES_MAX
+from coordlog.spark_integration.task.driver_connection import DriverConnection
 from coordlog.spark_integration.wire.certificate import new_certificate
 from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.wire.messages import WIRE_VERSION
 from coordlog.spark_integration.wire.strangers import Listener, Strangers
 from endpoint_parts import TOKEN, acked, connected, register, running, say, wait_for
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.tier("faults")]
 
 REQUEST = (
     b"GET /attempt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -77,6 +80,29 @@ def test_of_many_bare_connections_the_oldest_go_and_the_holders_of_the_token_are
     assert not [one for one in lines if one.exc_info]
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
+def test_of_many_tasks_that_come_at_once_all_are_let_in(*, is_encrypted: bool) -> None:
+    """More than may be without the token at a time: those that are dropped come again."""
+    count = 40
+    certificate, tls = new_certificate() if is_encrypted else (None, None)
+    together = threading.Barrier(count)
+
+    def come(address: str, subtask: int) -> None:
+        task = DriverConnection(endpoint=address, token=TOKEN, certificate=certificate)
+        with contextlib.closing(task):
+            together.wait(20)
+            task.open()
+            task.send(register(subtask))
+
+    with (
+        running(strangers_max=10, tls=tls) as (endpoint, heard),
+        ThreadPoolExecutor(count) as threads,
+    ):
+        tasks = [threads.submit(come, endpoint.address, subtask) for subtask in range(count)]
+        assert [one.result() for one in tasks] == [None] * count
+        wait_for(lambda: len(heard.arrivals) == count, "each registers")
+
+
 def test_connections_that_do_not_speak_tls_are_strangers_too() -> None:
     _, tls = new_certificate()
     refused: list[int] = []
@@ -127,6 +153,20 @@ def test_a_doubled_header_is_refused_counted_and_makes_no_traceback(
             one.sendall(REQUEST + headers + b"\r\n")
             assert one.recv(1000).split()[1] in (b"401", b"426")
     assert refused == [1, 2, 3]
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+def test_a_path_that_is_no_url_is_refused_and_makes_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused: list[int] = []
+    with (
+        running(on_refused=refused.append) as (endpoint, _),
+        bare(endpoint.address, 1) as strangers,
+    ):
+        strangers[0].sendall(REQUEST.replace(b"/attempt", b"//[x/attempt") + b"\r\n")
+        assert strangers[0].recv(1000).split()[1] == b"404"
+    assert refused == [1]
     assert not [one for one in caplog.records if one.exc_info]
 
 

@@ -51,7 +51,7 @@ def test_after_max_message_bytes_is_lowered_a_log_is_read_and_not_changed(
             assert done.exit_code == Exit.DONE, done.output
         for changing in (
             ("skip", JOB, "--split", "a", "--take-over"),
-            ("checkpoint", JOB, "--keep", "good", "--take-over"),
+            ("savepoint", JOB, "good", "--take-over"),
             ("prune", JOB, "--yes", "--take-over"),
         ):
             refused = run(*changing)

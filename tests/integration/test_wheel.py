@@ -9,7 +9,7 @@ import pytest
 
 from wheels import PACKAGES, VERSION, Environment, build_wheel, pip
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.tier("matrix")]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,5 @@ def test_the_wheel_has_our_packages_their_data_and_nothing_else(wheel: Path) -> 
         "coordlog",
         "coordlog/log/broker",
         "coordlog/schemas/avro",
-        "coordlog/spark_integration/avro",
     }
     assert f"coordlog-{VERSION}.dist-info/licenses/LICENSE" in names

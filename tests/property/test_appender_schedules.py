@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from coordlog.history import History
 from coordlog.log import append_protocol as protocol
 from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.reader import read_counted
 from log_records import epoch_started, place_of, turns
 
 RUNS = 400
@@ -39,7 +39,7 @@ class World:
     def check(self) -> None:
         """Everything that must hold at any time."""
         counts: list[tuple[str, int, int]] = []
-        for turn in read_counted(self.log, 0, self.log.high_watermark()):
+        for turn in History(self.log).turns():
             entries = [(one, one.header) for one in turn.entries]
             for record, header in entries:
                 assert header is not None

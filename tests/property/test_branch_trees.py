@@ -14,11 +14,11 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError
-from coordlog.limits import KEPT_CHECKPOINTS_MAX
+from coordlog.limits import SAVEPOINTS_MAX
 from coordlog.offline.epoch import append_fact, read_records
 from coordlog.projections.inspection.verify import verify
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.builtin_types import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
+from coordlog.schemas.builtin_types import ReleaseSavepoint, SavepointTaken, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, prefix_of
@@ -124,18 +124,18 @@ class World:
         log = self.job.log
         if not self.job.is_crashed:
             state = self.job.runtime.state
-            if state.completed and len(state.kept) < KEPT_CHECKPOINTS_MAX:
+            if state.completed and len(state.savepoints) < SAVEPOINTS_MAX:
                 number = self.chance.choice(sorted(state.completed))
-                self.job.ask("", KeepCheckpoint(name=f"n{number}", kept_checkpoint=number)).answer()
+                self.job.ask("", TakeSavepoint(name=f"n{number}", checkpoint=number)).answer()
             return
         made = read_records(log)
-        fact = CheckpointKept(name=f"n{self.last}", kept_checkpoint=self.last)
+        fact = SavepointTaken(name=f"n{self.last}", checkpoint=self.last)
         append_fact(log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
 
     def let_go(self) -> None:
-        names = sorted(self.job.runtime.state.kept)
+        names = sorted(self.job.runtime.state.savepoints)
         if names and not self.job.is_crashed:
-            self.job.ask("", LetGoCheckpoint(name=self.chance.choice(names))).answer()
+            self.job.ask("", ReleaseSavepoint(name=self.chance.choice(names))).answer()
 
     def start(self) -> None:
         """The next driver, anywhere, from anywhere."""

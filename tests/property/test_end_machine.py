@@ -26,7 +26,6 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
-from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
 from random_machine import printed_if_it_fails
 
@@ -327,7 +326,7 @@ class EndMachine:
         assert rows == granted
         read = verify(list(self.job.log.read(0, self.job.log.high_watermark())))
         assert read.faults == []
-        replay(History.of(self.job.log), self.chain)
+        replay(self.job.log, self.chain)
 
 
 def _intent(of: Sequence[CommittableOf]) -> Intent:

@@ -55,6 +55,7 @@ TEXT_TARGETS: Final = [
     pa.float64(),
     pa.decimal128(5, 2),
     pa.decimal128(38, 0),
+    pa.decimal128(38, 10),
     pa.string(),
     pa.bool_(),
     pa.date32(),

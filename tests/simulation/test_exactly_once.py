@@ -44,7 +44,7 @@ def loop(seed: int, dose: int, request: pytest.FixtureRequest) -> Loop:
             try:
                 one(each)
             except BaseException:
-                command = f"make test ARGS='{request.node.nodeid} --seed={each}'"
+                command = f"make test-all ARGS='{request.node.nodeid} --seed={each}'"
                 print(f"seed {each}; to repeat this run alone: {command}")
                 raise
 

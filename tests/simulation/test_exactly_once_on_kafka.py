@@ -45,7 +45,7 @@ def test_two_coordinators_are_exactly_once_both_ways_with_their_log_on_a_broker(
             try:
                 two_coordinators(each, weather=weather, log=log, shrink=4)
             except BaseException:
-                command = f"make test ARGS='{request.node.nodeid} --seed={each}'"
+                command = f"make test-all ARGS='{request.node.nodeid} --seed={each}'"
                 print(f"seed {each}; to repeat this run alone: {command}")
                 raise
             log.delete()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -19,12 +20,13 @@ from coordlog.projections.splits import fold as splits
 from coordlog.runtime.requests import Requests
 from coordlog.runtime.runtime import Runtime
 from coordlog.runtime.turns import Turn
-from coordlog.testing import simulation_job
-from coordlog.testing.simulate import main
-from coordlog.testing.simulation import Simulation, SimulationError, simulate
-from coordlog.testing.simulation_agenda import Weather
-from coordlog.testing.simulation_driver import SimulatedDriver
-from coordlog.testing.simulation_job import JobSize
+from coordlog.testing import replay
+from simulation import job as simulation_job
+from simulation.__main__ import main
+from simulation.agenda import Weather
+from simulation.driver import SimulatedDriver
+from simulation.job import Book, Desk, JobSize, chain_of
+from simulation.schedule import Simulation, SimulationError, simulate, weather_of
 
 WHOLE = 600
 """Schedules that run to the job's end: 380 events on average."""
@@ -62,7 +64,10 @@ def test_whole_schedules_keep_every_invariant_and_reach_the_exact_end(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [0, *(pytest.param(part, marks=pytest.mark.tier("faults")) for part in range(1, PARTS))],
+)
 def test_short_schedules_keep_every_invariant(part: int, seed: int, dose: int) -> None:
     count = SHORT * dose // PARTS
     for number in range(count):
@@ -74,6 +79,21 @@ def test_a_schedule_is_the_same_bit_for_bit_each_time() -> None:
     for seed in range(6):
         assert simulate(seed) == simulate(seed)
         assert simulate(seed, is_short=True) == simulate(seed, is_short=True)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K7")
+def test_histories_of_random_schedules_are_replayed_record_for_record(seed: int) -> None:
+    """But those with failures of coordinators by chance, which a replay has not."""
+    replayed = 0
+    for number in range(60):
+        weather = replace(weather_of(seed + number), coordinator_fails=0.0)
+        schedule = Simulation(seed + number, weather=weather)
+        schedule.run()
+        book, desk = Book(chance=Random(0), is_cut_late=weather.is_cut_late), Desk()
+        chain = chain_of(schedule.size, book, lambda desk=desk: desk)  # type: ignore[misc]
+        replayed += replay(schedule.log, chain).turn_count
+    assert replayed > 1_000
 
 
 @pytest.mark.slow

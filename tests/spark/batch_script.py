@@ -48,7 +48,7 @@ def main(folder: Path, servers: str, place: str) -> None:
     log = KafkaLog.for_job("stream", servers)
     log.create()
     sink = ParquetSink(folder / "once")
-    with exactly_once(function, job="stream", log=log, sink=sink, at=at) as write:
+    with exactly_once(function, job_id="stream", log=log, sink=sink, at=at) as write:
         run("once", write)
 
 

@@ -138,6 +138,7 @@ def each_once(files: int = FILES) -> Counter[int]:
 
 
 # --- batch ----------------------------------------------------------------------------------------
+@pytest.mark.tier("test")
 def test_a_batch_query_reads_every_row_once_and_the_log_says_by_whom(
     session: SparkSession, folder: Path
 ) -> None:
@@ -350,6 +351,7 @@ def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_
     assert set(offsets[0]) == {"job", "history", "sequence", "splits", "reader"}
 
 
+@pytest.mark.tier("test")
 def test_all_that_is_there_is_read_and_then_nothing(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
@@ -386,7 +388,7 @@ def test_what_cannot_be_read_is_refused_by_name(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     with service(session, FileSource(folder), MemoryLog("reads")) as reads:
-        with pytest.raises(Exception, match=r"job 'other' is asked for, and .* are: reads"):
+        with pytest.raises(Exception, match=r"job 'other' is requested, and .* are: reads"):
             session.read.format("coordlog").option("job", "other").load()
         with pytest.raises(Exception, match=r"left out: the source's is struct<i:bigint"):
             session.read.format("coordlog").schema("i int").load().count()
@@ -412,5 +414,5 @@ def test_what_cannot_be_read_is_refused_by_name(
         query.awaitTermination(int(WAIT_S))
     with pytest.raises(SourceError, match="it does not exist"):
         service(session, FileSource(tmp_path / "nothing"), MemoryLog("reads")).start()
-    with pytest.raises(OptionError, match="where queries read the source"):
+    with pytest.raises(OptionError, match="if queries read the source"):
         service(session, FileSource(folder, on_error="skip"), MemoryLog("reads"))

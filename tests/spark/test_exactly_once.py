@@ -74,6 +74,7 @@ def run_stream(
     return str(query.id)
 
 
+@pytest.mark.tier("test")
 def test_a_stream_is_written_once_and_its_query_is_known_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_stream_is_written_once_and_its_query_is_known_again(
     def function(batch: DataFrame, _batch_id: int) -> DataFrame:
         return batch.repartition(2)
 
-    with exactly_once(function, job="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
+    with exactly_once(function, job_id="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
         query_id = run_stream(spark, tmp_path, write)
         lines.update(["late"])
         (tmp_path / "in" / "late.txt").write_text("late\n", "utf-8")
@@ -106,7 +107,7 @@ def test_a_batch_that_spark_plans_anew_with_more_rows_is_refused_and_with_the_sa
         for path in (tmp_path / "checkpoint" / folder).glob("*1*"):
             path.unlink()
 
-    with exactly_once(job="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
+    with exactly_once(job_id="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
         run_stream(spark, tmp_path, write)
         lose("commits")
         run_stream(spark, tmp_path, write)
@@ -124,7 +125,7 @@ def test_a_batch_that_is_called_for_again_is_skipped_and_one_of_nobody_refused(
 ) -> None:
     context, query_id = spark.sparkContext, str(uuid.uuid4())
     frame = spark.range(10).selectExpr("cast(id as string) as value")
-    with exactly_once(job="s", log=MemoryLog(), sink=ParquetSink(tmp_path / "out")) as write:
+    with exactly_once(job_id="s", log=MemoryLog(), sink=ParquetSink(tmp_path / "out")) as write:
         with pytest.raises(UsageError, match="no streaming query is giving batch 0"):
             write(frame, 0)
         context.setLocalProperty("sql.streaming.queryId", query_id)

@@ -43,7 +43,7 @@ def log() -> MemoryLog:
 @pytest.fixture
 def service(spark: SparkSession, tmp_path: Path, log: MemoryLog) -> Iterator[BatchService]:
     sinks = sinks_of({"sink": ParquetSink(tmp_path / "out")})
-    with BatchService(job="frames", log=log, sinks=sinks) as made:
+    with BatchService(job_id="frames", log=log, sinks=sinks) as made:
         made.start(spark)
         yield made
 
@@ -82,6 +82,7 @@ def staged_in(folder: Path) -> list[Path]:
     return [one for one in (folder / "out" / ".coordlog" / "staging").rglob("*") if one.is_file()]
 
 
+@pytest.mark.tier("test")
 def test_a_batch_write_is_committed_as_a_whole_and_a_named_one_once(
     spark: SparkSession, service: BatchService, tmp_path: Path, log: MemoryLog
 ) -> None:
@@ -93,13 +94,14 @@ def test_a_batch_write_is_committed_as_a_whole_and_a_named_one_once(
     assert lines_in(tmp_path / "out") == Counter(str(n) for n in range(20))
     assert kinds(log).count(Kind.COMMIT_INTENT) == kinds(log).count(Kind.COMMIT_OUTCOME) == 2
     assert staged_in(tmp_path) == [], "what the third had staged is gone"
-    with pytest.raises(Exception, match="what is committed stays"):
+    with pytest.raises(Exception, match="committed rows stay"):
         values(spark.range(1)).write.format("coordlog").mode("overwrite").options(**options).save()
     with pytest.raises(Exception, match="write_id is 'of January'"):
         write(values(spark.range(3)), {**options, "write_id": "of January"})
     assert lines_in(tmp_path / "out") == Counter(str(n) for n in range(20))
 
 
+@pytest.mark.tier("test")
 def test_a_stream_is_committed_by_batch_and_a_replayed_batch_is_skipped(
     spark: SparkSession, service: BatchService, tmp_path: Path, log: MemoryLog
 ) -> None:
@@ -165,7 +167,7 @@ def test_only_sinks_of_files_and_whole_options_are_taken(
         write(values(spark.range(1)), {})
     sinks = sinks_of({"table": DatabaseTable.sqlite(tmp_path / "x.db", "t")})
     with pytest.raises(OptionError, match="are written with `exactly_once`"):
-        BatchService(job="other", log=MemoryLog(), sinks=sinks).options("table")
+        BatchService(job_id="other", log=MemoryLog(), sinks=sinks).options("table")
 
 
 def test_a_session_reads_and_writes_by_the_one_format(

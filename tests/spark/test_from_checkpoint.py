@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import JobStatus
-from coordlog.schemas.builtin_types import KeepCheckpoint, KeepRecorded
+from coordlog.schemas.builtin_types import SavepointRecorded, TakeSavepoint
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 
 from .kafka_session import shared_session
@@ -78,6 +78,7 @@ def stopped(job: Job) -> None:
     assert result.status is JobStatus.STOPPED
 
 
+@pytest.mark.tier("test")
 @pytest.mark.clause("E6")
 @pytest.mark.clause("E7")
 def test_a_job_goes_back_to_a_kept_checkpoint_elsewhere_with_other_subtasks(
@@ -88,20 +89,18 @@ def test_a_job_goes_back_to_a_kept_checkpoint_elsewhere_with_other_subtasks(
     job = job_on(tmp_path, log, "out")
     job.start(session)
     wait_for_rows(tmp_path, "out", early)
-    kept = job.request("", KeepCheckpoint(name="early")).response
-    assert isinstance(kept, KeepRecorded)
+    kept = job.request("", TakeSavepoint(name="early")).response
+    assert isinstance(kept, SavepointRecorded)
     late = add_files(tmp_path, FILES)
     wait_for_rows(tmp_path, "out", [*early, *late])
     stopped(job)
 
     before = log.high_watermark()
     with pytest.raises(RestoreError, match="its rows would be committed again"):
-        job_on(tmp_path, log, "out", from_checkpoint=kept.kept_checkpoint).start(session)
+        job_on(tmp_path, log, "out", from_checkpoint=kept.checkpoint).start(session)
     assert log.high_watermark() == before
     for parallelism, out in ((3, "elsewhere"), (1, "once-more")):
-        job = job_on(
-            tmp_path, log, out, parallelism=parallelism, from_checkpoint=kept.kept_checkpoint
-        )
+        job = job_on(tmp_path, log, out, parallelism=parallelism, from_checkpoint=kept.checkpoint)
         job.start(session)
         wait_for_rows(tmp_path, out, late)
         stopped(job)

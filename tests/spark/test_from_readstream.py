@@ -16,7 +16,7 @@ from coordlog.log.broker.embedded import EmbeddedBroker
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.any_spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.spark]
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-readstream.md"
 DELAYS = ["", "NA", "-3", "15", "16", "200"]

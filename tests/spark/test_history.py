@@ -498,6 +498,7 @@ def test_the_example_lists_the_attempts_without_our_package(
         ), done.stdout
 
 
+@pytest.mark.tier("test")
 def test_the_pages_queries_print_what_the_page_says(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:

@@ -298,6 +298,7 @@ def test_a_job_that_failed_goes_on_once_its_cause_is_mended(streaming: IngestCas
     streaming.check_whole()
 
 
+@pytest.mark.any_spark
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.kill

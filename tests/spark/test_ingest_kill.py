@@ -18,6 +18,7 @@ from .ingest_case import LIMIT_S, IngestCase, any_record_after
 __all__ = ["broker"]
 
 pytestmark = [
+    pytest.mark.any_spark,
     pytest.mark.spark,
     pytest.mark.kafka,
     pytest.mark.kill,

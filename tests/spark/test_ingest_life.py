@@ -101,7 +101,7 @@ def test_one_job_fails_is_stopped_twice_over_finishes_and_is_opened_again(
     assert time.monotonic() - began_s < 10
     follower.catch_up()
     stops = [one.reason for one in follower.records[begun:] if _is_stop(one)]
-    assert set(stops) == {"told to stop by SIGINT"}
+    assert set(stops) == {"stop requested by SIGINT"}
     case.check_partial()
 
     case.seconds_per_row = 0.0
@@ -137,7 +137,7 @@ def test_a_sigterm_to_the_whole_group_is_a_stop_in_order(case: IngestCase, whom:
 
     assert run.wait(LIMIT_S) == 143, run.lines
     follower.catch_up()
-    assert "told to stop by SIGTERM" in {one.reason for one in follower.records if _is_stop(one)}
+    assert "stop requested by SIGTERM" in {one.reason for one in follower.records if _is_stop(one)}
     stopped = "stopped after checkpoint" if whom == "group" else "stopped"
     assert any(line.startswith(stopped) for line in run.lines), run.lines
     assert not any("error" in line for line in run.lines), run.lines

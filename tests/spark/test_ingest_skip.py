@@ -114,6 +114,7 @@ def test_the_command_that_is_printed_at_the_third_failure_lets_the_job_go_on(
     assert f"  {command.bad}: 3 attempts in a row failed at it" in lines
 
 
+@pytest.mark.tier("test")
 @pytest.mark.timeout(600)
 def test_with_on_error_skip_the_first_run_ends_well_and_names_what_it_left_out(
     command: Command,

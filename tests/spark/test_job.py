@@ -118,11 +118,11 @@ def test_a_worker_that_is_killed_loses_and_doubles_no_row(
     session: SparkSession, folder: Path, *, batch: bool
 ) -> None:
     pids: dict[int, int] = {}
-    killed: list[int] = []
     finished: list[Record] = []
     failed: list[Record] = []
+    go_on = folder / "go on"
 
-    def look(records: Sequence[Record]) -> None:
+    def kill_once(records: Sequence[Record]) -> None:
         for record in records:
             if record.kind is Kind.ATTEMPT_STARTED and record.subtask is not None:
                 pids[record.subtask] = int(record.attributes["pid"])
@@ -130,11 +130,18 @@ def test_a_worker_that_is_killed_loses_and_doubles_no_row(
                 failed.append(record)
             if record.kind is Kind.SPLIT_FINISHED:
                 finished.append(record)
-                if len(finished) >= 6 and 1 in pids and not killed:
-                    killed.append(pids[1])
-                    os.kill(pids[1], signal.SIGKILL)
+        if len(finished) >= 6 and 1 in pids and not go_on.exists():
+            os.kill(pids[1], signal.SIGKILL)
+            go_on.touch()  # no subtask could finish before
 
-    result = job_on(folder, MemoryLog("job"), batch=batch, on_released=look).run(session)
+    job = job_on(
+        folder,
+        MemoryLog("job"),
+        batch=batch,
+        transform=slowly_until(go_on),
+        on_released=kill_once,
+    )
+    result = job.run(session)
 
     assert result.status is JobStatus.FINISHED
     assert [record.subtask for record in failed] == [1]
@@ -153,6 +160,7 @@ def test_more_subtasks_than_slots_are_refused_by_both_numbers_and_nothing_is_app
     assert log.high_watermark() == 0
 
 
+@pytest.mark.tier("test")
 @pytest.mark.clause("M3")
 def test_a_transform_that_raises_fails_the_job_by_operator_and_cause(
     session: SparkSession, folder: Path
@@ -165,6 +173,7 @@ def test_a_transform_that_raises_fails_the_job_by_operator_and_cause(
     assert session.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
+@pytest.mark.tier("test")
 def test_a_job_that_was_stopped_goes_on_from_its_last_checkpoint(
     session: SparkSession, folder: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_bounded_ingestion_of_three_partitions_survives_a_workers_and_the_driv
     assert any("restored by rollback" in line for line in last.lines)
 
 
+@pytest.mark.tier("test")
 def test_an_unbounded_job_finds_a_partition_is_stopped_and_goes_on_where_it_was(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

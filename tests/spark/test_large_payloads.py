@@ -47,6 +47,7 @@ def log() -> Iterator[KafkaLog]:
             yield log
 
 
+@pytest.mark.tier("test")
 def test_megabytes_go_both_ways_into_a_checkpoint_and_out_of_it_after_a_restart(
     session: SparkSession, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

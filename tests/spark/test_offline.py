@@ -17,7 +17,7 @@ import pytest
 from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.log.local.paths import cache_folder
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.tier("matrix")]
 
 LIMIT_S = 240.0
 

@@ -15,6 +15,7 @@ import pytest
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.tier("test")
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.slow

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.any_spark,
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.kill,
+    pytest.mark.slow,
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rules.py"
 

@@ -26,7 +26,13 @@ from .ingest_case import LIMIT_S, IngestCase, kind_of
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.kill]
+pytestmark = [
+    pytest.mark.any_spark,
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.kill,
+]
 
 UNIT = Path(__file__).resolve().parents[2] / "examples" / "systemd" / "coordlog-ingest.service"
 MANY = 500_000
@@ -125,7 +131,7 @@ def test_the_units_command_works_stops_with_a_checkpoint_and_leaves_nothing_to_k
         assert not service.is_restarted_after(process.returncode)
         assert "run the same command again to go on" in said
         follower.catch_up()
-        stops = [one for one in follower.records if one.reason == "told to stop by SIGTERM"]
+        stops = [one for one in follower.records if one.reason == "stop requested by SIGTERM"]
         assert len(stops) == 1
         kinds = Counter(one.kind for one in follower.records)
         assert kinds[Kind.COMMIT_INTENT] == kinds[Kind.COMMIT_OUTCOME]

@@ -154,7 +154,7 @@ def test_a_query_session_has_sparks_own_settings_and_a_used_up_dataframe_fails_s
     assert said["ui"] == "True"
     assert said["rows"] == "2"
     assert "its service does not answer" in said["error"]
-    assert "make the DataFrame and run the query again" in said["error"]
+    assert "create the DataFrame and run the query again" in said["error"]
 
 
 def test_plain_interrupts_puts_back_what_was_there() -> None:
@@ -170,3 +170,48 @@ def test_plain_interrupts_puts_back_what_was_there() -> None:
 def test_a_number_of_slots_that_cannot_be_is_refused(slots: int) -> None:
     with pytest.raises(OptionError, match=f"slots is {slots}"):
         local_session(slots)
+
+
+AFTER_A_DEAD_JVM: Final = """
+import os, signal
+from pathlib import Path
+from coordlog.errors import EnvironmentSetupError
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration import FileSource, coordinated
+from coordlog.spark_integration.session import end_session, local_session
+
+def killed():
+    spark = local_session(1)
+    process = spark.sparkContext._gateway.proc
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return spark
+
+spark = killed()
+try:
+    coordinated(spark, "reads", FileSource("nowhere"), log=MemoryLog("reads")).start()
+except EnvironmentSetupError as error:
+    print("refused", error)
+print("rows", local_session(1).range(3).count())
+end_session(killed())
+print("again", local_session(1).range(4).count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path) -> None:
+    """As in a notebook, which lives on; Spark itself goes on to hand out the dead one."""
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTER_A_DEAD_JVM],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    lines = {line.split()[0]: line.partition(" ")[2] for line in ran.stdout.splitlines()}
+    assert "Spark has gone" in lines["refused"]
+    assert "start it again with a new session" in lines["refused"]
+    assert (lines["rows"], lines["again"]) == ("3", "4")

@@ -40,6 +40,7 @@ def test_a_character_is_escaped_as_spark_does_it(spark: SparkSession) -> None:
     assert escaped(text) == spark_does
 
 
+@pytest.mark.tier("test")
 def test_spark_reads_partitions_back_with_their_values(spark: SparkSession, tmp_path: Path) -> None:
     words = ["plain", "../up", "a=b/c", "50%", "ä:{[]}^", ".hidden", " x ", None]
     numbers = [1, -2, 0, 7, None, 2**40, 3, 4]

@@ -97,6 +97,7 @@ def site(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.tier("test")
 def test_each_format_becomes_the_same_rows(
     session: SparkSession, tmp_path: Path, site: str
 ) -> None:

@@ -217,6 +217,7 @@ def _free_slots(spark: SparkSession) -> None:
 
 
 # --- the tests ------------------------------------------------------------------------------------
+@pytest.mark.tier("test")
 def test_each_subtask_registers_works_and_completes_and_nothing_is_left(
     spark: SparkSession,
 ) -> None:

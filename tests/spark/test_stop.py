@@ -29,7 +29,13 @@ from .ingest_case import LIMIT_S, kind_of
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.kill]
+pytestmark = [
+    pytest.mark.any_spark,
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.kill,
+]
 
 FILES, ROWS = 12, 20
 ALL_ROWS = list(range(FILES * ROWS))
@@ -116,7 +122,7 @@ def check_stopped_with_a_checkpoint(records: list[Record], by: str) -> None:
         if one.kind is Kind.FACT and (one.payload_type or "").startswith("coordlog.stop_requested")
     ]
     assert len(asked) == 1, [one.reason for one in records[-20:]]
-    assert records[asked[0]].reason == f"told to stop by {by}"
+    assert records[asked[0]].reason == f"stop requested by {by}"
     after = [one.kind for one in records[asked[0] :]]
     assert Kind.CHECKPOINT_COMPLETED in after
     # Of all: the outcome of an intent before the request may stand behind it.

@@ -17,6 +17,7 @@ from coordlog.errors import OptionError, SinkError, UsageError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.batches import service
 from coordlog.spark_integration.batches.database import Connection, DatabaseTable
 from coordlog.spark_integration.batches.delta import DeltaTable
 from coordlog.spark_integration.batches.ledger import BatchKey
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    monkeypatch.setattr(service, "_END_CHECK_S", 0.02)  # how soon the end of a driver is seen
 
 
 def frame_of(*partitions: list[int], batch_id: int = 0) -> Any:  # noqa: ANN401, it stands for a DataFrame

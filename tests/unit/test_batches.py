@@ -24,6 +24,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import exactly_once as exactly_once_module
+from coordlog.spark_integration.batches import service
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
 from coordlog.spark_integration.batches.ledger import BATCHES
 from coordlog.spark_integration.batches.payloads import (
@@ -80,7 +81,7 @@ class Drivers:
     ) -> ExactlyOnce:
         made = exactly_once(
             function,
-            job="orders",
+            job_id="orders",
             log=self.log,
             sink=cast("Any", sink),
             at=at,
@@ -128,7 +129,8 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers() -> Iterator[Drivers]:
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]:
+    monkeypatch.setattr(service, "_END_CHECK_S", 0.02)  # how soon the end of a driver is seen
     made = Drivers()
     yield made
     made.end()
@@ -332,7 +334,7 @@ def test_an_open_batch_that_is_given_again_gets_no_second_intent(drivers: Driver
     stop = Stop("before part sink")
     drivers.stops.append(stop)
     sinks = cast("Any", {"sink": MemoryTable()})
-    with BatchService(job="orders", log=drivers.log, sinks=sinks, at=stop) as service:
+    with BatchService(job_id="orders", log=drivers.log, sinks=sinks, at=stop) as service:
         service.start(cast("Any", FakeSpark("q-1", 0)))
         part = BatchPart(sink="sink", rows=0, files=[], details={"staged": "nothing"})
         request = CommitBatch(
@@ -361,9 +363,9 @@ class _OrderedService(BatchService):
         super().__init__(**options)
         self._waits = waits
 
-    def _settle_left(self) -> None:
+    def _settle_open(self) -> None:
         self._waits.set()
-        super()._settle_left()
+        super()._settle_open()
 
 
 def test_what_an_open_intent_needs_is_settled_before_anything_is_swept(drivers: Drivers) -> None:
@@ -377,7 +379,7 @@ def test_what_an_open_intent_needs_is_settled_before_anything_is_swept(drivers: 
 
     service = _OrderedService(
         waits,
-        job="orders",
+        job_id="orders",
         log=drivers.log,
         sinks=cast("Any", {"sink": table}),
         take_over=True,
@@ -403,7 +405,7 @@ def test_a_sink_that_cannot_ends_the_driver_and_the_next_start_settles_what_is_o
     first = ExactlyOnce(
         None,
         service=lambda: BatchService(
-            job="orders", log=drivers.log, sinks=sinks, retry_backoff_s=0.001
+            job_id="orders", log=drivers.log, sinks=sinks, retry_backoff_s=0.001
         ),
     )
     drivers.made.append(first)
@@ -432,7 +434,7 @@ def test_a_restart_from_a_snapshot_knows_the_batches(drivers: Drivers) -> None:
         one = ExactlyOnce(
             None,
             service=lambda: BatchService(
-                job="orders", log=drivers.log, sinks=sinks, snapshot_every=10
+                job_id="orders", log=drivers.log, sinks=sinks, snapshot_every=10
             ),
         )
         drivers.made.append(one)
@@ -496,14 +498,14 @@ def test_outside_foreach_batch_there_is_no_batch(drivers: Drivers) -> None:
 
 def test_options_are_looked_at_when_they_are_given() -> None:
     with pytest.raises(OptionError, match="job_id"):
-        exactly_once(job="A b", log=MemoryLog(), sink=cast("Any", MemoryTable()))
+        exactly_once(job_id="A b", log=MemoryLog(), sink=cast("Any", MemoryTable()))
     with pytest.raises(OptionError, match="sink"):
-        exactly_once(job="a", log=MemoryLog(), sink={})
+        exactly_once(job_id="a", log=MemoryLog(), sink={})
     with pytest.raises(OptionError, match="bootstrap_servers is None; it must be given, or `log`"):
-        exactly_once(job="a", sink=cast("Any", MemoryTable()))
+        exactly_once(job_id="a", sink=cast("Any", MemoryTable()))
     with pytest.raises(OptionError, match="bootstrap_servers is 'b:1'; it must be given, or `log`"):
         exactly_once(
-            job="a", bootstrap_servers="b:1", log=MemoryLog(), sink=cast("Any", MemoryTable())
+            job_id="a", bootstrap_servers="b:1", log=MemoryLog(), sink=cast("Any", MemoryTable())
         )
     with pytest.raises(OptionError, match="function"):
-        exactly_once(cast("Any", 7), job="a", log=MemoryLog(), sink=cast("Any", MemoryTable()))
+        exactly_once(cast("Any", 7), job_id="a", log=MemoryLog(), sink=cast("Any", MemoryTable()))

@@ -67,9 +67,9 @@ def test_it_removes_what_is_ours_and_follows_no_link(folder: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == f"removed 1,234 bytes from {folder}"
     assert done.stderr.splitlines() == [
-        f"not ours, and stays: {folder}/thesis.txt",
-        f"not ours, and stays: {folder}/jars/mine.jar",
-        f"not ours, and stays: {folder}/jars/spark-4e5f",
+        f"not of coordlog, and stays: {folder}/thesis.txt",
+        f"not of coordlog, and stays: {folder}/jars/mine.jar",
+        f"not of coordlog, and stays: {folder}/jars/spark-4e5f",
     ]
     assert left(folder) == STRANGERS
     assert (tmp_path / "elsewhere" / "kept").exists()
@@ -103,7 +103,7 @@ def test_while_the_shared_broker_runs_its_jars_stay(
         2,
         (
             "error: the shared broker at 127.0.0.1:9192 runs from the jars in the cache; "
-            "end it with `coordlog broker stop`, then do the same again"
+            "end it with `coordlog broker stop`, then run the same command again"
         ),
     )
     assert left(folder) == before

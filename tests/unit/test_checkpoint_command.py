@@ -16,7 +16,7 @@ from coordlog.errors import CommandError, RecordError
 from coordlog.log.file import write_exported
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.offline.fork import find_beginning
+from coordlog.offline.fork import find_fork_point
 from coordlog.projections.inspection.verify import verify
 from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin_types import CheckpointMetadata, CheckpointMetadataV1
@@ -25,7 +25,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
-from one_log import OneLog, checkpoint_command, shown
+from one_log import OneLog, checkpoint_command, savepoint_command, shown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -124,7 +124,7 @@ def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state
         attempt.ack_checkpoint(n + 1, states={"source": b"12345"})
         if n == 1:
             job.crash()
-            kept = checkpoint_command(job.log, "--keep", "before-upgrade", "2", "--take-over")
+            kept = savepoint_command(job.log, "before-upgrade", "--checkpoint", "2", "--take-over")
             assert kept.exit_code == Exit.DONE, kept.output
             job = HandDrivenJob(
                 chain_of(NotingProvider(projection=HANDLED)),
@@ -138,8 +138,8 @@ def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state
     pruned = CliRunner().invoke(main, ["prune", "job", "--yes"], obj=lambda _servers: OneLog(log))
     assert pruned.exit_code == Exit.DONE, pruned.output
     assert (
-        "no other job can be begun (coordlog begin) from a checkpoint of job job, of those that are "
-        "kept 'before-upgrade' (2)" in pruned.stderr
+        "no other job can be begun (coordlog fork) from a checkpoint of job job, of its "
+        "savepoints 'before-upgrade' (2)" in pruned.stderr
     )
     start = log.start_offset()
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state
     of_the_record = {"offset", "epoch", "completed_at", "triggered_at", "log_start"}
     assert all(after[2][one] == before[2][one] for one in set(before[2]) - of_the_record)
     assert all(after[2][one] is None for one in of_the_record - {"log_start"})
-    assert (after[2]["offset"], after[2]["kept_as"]) == (None, ["before-upgrade"])
+    assert (after[2]["offset"], after[2]["savepoints"]) == (None, ["before-upgrade"])
     assert before[2]["offset"] < start
     assert after[8]["offset"] == before[8]["offset"]
     assert after[8]["completed_at"] == before[8]["completed_at"]
@@ -156,19 +156,20 @@ def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state
     (line,) = [one for one in table.splitlines() if "before-upgrade" in one]
     assert line.split()[:3] == ["2", "before", str(start)]
     assert line.rstrip().endswith(" yes")
-    assert "no other job can be begun from a log whose beginning was pruned" in table
+    assert "no other job can be begun from a pruned log" in table
 
     out = shown(log, "--show", "2")
     assert f"its record was pruned, the log begins at offset {start}" in out
-    assert "what follows is what the state still holds of it" in out
+    assert "the following is from the state" in out
     (row,) = [one.split() for one in out.splitlines() if one.startswith("source")]
     assert row[-3:] == ["1", "5", "0"]
     as_json = json.loads(shown(log, "--show", "2", "--json"))
     assert (as_json["offset"], as_json["metadata"], as_json["log_start"]) == (None, None, start)
     with pytest.raises(
-        CommandError, match="job job itself can go back to what `coordlog checkpoint"
+        CommandError,
+        match="job job itself can go back to the checkpoints that `coordlog checkpoint",
     ):
-        find_beginning(log, "job", "before-upgrade")
+        find_fork_point(log, "job", "before-upgrade")
     gone = checkpoint_command(log, "--show", "1")
     assert f"in this log: {', '.join(map(str, after))}" in gone.stderr
 

@@ -194,3 +194,9 @@ def test_the_state_of_a_projection_does_not_change_the_hash() -> None:
     same = replace(CHECKPOINT, cuts=Map({"a": cut}))
 
     assert digest_of_checkpoint(same) == digest_of_checkpoint(CHECKPOINT)
+
+
+def test_the_hash_of_a_checkpoint_is_the_one_in_older_logs() -> None:
+    assert digest_of_checkpoint(CHECKPOINT).hex() == (
+        "5758e3f6c6eadbfd5351132184793cbabd8ee7fba462dd2b39ba8de994ee2abd"
+    )

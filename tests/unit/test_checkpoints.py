@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from immutables import Map
 
 from coordlog.kernel.builder import KernelConfig
+from coordlog.limits import RESTARTS_MAX
 from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
 from coordlog.projections.job.checkpoints import late_attempts
 from coordlog.projections.job.state import (
@@ -19,8 +21,9 @@ from coordlog.projections.job.state import (
     Phase,
 )
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     Noting,
@@ -313,6 +316,26 @@ def test_after_three_timeouts_in_a_row_the_missing_attempts_are_failed() -> None
     assert len(job.history(Kind.ATTEMPT_FAILED)) == 1, "the count begins again"
 
 
+@pytest.mark.clause("E2")
+@pytest.mark.clause("F12")
+def test_attempts_that_are_late_for_the_same_checkpoint_are_one_failure() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        parallelism=RESTARTS_MAX + 2,
+        options=RuntimeOptions(checkpoint_timeout_s=5),
+    )
+    job.register_all()
+    for _ in range(3):
+        job.trigger()
+        job.advance(6)
+
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == RESTARTS_MAX + 2
+    state = job.runtime.state
+    assert (state.phase, len(state.failures_us)) == (Phase.RUNNING, 1)
+    job.register_all()
+    assert job.runtime.state.live_count == state.parallelism
+
+
 @pytest.mark.flink("CC4")
 @pytest.mark.clause("F12")
 def test_attempts_are_not_failed_for_a_coordinator_that_does_not_cut() -> None:
@@ -478,3 +501,144 @@ def event_down(n: int) -> DownEvent:
         payload=b"",
         is_loss_tolerant=False,
     )
+
+
+@pytest.mark.clause("F10")
+@pytest.mark.clause("F12")
+def test_neither_a_subsumed_checkpoint_nor_a_declined_one_counts_as_timed_out() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    attempt.ack_checkpoint(2)
+    provider.is_cut_at_once = False
+    job.trigger()
+    inside(attempt, provider, lambda coordinator: coordinator.results[3].fail("declined"))
+
+    aborted = {one.checkpoint_id: one.attributes for one in job.history(Kind.CHECKPOINT_ABORTED)}
+    assert {one: dict(said) for one, said in aborted.items()} == {1: {"subsumed": "true"}, 3: {}}
+    assert job.runtime.state.timeouts_in_a_row == 0
+    assert job.runtime.state.aborts_in_a_row == 1
+
+
+@pytest.mark.clause("F9")
+def test_an_ack_of_a_checkpoint_below_the_last_that_an_attempt_passed_is_refused() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        configure=lambda config: replace(config, is_overlap_allowed=True),
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    attempt.ack_checkpoint(2)
+    attempt.ack_checkpoint(1)
+
+    assert [one.checkpoint_id for one in job.history(Kind.CHECKPOINT_ACKED)] == [2]
+    (said,) = job.history(Kind.FACT)
+    assert said.reason == (
+        "checkpoint 1 is not above 2, the last that it passed, and below 3, the next to be triggered"
+    )
+
+
+@pytest.mark.clause("F9")
+def test_an_ack_of_a_checkpoint_that_was_never_triggered_is_refused() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    attempt = job.register(0)
+    attempt.ack_checkpoint(1)
+
+    assert job.history(Kind.CHECKPOINT_ACKED) == []
+    assert job.runtime.state.next_checkpoint_id == 1
+
+
+@pytest.mark.clause("I4")
+def test_an_ack_says_in_its_record_whether_its_checkpoint_had_been_aborted() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()), options=RuntimeOptions(checkpoint_timeout_s=5.0)
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.advance(6)
+    attempt.ack_checkpoint(1)
+    job.trigger()
+    attempt.ack_checkpoint(2)
+
+    said = [one.reason for one in job.history(Kind.CHECKPOINT_ACKED)]
+    assert said == ["the checkpoint was aborted before", None]
+
+
+def metadata_of(job: HandDrivenJob, record: Record) -> CheckpointMetadata:
+    found = job.chain.payload_types.decode(record.payload_type or "", record.payload)
+    return cast("CheckpointMetadata", found)
+
+
+@pytest.mark.clause("F8")
+def test_the_last_subtask_that_a_checkpoint_waits_for_may_complete_instead_of_its_ack() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    first, second = job.register_all()
+    job.trigger()
+    first.ack_checkpoint(1)
+    second.complete()
+
+    (record,) = job.history(Kind.CHECKPOINT_COMPLETED)
+    assert [one.subtask for one in metadata_of(job, record).finished] == [1]
+
+
+@pytest.mark.clause("F12")
+@pytest.mark.may_fail("scripted")
+def test_a_checkpoint_that_is_late_while_the_job_fails_waits_for_the_reset() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, restart_backoff_s=30.0),
+    )
+    job.register(0)
+    job.trigger()
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+    job.advance(10)
+    assert job.runtime.state.phase is Phase.FAILING
+    assert job.history(Kind.CHECKPOINT_ABORTED) == []
+    job.stage_ends()
+    job.advance(30)
+
+    (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
+    assert (aborted.reason, dict(aborted.attributes)) == ("the job goes back to a checkpoint", {})
+
+
+@pytest.mark.clause("F12")
+def test_attempts_that_are_late_after_more_than_the_stated_number_of_timeouts_are_failed() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(
+        chain_of(provider),
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, timeouts_in_a_row_max=2),
+    )
+    job.register(0)
+    for _ in range(3):
+        job.trigger()
+        job.advance(6)
+    assert job.history(Kind.ATTEMPT_FAILED) == []
+    provider.is_cut_at_once = True
+    job.trigger()
+    job.advance(6)
+
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 1
+
+
+@pytest.mark.clause("F12")
+@pytest.mark.may_fail("1 checkpoints in a row timed out")
+def test_of_several_late_attempts_none_is_failed_once_the_first_has_ended_the_job() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        parallelism=2,
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, timeouts_in_a_row_max=1, restarts_max=0),
+    )
+    job.register_all()
+    job.trigger()
+    job.advance(6)
+
+    assert [one.subtask for one in job.history(Kind.ATTEMPT_FAILED)] == [0]
+    assert job.history()[-1].kind is Kind.JOB_FAILED

@@ -14,8 +14,8 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.main import main
 from coordlog.errors import OptionError
+from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
-from coordlog.testing import History
 from hand_history import batch_history
 
 
@@ -55,7 +55,9 @@ def test_the_whole_log_is_written_with_its_identity(tmp_path: Path) -> None:
     done = _run(logs, logs.name, str(path))
 
     assert done.exit_code == 0, done.output
-    assert History.read(path) == History.of(logs.log)
+    read = ExportedLog(path)
+    assert read.identity == logs.log.identity
+    assert tuple(read.read(0, read.high_watermark())) == logs.log.records
     assert f"exported {len(batch_history().records)} records of job {logs.name}" in done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["out.avro"]
 
@@ -71,7 +73,9 @@ def test_a_file_that_is_there_is_replaced_only_with_force(tmp_path: Path) -> Non
     assert path.read_text() == "mine"
 
     assert _run(logs, logs.name, str(path), "--force").exit_code == 0
-    assert History.read(path) == History.of(logs.log)
+    read = ExportedLog(path)
+    assert read.identity == logs.log.identity
+    assert tuple(read.read(0, read.high_watermark())) == logs.log.records
 
 
 def test_a_job_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:

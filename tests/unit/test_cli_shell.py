@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import platform
 import shutil
@@ -19,6 +20,7 @@ from rich.text import Text
 from coordlog.cli.console import crop, lasted
 from coordlog.cli.main import main
 from coordlog.errors import SourceError
+from coordlog.log.local.paths import home_folder
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
@@ -211,3 +213,53 @@ def test_an_output_that_takes_nothing_gives_a_status_and_no_traceback(
 )
 def test_a_duration_of_days_is_shown_in_days(seconds: float, shown: str) -> None:
     assert lasted(0, round(seconds * 1_000_000)) == shown
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry in its list of users."""
+
+    def no_entry(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "COORDLOG_HOME", "COORDLOG_CACHE", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+
+    refused = CliRunner().invoke(main, ["config"])
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: HOME is not set, and user ")
+    assert "set HOME, or COORDLOG_HOME and COORDLOG_CACHE" in refused.stderr
+    monkeypatch.setenv("COORDLOG_HOME", "/data")
+    monkeypatch.setenv("COORDLOG_CACHE", "/cache")
+    assert CliRunner().invoke(main, ["config"]).exit_code == 0
+
+
+def test_a_relative_home_is_one_below_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("COORDLOG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "me")
+    assert home_folder() == tmp_path / "me" / ".local" / "share" / "coordlog"
+
+
+def test_an_encoding_that_lacks_a_sign_escapes_it(tmp_path: Path) -> None:
+    (tmp_path / "coordlog.toml").write_text(
+        'payload-store = "\u00e9\U0001f600"\n', encoding="utf-8"
+    )
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    text, lines = (
+        subprocess.run(
+            ["coordlog", "config", *options],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for options in ((), ("--json",))
+    )
+
+    assert b"\\xe9\\U0001f600" in text
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert "\u00e9\U0001f600" in [row["value"] for row in rows]

@@ -19,7 +19,7 @@ from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
-from coordlog.testing import History, replay
+from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, NotingProvider, prefix_of
 from kernel_fakes import chain_of as noting_chain
@@ -132,7 +132,7 @@ def test_what_cannot_be_skipped_is_refused_by_name_and_nothing_is_appended() -> 
     job.crash()
     before = job.log.high_watermark()
     for arguments, said in (
-        (("--split", "x"), "it has no split 'x'; `coordlog splits job` lists those that it has"),
+        (("--split", "x"), "it has no split 'x'; `coordlog splits job` lists its splits"),
         (("--split", "a"), "split 'a' has been read to its end"),
         (("--event", "9999"), "sequence 9999 is no record, and no operator event"),
         (("--event", str(started.sequence)), "is ATTEMPT_STARTED, and no operator event"),
@@ -197,7 +197,7 @@ def test_a_history_with_skips_is_replayed_record_for_record() -> None:
     ask(last)
     assert told(job, last) == ["e", NO_MORE]
 
-    replay(History.of(job.log), chain_of(pull_of(*names)))
+    replay(job.log, chain_of(pull_of(*names)))
 
 
 @pytest.mark.clause("K5")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordlog.errors import RestoreError
+from coordlog.kernel.inputs import CheckpointReleased
 from coordlog.messages import CheckpointAborted, Fenced
 from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, kinds
@@ -245,3 +249,69 @@ def test_a_completed_subtasks_task_ends_well() -> None:
     assert first.got(Fenced) == [Fenced(reason="completed", is_finished=True)]
     assert first.got(CheckpointAborted) == []
     assert first.is_closed
+
+
+@pytest.mark.clause("H1")
+def test_of_two_completions_that_are_released_together_the_newer_is_told_alone() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    job.is_held = True
+    attempt.ack_checkpoint(1)
+    attempt.ack_checkpoint(2)
+    assert provider.said("complete") == []
+    job.release()
+
+    assert provider.said("complete") == [("complete", 2)]
+
+
+@pytest.mark.clause("H1")
+def test_a_completion_that_has_been_told_is_not_told_again_by_a_release() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.run(lambda: job.runtime.handle(CheckpointReleased(checkpoint_id=1)))
+
+    assert provider.said("complete") == [("complete", 1)]
+    assert len(job.history(Kind.COORDINATOR_NOTIFIED)) == 1
+
+
+@pytest.mark.clause("I3")
+@pytest.mark.clause("F10")
+def test_a_job_ends_only_when_nothing_is_pending_beside_its_last_checkpoint() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(
+        chain_of(provider),
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, is_overlap_allowed=True),
+    )
+    job.register(0).complete()
+    provider.on["cut"] = lambda coordinator, _: coordinator.results[1].complete(b"")
+    job.trigger()
+    assert [one.checkpoint_id for one in job.history(Kind.CHECKPOINT_COMPLETED)] == [1]
+    assert sorted(job.runtime.state.pending) == [2]
+    assert job.runtime.outcome is None
+    job.advance(6)
+
+    assert job.runtime.outcome is not None
+    assert job.runtime.outcome.is_finished
+
+
+@pytest.mark.clause("F5")
+def test_only_a_last_checkpoint_is_tried_again_by_itself() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    provider.is_cut_at_once = False
+    provider.on["cut"] = lambda coordinator, n: coordinator.results[n].fail("declined")
+    job.trigger()
+    assert job.runtime.state.aborts_in_a_row == 1
+    job.advance(300)
+
+    assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 1

@@ -308,8 +308,8 @@ def refused(text: str, *line: str, **variables: str) -> list[str]:
         ("batch = 1", "batch is 1; it must be true or false"),
         ("job-id = 7", "job-id is 7; it must be a string"),
         ('format = "xml"', "format is 'xml'; it must be one of csv, jsonl, parquet, text"),
-        ('null-value = "NA"', "null-value is 'NA'; it must be a list, each of it a string"),
-        ("null-value = [1]", "null-value is [1]; it must be a list, each of it a string"),
+        ('null-value = "NA"', "null-value is 'NA'; it must be a list, each item a string"),
+        ("null-value = [1]", "null-value is [1]; it must be a list, each item a string"),
         ("[ingest]\nbatch-rows = []", "[ingest] batch-rows is []; it must be a whole number"),
         ("home = 3", "home is 3; it must be a string"),
         ("debug = 3", "debug is 3; it must be true or false"),
@@ -321,7 +321,7 @@ def refused(text: str, *line: str, **variables: str) -> list[str]:
         ("job_id = 'a'", "job_id is no option; did you mean job-id?"),
         ("colour = 'red'", "colour is no option"),
         ("kinds = []", "kinds is no option; did you mean kind?"),
-        ("[ingest]\nkind = []", "[ingest] kind is no option; kind stands above all tables"),
+        ("[ingest]\nkind = []", "[ingest] kind is no option; kind belongs above all tables"),
         ("[ingst]\nbatch = true", "[ingst] is no command; did you mean ingest?"),
         ("[ingst]", "[ingst] is no command; did you mean ingest?"),
         ("[parallelism]\na = 1", "[parallelism] is no command"),
@@ -451,7 +451,7 @@ def test_a_file_in_the_working_folder_that_others_may_have_put_there_is_not_trus
     done = run("jobs")
     assert (done.exit_code, done.stderr) == (
         2,
-        f"error: {path}: everybody may write to it; if you trust it, say --config coordlog.toml\n",
+        f"error: {path}: every user may write to it; if you trust it, give --config coordlog.toml\n",
     )
 
     path.chmod(0o600)
@@ -466,7 +466,7 @@ def test_a_file_in_the_working_folder_that_others_may_have_put_there_is_not_trus
         2,
         (
             f"error: {path}: it belongs to user {owner}, not to you; "
-            "if you trust it, say --config coordlog.toml\n"
+            "if you trust it, give --config coordlog.toml\n"
         ),
     )
     assert run("--config", "coordlog.toml", "jobs").exit_code == 0
@@ -502,7 +502,7 @@ def test_the_file_that_is_judged_is_the_file_that_is_read(
 
     assert name.readlink() == stranger
     assert done.exit_code == 2
-    assert "everybody may write to it" in done.stderr
+    assert "every user may write to it" in done.stderr
 
 
 def test_a_file_is_read_up_to_a_limit(given: dict[CommandPath, dict[str, object]]) -> None:
@@ -510,7 +510,7 @@ def test_a_file_is_read_up_to_a_limit(given: dict[CommandPath, dict[str, object]
     done = run("jobs")
 
     assert done.exit_code == 2
-    assert "it has more than 1,048,576 bytes, the most that is read" in done.stderr
+    assert "it has more than 1,048,576 bytes, the limit" in done.stderr
 
 
 def test_what_is_no_plain_file_is_passed_over(given: dict[CommandPath, dict[str, object]]) -> None:

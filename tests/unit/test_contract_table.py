@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contract_table import (
-    FAILED,
-    NOT_RUN,
-    PASSED,
-    SKIPPED,
+    SHOWS,
     ContractIds,
     Shown,
+    closing_lines,
     contract_ids,
     read_ids,
     table,
     unknown_marks,
 )
+from tiers import Tier
 
 
 class FakeMark:
@@ -32,11 +31,12 @@ class FakeItem:
 IDS = ContractIds(clauses=("A1", "A2"), scenarios=("HO1",), faults=("X1",), ours=frozenset({"A2"}))
 
 
-def shown(*results: str, is_explained: bool = True) -> Shown:
-    made = Shown()
-    for n, result in enumerate(results):
-        made.add(f"t.py::test_{n}", result, is_explained=is_explained)
-    return made
+def shown(*tiers: Tier, is_explained: bool = True) -> Shown:
+    tests = Shown()
+    for n, tier in enumerate(tiers):
+        tests.add(f"t.py::test_{n}[0]", tier, is_explained=is_explained)
+        tests.add(f"t.py::test_{n}[1]", tier)
+    return tests
 
 
 def test_the_contract_has_every_clause_and_every_scenario_that_is_to_be_shown() -> None:
@@ -73,23 +73,23 @@ def test_a_mark_with_an_id_that_there_is_not_is_named() -> None:
     ]
 
 
-def test_the_table_is_whole_when_a_test_of_each_has_passed_and_none_has_failed() -> None:
+def test_the_table_is_whole_if_each_id_has_a_test_and_clauses_in_tier_1() -> None:
     lines, is_whole = table(
         IDS,
         {
-            ("clause", "A1"): shown(PASSED, NOT_RUN),
-            ("clause", "A2"): shown(PASSED),
-            ("flink", "HO1"): shown(PASSED, SKIPPED),
-            ("fault", "X1"): shown(PASSED),
+            ("clause", "A1"): shown(Tier.TEST, Tier.MATRIX),
+            ("clause", "A2"): shown(Tier.TEST),
+            ("flink", "HO1"): shown(Tier.FAULTS),
+            ("fault", "X1"): shown(Tier.MATRIX),
         },
     )
 
     assert is_whole
     assert lines[:4] == [
-        "CLAUSE    RESULT             TESTS",
-        "A1        shown              2",
-        "    passed       t.py::test_0",
-        "    not run here t.py::test_1",
+        "CLAUSE    TIERS                  TESTS",
+        "A1        test, matrix           2",
+        "    matrix   t.py::test_1",
+        "    test     t.py::test_0",
     ]
     assert lines[-3:] == [
         "2 clauses: 2 shown, 0 not",
@@ -98,31 +98,38 @@ def test_the_table_is_whole_when_a_test_of_each_has_passed_and_none_has_failed()
     ]
 
 
-def test_what_has_no_test_or_a_failed_one_or_none_that_ran_or_tells_no_reason_is_listed() -> None:
+def test_ids_without_a_test_or_a_reason_are_listed() -> None:
     lines, is_whole = table(
         IDS,
         {
-            ("clause", "A1"): shown(PASSED, FAILED),
-            ("clause", "A2"): shown(PASSED, is_explained=False),
+            ("clause", "A1"): shown(Tier.FAULTS),
+            ("clause", "A2"): shown(Tier.TEST, is_explained=False),
         },
     )
+
     assert not is_whole
     assert lines[-7:] == [
         "2 clauses: 0 shown, 2 not",
-        "  FAILED: A1",
         "  NO REASON TOLD: A2",
+        "  NO TEST IN TIER 1: A1",
         "1 scenarios: 0 shown, 1 not",
         "  NO TEST: HO1",
         "1 faults: 0 shown, 1 not",
         "  NO TEST: X1",
     ]
-    lines, is_whole = table(IDS, {("flink", "HO1"): shown(NOT_RUN, SKIPPED)})
-    assert "  NO TEST OF IT RAN: HO1" in lines
 
 
-def test_of_a_parameters_values_the_worst_counts() -> None:
-    made = Shown()
-    for value, result in enumerate((PASSED, FAILED, PASSED)):
-        made.add(f"t.py::test[{value}]", result)
+class FakeReport:
+    def __init__(self, *marks: tuple[str, str]) -> None:
+        self.user_properties: list[tuple[str, object]] = [(SHOWS, [*marks]), ("other", 1)]
 
-    assert made.results == {"t.py::test": FAILED}
+
+def test_a_run_counts_an_id_with_a_failed_test_as_not_shown() -> None:
+    passed = [FakeReport(("clause", "A1"), ("flink", "HO1")), FakeReport(("clause", "A2"))]
+    failed = [FakeReport(("clause", "A1"))]
+
+    assert closing_lines(IDS, passed, failed) == [
+        "clauses shown by this run: 1 of 2; FAILED: A1",
+        "scenarios shown by this run: 1 of 1",
+        "faults shown by this run: 0 of 1",
+    ]

@@ -10,6 +10,7 @@ from coordlog.schemas.header import Header
 from coordlog.schemas.validity import (
     NOTHING_COUNTED,
     Counting,
+    Turns,
     Verdict,
     count,
     counted_turns,
@@ -165,3 +166,27 @@ def test_epochs_and_sequences_of_any_size_count() -> None:
 @pytest.mark.clause("K5")
 def test_a_record_that_says_that_less_than_nothing_follows_completes_no_turn() -> None:
     assert verdicts(e(0), r(0, 0, -1)) == [Verdict.EPOCH, Verdict.FITS]
+
+
+def test_an_assembler_gives_a_turn_whole_with_the_void_records_inside() -> None:
+    turns = Turns[Entry]()
+    given = [turns.feed(one) for one in (e(0), r(0, 0, 1), FOREIGN, r(0, 1), FOREIGN)]
+    assert [[(one.entry.name, one.counts) for one in part] for part in given] == [
+        [("E0", True)],
+        [],
+        [],
+        [("0.0", True), ("foreign", False), ("0.1", True)],
+        [("foreign", False)],
+    ]
+
+
+def test_an_assembler_keeps_an_unfinished_turn_until_its_end_comes() -> None:
+    turns = Turns[Entry]()
+    for one in (e(0), r(0, 0, 1), FOREIGN):
+        turns.feed(one)
+    assert [(one.entry.name, one.verdict) for one in turns.waiting] == [
+        ("0.0", Verdict.FITS),
+        ("foreign", Verdict.VOID_HEADER),
+    ]
+    turns.feed(e(1))
+    assert turns.waiting == []

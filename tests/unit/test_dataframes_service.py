@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -46,6 +47,7 @@ class ClassicSession:
     """Has what tells it from one of Connect's."""
 
     _jsparkSession = None  # noqa: N815, Spark's own name for it
+    conf = {"spark.master": "local[2]"}  # noqa: RUF012, as above
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_an_option_out_of_range_is_refused(
     "options", [{"assignment": "static"}, {"on_error": "skip"}, {"schemas": "each"}]
 )
 def test_what_a_file_source_does_only_in_a_job_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="where queries read the source"):
+    with pytest.raises(OptionError, match="if queries read the source"):
         FileSource("in/", **options).coordinated()
 
 
@@ -230,8 +232,8 @@ def started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Session, MemoryLog], CoordinatedReads]:
     """Starts services on a fake session; the newest takes over."""
-    for name in ("use_own_interpreter", "check_workers", "_warn_of_many_tries"):
-        monkeypatch.setattr(service, name, lambda *_arguments, **_options: None)
+    for name in ("use_own_interpreter", "WorkerProbe", "_warn_of_many_tries"):
+        monkeypatch.setattr(service, name, mock.Mock())
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("a\n1\n", encoding="utf-8")

@@ -121,7 +121,7 @@ def test_where_all_is_well_figures_are_told_and_nothing_is_to_be_done() -> None:
     [
         (30, Grade.FINE, "kept 20.0 h more"),
         (12, Grade.WARNING, ""),
-        (9, Grade.WRONG, "it may be gone at any moment"),
+        (9, Grade.WRONG, "it may be removed at any moment"),
     ],
 )
 def test_retention_is_told_before_it_eats_what_a_restart_needs(
@@ -158,7 +158,7 @@ OF_PLAIN = replace(JOB, plan=None)
         (-1, Grade.FINE, "for ever; a restart needs its newest snapshot, at offset 900"),
         (30, Grade.FINE, "which is 10.0 h old: it is kept 20.0 h more"),
         (12, Grade.WARNING, "which is 10.0 h old: it is kept 2.0 h more"),
-        (9, Grade.WRONG, "which is 10.0 h old: it may be gone at any moment"),
+        (9, Grade.WRONG, "which is 10.0 h old: it may be removed at any moment"),
     ],
 )
 def test_of_a_log_that_is_not_read_whole_retention_is_told_too(
@@ -179,7 +179,7 @@ def test_settings_with_a_retention_are_not_said_to_lose_nothing() -> None:
     assert found()["topic j.log, settings"].value == "lose nothing; 3 replicas, 3 in sync"
     one = found(broker=with_setting("retention.ms", "3600000"))["topic j.log, settings"]
     assert one.value == (
-        "remove what is older than 1.0 h, and nothing else: see job j, retention; 3 replicas, 3 in sync"
+        "remove only records older than 1.0 h: see job j, retention; 3 replicas, 3 in sync"
     )
 
 
@@ -188,7 +188,9 @@ def test_where_a_log_cannot_be_read_its_retention_is_a_warning() -> None:
     made = found(broker=with_setting("retention.ms", "3600000"), job=job)
 
     assert made["job j, retention"].grade is Grade.WARNING
-    assert made["job j, retention"].value == "1.0 h; what a restart needs could not be read"
+    assert (
+        made["job j, retention"].value == "1.0 h; the record that a restart needs could not be read"
+    )
     assert "job j, retention" not in found(job=job)
 
 
@@ -198,7 +200,7 @@ def test_what_is_gone_already_is_wrong_whatever_the_retention_is_now() -> None:
 
     assert one.grade is Grade.WRONG
     assert one.value == (
-        "for ever; a restart needs its newest snapshot, at offset 3, and the log begins at offset 5: it is gone"
+        "for ever; a restart needs its newest snapshot, at offset 3, and the log begins at offset 5: it was removed"
     )
     assert "coordlog adopt" in one.next_step
 
@@ -303,7 +305,7 @@ def test_a_command_for_a_broker_behind_tls_has_where_kafka_s_own_tools_find_that
 
     assert step.endswith(
         "--entity-name j.log --add-config cleanup.policy=delete --command-config client.properties"
-        " ; that file has security.protocol=SASL_SSL and what goes with it"
+        " ; that file has security.protocol=SASL_SSL and the options of that protocol"
     )
 
 
@@ -321,7 +323,7 @@ def test_an_advised_command_of_ours_looks_where_the_user_has_said(
 
     made = CliRunner().invoke(main, given, obj=lambda _servers: place)
 
-    assert "`coordlog verify j --topic-prefix 'team a.'` tells all" in made.stdout
+    assert "`coordlog verify j --topic-prefix 'team a.'` lists all faults" in made.stdout
 
 
 def test_advice_on_a_prune_says_where() -> None:
@@ -461,7 +463,7 @@ def test_the_plain_doctor_finds_what_a_restart_needs_by_the_last_records() -> No
     log.remove_below(offsets[-1] + 1)
     assert retention_told(log) == (
         f"for ever; a restart needs its newest snapshot, at offset {offsets[-1]}, and the log begins at offset "
-        f"{offsets[-1] + 1}: it is gone"
+        f"{offsets[-1] + 1}: it was removed"
     )
 
 
@@ -470,7 +472,7 @@ def test_the_plain_doctor_says_where_all_of_a_log_is_needed_and_its_beginning_is
     assert retention_told(log) == "for ever; a restart needs its first record"
     log.remove_below(2)
     assert retention_told(log) == (
-        "for ever; a restart needs its first record, at offset 0, and the log begins at offset 2: it is gone"
+        "for ever; a restart needs its first record, at offset 0, and the log begins at offset 2: it was removed"
     )
 
 
@@ -479,7 +481,7 @@ def test_a_log_of_which_all_is_gone_is_told_as_that() -> None:
     end = log.high_watermark()
     log.remove_below(end)
     assert retention_told(log) == (
-        f"for ever; a restart needs its first record, at offset 0, and the log begins at offset {end}: it is gone"
+        f"for ever; a restart needs its first record, at offset 0, and the log begins at offset {end}: it was removed"
     )
 
 
@@ -545,7 +547,7 @@ def test_the_exit_status_tells_whether_anything_is_to_be_done() -> None:
     assert any(
         one.startswith("note    job j, prune: would free nothing: it has no") for one in lines
     )
-    assert lines[-1].endswith("things looked at: 0 wrong, 0 warnings")
+    assert lines[-1].endswith("things checked: 0 wrong, 0 warnings")
     assert fine.exit_code == Exit.DONE
 
     broken = with_setting("cleanup.policy", "compact")
@@ -584,7 +586,7 @@ class Closed(Place):
             LogUnavailableError("(all topics) at kafka-1:9092", "listing jobs", 10.0, "refused"),
             Exit.UNREACHABLE,
             "no answer for 10.0 s while listing jobs (last: refused)",
-            "see that it runs and can be reached, then run the same command again",
+            "check that it runs and can be reached, then run the same command again",
         ),
         (
             AccessError("(all topics) at kafka-1:9092", "it asks for a password", "give it one"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -298,3 +299,17 @@ def test_only_files_of_drivers_that_were_over_before_it_began_are_removed(home: 
     forget_former_files(late)
 
     assert [one.driver_id for one in driver_files("ingest")] == ["newer", "late", "alive"]
+
+
+def test_a_full_disk_is_named_with_the_driver_s_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system names no file in an error of a write."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_driver_file(file_of(ENDPOINT, TOKEN))
+    assert str(raised.value.filename).startswith(str(home))

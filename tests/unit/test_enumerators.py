@@ -93,7 +93,8 @@ def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     assert job.runtime.state.phase is Phase.FAILED
     (reason,) = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
     assert (
-        "source 'source': its listing has not come back within 0.05 s; see that the place" in reason
+        "source 'source': its listing has not come back within 0.05 s; see that the listed"
+        in reason
     )
 
 
@@ -353,7 +354,7 @@ def test_what_an_enumerator_keeps_itself_is_in_the_log_and_given_to_the_next_obj
     assert [one.asked for one in made] == [2, 2]
 
 
-@pytest.mark.may_fail("while split 'a' was on its way to it")
+@pytest.mark.may_fail("while split 'a' was in flight to it")
 def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")), is_batch=True, parallelism=2)
     first, _second = job.register_all()
@@ -361,7 +362,7 @@ def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() 
 
     first.complete()  # without an ack of the split
 
-    assert "subtask 0 completed while split 'a' was on its way to it" in failures(job)[0]
+    assert "subtask 0 completed while split 'a' was in flight to it" in failures(job)[0]
 
 
 @pytest.mark.clause("A3")

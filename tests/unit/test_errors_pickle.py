@@ -68,7 +68,7 @@ def test_its_message_has_its_values(cls: type[CoordlogError]) -> None:
         (errors.OutOfRangeError, "on a new topic with `coordlog adopt`, or use another job id"),
         (errors.AppendRefusedError, "mend that, then run the same command again"),
         (errors.RequestFailedError, "mend its handler, then ask again"),
-        (errors.RequestUnansweredError, "where `coordlog history` has its REQUEST it was handled"),
+        (errors.RequestUnansweredError, "if `coordlog history` has its REQUEST, it was handled"),
         (errors.LogUnavailableError, "run the same command again"),
         (errors.JobFailedError, "mend the cause and run the same command again"),
     ],

@@ -161,10 +161,10 @@ def test_an_event_up_that_is_skipped_was_not_handled_again() -> None:
 
 def test_what_is_no_event_is_refused_with_what_it_is() -> None:
     job, _, _ = redelivered()
-    with pytest.raises(OptionError, match="nothing stands there"):
+    with pytest.raises(OptionError, match="no record has this sequence"):
         explain_event(job.log.records, 10**6)
     acked = job.history(Kind.CHECKPOINT_ACKED)[0]
-    with pytest.raises(OptionError, match="a CHECKPOINT_ACKED stands there"):
+    with pytest.raises(OptionError, match="a CHECKPOINT_ACKED has this sequence"):
         explained(job, acked.sequence)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import crc32c
 import fastavro
@@ -57,7 +59,7 @@ def test_damage_is_told(path: Path, damage: Callable[[bytes], bytes]) -> None:
 
 
 def write_older(path: Path, log: MemoryLog, format_: str, records: list[StoredRecord]) -> None:
-    """As earlier versions have written it: without a last row, and first without checksums."""
+    """As earlier versions have written it: without a checksum of the metadata, a last row, or any checksum."""
     fields: list[dict[str, object]] = [
         {"name": "offset", "type": "long"},
         {"name": "key", "type": ["null", "bytes"]},
@@ -66,8 +68,11 @@ def write_older(path: Path, log: MemoryLog, format_: str, records: list[StoredRe
         {"name": "timestamp_ms", "type": "long"},
     ]
     names = [str(one["name"]) for one in fields]
+    if format_ == "3":
+        count = b"%d" % len(records)
+        records = [*records, StoredRecord(log.high_watermark(), b"end", count, None, 0)]
     rows: list[dict[str, object]] = [dict(zip(names, one, strict=True)) for one in records]
-    if format_ == "2":
+    if format_ in ("2", "3"):
         fields.append({"name": "crc", "type": "long"})
         crc = 0
         for row, one in zip(rows, records, strict=True):
@@ -90,7 +95,7 @@ def write_older(path: Path, log: MemoryLog, format_: str, records: list[StoredRe
         fastavro.writer(file, schema, rows, metadata={f"coordlog.{k}": v for k, v in about.items()})
 
 
-@pytest.mark.parametrize("format_", ["1", "2"])
+@pytest.mark.parametrize("format_", ["1", "2", "3"])
 def test_a_file_of_an_earlier_format_is_read(log: MemoryLog, tmp_path: Path, format_: str) -> None:
     path = tmp_path / "earlier.avro"
     write_older(path, log, format_, list(log.records))
@@ -98,6 +103,12 @@ def test_a_file_of_an_earlier_format_is_read(log: MemoryLog, tmp_path: Path, for
     assert tuple(_all(read)) == log.records
     assert (read.identity.cluster_id, read.job_id, read.is_redacted) == ("c", "ingest", False)
 
+
+@pytest.mark.parametrize("format_", ["1", "2"])
+def test_a_missing_end_of_an_earlier_format_is_told(
+    log: MemoryLog, tmp_path: Path, format_: str
+) -> None:
+    path = tmp_path / "earlier.avro"
     write_older(path, log, format_, list(log.records[:-1]))
     with pytest.raises(SourceError, match=r"it ends at offset \d+, not at"):
         _all(ExportedLog(path))
@@ -186,6 +197,63 @@ def test_the_draft_of_another_process_of_the_same_number_is_left_alone(
     assert draft.read_bytes() == b"of a process in another container"
 
 
+_STANDING: Final = """
+import signal, sys
+from pathlib import Path
+from coordlog.log.file import write_exported
+from coordlog.log.memory import MemoryLog
+
+class Standing(MemoryLog):
+    def read(self, *_range, stall_s=None):
+        print(flush=True)
+        signal.pause()
+
+write_exported(Standing("ingest.log"), "ingest", Path(sys.argv[1]))
+"""
+"""Writes an export that never gets its first record."""
+
+
+def test_the_next_export_removes_the_draft_of_a_killed_process_alone(
+    log: MemoryLog, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "job.avro", tmp_path / "other.avro"
+    with subprocess.Popen(
+        [sys.executable, "-c", _STANDING, str(path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (draft,) = tmp_path.glob(".job.avro.*.tmp")
+        write_exported(log, "ingest", path)
+        assert draft.exists(), "its process lives"
+        process.kill()
+    write_exported(log, "ingest", other)
+    assert draft.exists(), "it is of another file"
+
+    write_exported(log, "ingest", path, is_overwriting=True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["job.avro", "other.avro"]
+
+
+@pytest.mark.parametrize(
+    "name", ["job_id", "topic_id", "start_offset", "redacted", "crc", "format"]
+)
+def test_damage_of_the_metadata_is_told(log: MemoryLog, path: Path, name: str) -> None:
+    with path.open("rb") as file:
+        reader = fastavro.reader(file)
+        metadata = {k: v for k, v in reader.metadata.items() if k.startswith("coordlog.")}
+        rows, schema = list(reader), reader.writer_schema
+    assert schema is not None
+    value = metadata.pop(f"coordlog.{name}")
+    changed = {"start_offset": "-0", "redacted": None, "format": "3"}.get(name, f"{value}0")
+    if changed is not None:
+        metadata[f"coordlog.{name}"] = changed
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows, metadata=metadata)
+
+    with pytest.raises(SourceError, match="the checksum"):
+        _all(ExportedLog(path))
+    assert len(log.records) == len(rows) - 1
+
+
 def test_a_part_is_read_as_from_any_log_and_nothing_is_written(log: MemoryLog, path: Path) -> None:
     read = ExportedLog(path)
     end = log.high_watermark()
@@ -262,14 +330,6 @@ def test_a_command_reads_a_file_where_it_is_given_one(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ("checkpoint", "--keep", "this"),
-            "is a file, which is only read: --keep and --release take",
-        ),
-        (
-            ("checkpoint", "--release", "this"),
-            "is a file, which is only read: --keep and --release",
-        ),
         (("payloads", "--clean"), "is a file, and the log itself may address more by now: --clean"),
         (("payloads",), "is redacted: it has no addresses of payloads any more"),
     ],
@@ -292,3 +352,28 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("words")
     assert "cannot be read as an exported history" in run("verify", str(text)).stderr
+
+
+def test_a_write_that_fails_names_the_file(log: MemoryLog, tmp_path: Path) -> None:
+    """Of a full disk or a limit the system names no file."""
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from coordlog.log.file import ExportedLog, write_exported\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
+        "try:\n"
+        "    write_exported(ExportedLog(sys.argv[1]), 'ingest', Path(sys.argv[2]))\n"
+        "except OSError as error:\n"
+        "    print(error.filename)\n"
+    )
+    there, target = tmp_path / "whole.avro", tmp_path / "job.avro"
+    write_exported(log, "ingest", there)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(there), str(target)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.strip() == str(target)
+    assert [one.name for one in tmp_path.iterdir()] == ["whole.avro"]

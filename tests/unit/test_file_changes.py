@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -262,7 +263,7 @@ def test_a_file_that_vanished_is_named_with_what_it_was(tmp_path: Path) -> None:
     error = refusal(lambda: read_all(source.spec().create_reader(), splits))
     assert str(error) == (
         f"{path}: it has vanished: it was there with 22 bytes when the source was listed; put it "
-        "back as it was; its rows are part of what the job has to read"
+        "back as it was; the job has to read its rows"
     )
 
 
@@ -289,6 +290,24 @@ def test_a_link_that_was_one_when_it_was_listed_is_followed(tmp_path: Path) -> N
     source = FileSource(tmp_path / "in")
 
     assert len(read_all(source.spec().create_reader(), contents(source.discover())).rows) == 10
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", TEN)
+    source = FileSource(tmp_path)
+    splits = contents(source.discover())
+    file.unlink()
+    os.mkfifo(file)
+    errors: list[SourceError] = []
+
+    def read() -> None:
+        errors.append(refusal(lambda: read_all(source.spec().create_reader(), splits)))
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(10.0)
+    (error,) = errors
+    assert "it has changed since the source was listed: it has 0 bytes" in error.problem
 
 
 def test_a_remote_file_that_changes_is_noticed_too() -> None:

@@ -18,19 +18,11 @@ import pytest
 
 from chain_fakes import ReadOut, contents, read_all
 from coordlog.errors import OptionError, SourceError
-from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.faults import is_fault_of_file
-from coordlog.spark_integration.files.payloads import (
-    FirstFileReaderState,
-    FirstFileSplit,
-    FirstSplitProgress,
-)
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.split_bytes import (
     decode_split,
     decode_state,
-    encode_schema,
-    encode_split,
 )
 
 ROWS = [(1, "x"), (2, "zwei, zwölf"), (3, "")]
@@ -427,26 +419,9 @@ def test_a_listed_name_that_leads_out_of_the_source_is_refused_by_name(name: str
     assert "leads out of it" in error.problem
 
 
-# --- what older versions wrote --------------------------------------------------------------------
-def test_splits_and_states_of_the_first_version_are_read() -> None:
-    schema = encode_schema(pa.schema({"i": pa.int64()}))
-    first = FirstFileSplit(
-        split_id="/in/a.csv",
-        path="/in/a.csv",
-        size_bytes=9,
-        start=0,
-        end=9,
-        arrow_schema=schema,
-    )
-    state = FirstFileReaderState(splits=[FirstSplitProgress(split=first, rows=2)])
-
-    split = decode_split(payload_type_of(FirstFileSplit).encode(first))
-    (progress,) = decode_state(payload_type_of(FirstFileReaderState).encode(state)).splits
-    empty = payload_type_of(FirstFileReaderState).encode(FirstFileReaderState(splits=[]))
-
-    assert (split.split_id, split.size_bytes, split.end, split.mark) == ("/in/a.csv", 9, 9, "")
-    assert (progress.split, progress.rows) == (split, 2)
-    assert decode_state(empty).splits == []
-    assert decode_split(encode_split(split)) == split
-    with pytest.raises(ValueError, match="version 9"):
-        decode_split(b"\x00\x09rest")
+# --- versions -------------------------------------------------------------------------------------
+def test_a_split_and_a_state_of_another_version_are_refused_by_number() -> None:
+    with pytest.raises(ValueError, match=r"file_split of version 9; this coordlog reads 1"):
+        decode_split(b"\x09rest")
+    with pytest.raises(ValueError, match="file_reader_state of version None"):
+        decode_state(b"")

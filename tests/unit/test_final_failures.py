@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from coordlog.api.chain import Chain
 from coordlog.causes import OUT_OF_SPACE, is_out_of_space
 from coordlog.errors import JobFailedError, OutOfSpaceError
 from coordlog.kernel.inputs import AttemptLost, CommitSettled, FailGlobally
-from coordlog.limits import LOST_TOGETHER_S
+from coordlog.limits import LOST_TOGETHER_S, REASON_CHARS_MAX
+from coordlog.messages import Fenced
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import Phase
 from coordlog.restore.rebuild import projection_of
@@ -228,6 +230,32 @@ def test_attempts_that_a_machine_takes_with_it_are_one_failure() -> None:
 
 
 @pytest.mark.clause("E2")
+def test_attempts_that_fail_at_once_are_one_failure() -> None:
+    """A store that rejects every request for a second fails more attempts than the policy allows failures."""
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=12)
+    for attempt in job.register_all():
+        attempt.fail("OSError: 503")
+
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert len(job.runtime.state.failures_us) == 1
+
+    for attempt in job.register_all():
+        attempt.fail("OSError: 503")
+    assert len(job.runtime.state.failures_us) == 2, "the next attempts have a failure of their own"
+
+
+@pytest.mark.clause("E2")
+def test_an_attempt_that_began_after_a_failure_has_its_own() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    first, second = job.register_all()
+    first.fail("one")
+    job.register(0).fail("again, at once")
+    second.fail("with the first")
+
+    assert len(job.runtime.state.failures_us) == 2
+
+
+@pytest.mark.clause("E2")
 def test_attempts_that_are_lost_one_after_the_other_are_failures_each() -> None:
     job = HandDrivenJob(split_chain_of(pull_of("a")), parallelism=3)
     for one in job.register_all():
@@ -237,3 +265,60 @@ def test_attempts_that_are_lost_one_after_the_other_are_failures_each() -> None:
     job.register(0).lose("it broke")
 
     assert len(job.runtime.state.failures_us) == 5
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.parametrize("before", ["a", "abc"])
+@pytest.mark.may_fail("zzz")
+def test_the_end_of_a_job_tells_most_of_the_last_failure_and_as_much_of_each_before(
+    before: str,
+) -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        configure=lambda config: replace(config, restarts_max=len(before)),
+    )
+    for letter in f"{before}z":
+        job.register(0).lose(letter * REASON_CHARS_MAX)
+
+    (failed,) = job.history(Kind.JOB_FAILED)
+    said = str(failed.reason).split("; before that: ")
+    assert [set(one) for one in said] == [{"z"}, *({one} for one in reversed(before))]
+    older = REASON_CHARS_MAX // 2 // len(before) - len("; before that: ")
+    assert [len(one) for one in said] == [REASON_CHARS_MAX // 2, *(older for _ in before)]
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.may_fail("connection lost")
+def test_a_job_that_has_failed_ends_every_attempt() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        parallelism=2,
+        configure=lambda config: replace(config, restarts_max=0),
+    )
+    first, second = job.register_all()
+    first.lose()
+
+    assert second.got(Fenced) == [Fenced(reason="the job has failed", is_finished=False)]
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.may_fail("connection lost")
+def test_a_commit_that_fails_after_the_end_of_its_job_is_recorded_and_left_to_the_next() -> None:
+    sink = FakeSink()
+    sink.failures = 1
+    job = HandDrivenJob(
+        chain_of(NotingProvider(sink=sink)),
+        configure=lambda config: replace(config, restarts_max=0),
+    )
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    attempt.lose()
+    job.is_work_held = False
+    job.pump()
+    job.advance(300)
+
+    assert [one.attributes["settled"] for one in job.history(Kind.COMMIT_OUTCOME)] == ["false"]
+    assert (sink.tries, sink.settled) == (1, [])
+    assert len(job.history(Kind.JOB_FAILED)) == 1

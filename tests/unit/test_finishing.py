@@ -21,7 +21,6 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
-from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
 
 ROWS = [("sink", b"a"), ("sink", b"b")]
@@ -97,7 +96,7 @@ def test_a_job_whose_last_rows_nothing_will_commit_fails_by_operator_and_number(
     (over,) = job.history(Kind.JOB_FAILED)
     assert over.reason == (
         "its subtasks have finished, and operator 'sink' has 2 committables that no intent covers, and "
-        "no open calls and timers: have its coordinator commit them once told of the checkpoint"
+        "no open calls and timers: have its coordinator commit them once notified of the checkpoint"
     )
     assert over.attributes == {"final": "a restart would leave the same"}
     assert job.history(Kind.JOB_FINISHED) == []
@@ -129,7 +128,7 @@ def test_the_next_driver_commits_what_a_dead_one_had_not_committed_yet(
     assert sink.settled == [("a", "b")]
     assert again.runtime.state.phase is Phase.FINISHED
     assert len(again.history(Kind.SUBTASK_COMPLETED)) == 1
-    replayed = replay(History.of(again.log), again.chain)
+    replayed = replay(again.log, again.chain)
     assert replayed.epoch_count == 2
 
 

@@ -205,7 +205,7 @@ def test_a_callback_ahead_of_start_is_refused(callback: str) -> None:
     context = cast("CoordinatorContext", NoContext())
     one = SplitCoordinator(context, lambda inner, _: WatchedEnumerator(inner, Watch()))
 
-    with pytest.raises(AssertionError, match="`start` comes first"):
+    with pytest.raises(AssertionError, match="`start` is called first"):
         BEFORE_START[callback](one)
 
 

@@ -64,7 +64,7 @@ def service(
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
     sinks = sinks_of({"sink": ParquetSink(tmp_path / "out"), "table": cast("Any", MemoryTable())})
-    with BatchService(job="frames", log=log, sinks=sinks, retry_backoff_s=0.001) as made:
+    with BatchService(job_id="frames", log=log, sinks=sinks, retry_backoff_s=0.001) as made:
         made.start(cast("Any", FakeSpark("", 0)))
         yield made
 
@@ -149,7 +149,7 @@ def test_a_write_id_is_known_by_its_sink(
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     sinks = {one: ParquetSink(tmp_path / one / "out") for one in ("good", "bad")}
-    with BatchService(job="frames", log=log, sinks=sinks_of(sinks)) as service:
+    with BatchService(job_id="frames", log=log, sinks=sinks_of(sinks)) as service:
         service.start(cast("Any", FakeSpark("", 0)))
         for task, sink in enumerate(("good", "bad", "good", "bad")):
             options = {**service.options(sink), "write_id": "2026-01-02"}
@@ -179,9 +179,9 @@ def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
     assert rows_in(tmp_path) == Counter([1])
     assert staged_in(tmp_path) == []
     writer = stream_writer(options, SCHEMA, overwrite=False)
-    with pytest.raises(UsageError, match="tasks of batch 6 say that they belong to 5"):
+    with pytest.raises(UsageError, match="tasks of batch 6 belong to batch 5"):
         writer.commit([stage(writer, [2], task=9, batch_id="5")], 6)
-    with pytest.raises(UsageError, match="does not say which batch"):
+    with pytest.raises(UsageError, match="has not set the batch"):
         stage(writer, [2], task=10, query_id=None)
     with pytest.raises(RequestRefusedError, match="instead_of='q-1'"):
         writer.commit([stage(writer, [2], task=11, query_id="q-2")], 0)
@@ -293,10 +293,10 @@ def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
         service.options("table")
     with pytest.raises(OptionError, match="write_id"):
         frame_writer({**service.options(), "write_id": "a b"}, SCHEMA, overwrite=False)
-    with pytest.raises(UsageError, match="what is committed stays"):
+    with pytest.raises(UsageError, match="committed rows stay"):
         stream_writer(service.options(), SCHEMA, overwrite=True)
     with pytest.raises(UsageError, match="not been started"):
-        BatchService(job="x", log=MemoryLog(), sinks=service.sinks).options()
+        BatchService(job_id="x", log=MemoryLog(), sinks=service.sinks).options()
 
 
 def test_the_data_source_makes_these_writers(service: BatchService) -> None:

@@ -17,9 +17,9 @@ from coordlog.projections.tables.audit import audit, audit_records
 from coordlog.projections.tables.checkpoints import CheckpointStatus
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.builtin_types import KeepCheckpoint
+from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.record import Kind
-from coordlog.testing import History, replay
+from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
@@ -115,7 +115,7 @@ def test_a_job_goes_back_as_a_new_branch_and_later_drivers_stay_on_it() -> None:
         4: CheckpointStatus.COMPLETED,
     }
     assert verify(stored).faults == []
-    replay(History.of(job.log), chain_of(NotingProvider()))
+    replay(job.log, chain_of(NotingProvider()))
 
 
 @pytest.mark.clause("D3")
@@ -161,7 +161,7 @@ def test_what_has_been_committed_is_not_gone_below() -> None:
         said = refusal(old, lambda number=number: back(old, number))  # type: ignore[misc]
         assert (
             "the newest checkpoint that operator 'source' commits to a is 3 in the log and above "
-            f"{number}, which it is to go back to, here; its rows would be committed again: go "
+            f"{number}, which it is to roll back to, here; its rows would be committed again: roll "
             "back to 3 or a later one, or have it write elsewhere"
         ) in said
     assert back(old, 3).mode == "rollback"
@@ -213,12 +213,12 @@ def test_nor_does_it_once_it_has_checkpoints_of_its_own(count: int) -> None:
     last = 4 + count
     said = refusal(job, lambda: HandDrivenJob(writing("a"), log=job.log))
     assert (
-        "the newest checkpoint that operator 'source' commits to a is 4 in the log and not one that "
-        f"checkpoint {last}, which it is to go on from, has come from, here; that is another branch, "
+        "the newest checkpoint that operator 'source' commits to a is 4 in the log and no ancestor of "
+        f"checkpoint {last}, from which it is to continue, here; that is another branch, "
         "and its rows would be committed again: have it write elsewhere"
     ) in said
-    assert "not one that checkpoint" in refusal(job, lambda: back(job, last, writing("a")))
-    assert "not one that checkpoint" in refusal(job, lambda: back(job, last, writing(None)))
+    assert "no ancestor of checkpoint" in refusal(job, lambda: back(job, last, writing("a")))
+    assert "no ancestor of checkpoint" in refusal(job, lambda: back(job, last, writing(None)))
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == last
 
 
@@ -226,15 +226,17 @@ def test_a_job_goes_back_to_a_kept_checkpoint_of_another_branch_where_that_one_w
     """Its own output stands there, up to that checkpoint: this is no earlier one of another history."""
     job = HandDrivenJob(writing("a"))
     more(job, 4, is_committing=True)
-    job.ask("", KeepCheckpoint(name="first-branch", kept_checkpoint=4))
+    job.ask("", TakeSavepoint(name="first-branch", checkpoint=4))
     job.crash()
     job = back(job, 2, writing("b"))
     more(job, 2, is_committing=True)
-    job.ask("", KeepCheckpoint(name="second-branch"))
+    job.ask("", TakeSavepoint(name="second-branch"))
     job.crash()
 
-    assert "not one that checkpoint 6" in refusal(job, lambda: back(job, 6, writing("a")))
-    assert "or go back to one of that branch: 4" in refusal(job, lambda: back(job, 6, writing("a")))
+    assert "no ancestor of checkpoint 6" in refusal(job, lambda: back(job, 6, writing("a")))
+    assert "or roll back to one of that branch: 4" in refusal(
+        job, lambda: back(job, 6, writing("a"))
+    )
     assert "commits to b is 6 in the log and above 4" in refusal(
         job, lambda: back(job, 4, writing("b"))
     )
@@ -243,7 +245,7 @@ def test_a_job_goes_back_to_a_kept_checkpoint_of_another_branch_where_that_one_w
     more(job, 1, is_committing=True)
     assert first.settled == [("rows of 7",)]
     job.crash()
-    assert "commits to b is 6 in the log and not one that checkpoint 7" in refusal(
+    assert "commits to b is 6 in the log and no ancestor of checkpoint 7" in refusal(
         job, lambda: HandDrivenJob(writing("b"), log=job.log)
     )
     job = back(job, 6, writing("b", PlacedSink(has_output=True)))
@@ -264,7 +266,7 @@ def test_a_snapshot_knows_the_branch() -> None:
 
     made = rebuild(job.log, job.chain, projection_of(job.chain))
     assert made.started_at is not None
-    assert "not one that checkpoint 8" in refusal(
+    assert "no ancestor of checkpoint 8" in refusal(
         job, lambda: HandDrivenJob(writing("a"), log=job.log)
     )
 
@@ -278,9 +280,7 @@ def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_bac
     cut = prefix_of(job.log, end + 1)
     before = cut.high_watermark()
 
-    with pytest.raises(
-        RestoreError, match=r"did not come to, is 1 .*give --from-checkpoint 1 again"
-    ):
+    with pytest.raises(RestoreError, match=r"did not reach, is 1 .*give --from-checkpoint 1 again"):
         HandDrivenJob(writing("b"), log=cut)
     assert cut.high_watermark() == before
     again = HandDrivenJob(writing("b"), log=cut, from_checkpoint=1)
@@ -336,7 +336,7 @@ def test_what_is_still_to_be_committed_at_the_former_place_is_committed_there_fi
     job = HandDrivenJob(chain_of(provider))
     more(job, 1, is_committing=True)
     job.crash()
-    assert "what checkpoint 1 allows to commit of operator 'source'" in refusal(
+    assert "the open commit of checkpoint 1 of operator 'source'" in refusal(
         job, lambda: back(job, 1, writing("b"))
     )
 
@@ -353,7 +353,7 @@ def test_a_checkpoint_that_cannot_be_gone_back_to_is_refused_by_number() -> None
     ):
         said = refusal(job, lambda number=number: back(job, number))  # type: ignore[misc]
         assert why in said
-        assert "those that can be are: 2, 3, 4; `coordlog checkpoint job` tells of each" in said
+        assert "those that can be are: 2, 3, 4; `coordlog checkpoint job` lists each" in said
     assert attempt.subtask == 0
 
 
@@ -373,8 +373,8 @@ def test_a_job_that_is_new_or_has_finished_has_nothing_to_go_back_to() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"restore": "resume"}, "a resume goes on from where the log ends"),
-        ({"again": True}, "a job that is opened again goes on from its end"),
+        ({"restore": "resume"}, "a resume continues from the end of the log"),
+        ({"again": True}, "a job that is opened again continues from its end"),
     ],
 )
 def test_what_does_not_fit_another_option_is_refused(options: dict[str, Any], why: str) -> None:

@@ -393,3 +393,16 @@ def test_a_closed_gateway_holds_up_to_its_limit() -> None:
     assert (error.subtask, error.checkpoint_id, error.held, error.limit) == (0, 1, 2, 2)
     attempt.ack_checkpoint(1)
     assert delivered(job, attempt) == ["|1", 0, 1]
+
+
+@pytest.mark.clause("G2")
+def test_an_abort_delivers_what_each_gateway_held() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=3)
+    attempts = job.register_all()
+    job.trigger()
+    inside(attempts[0], provider, send_down(provider, 2, 1))
+    assert delivered(job, attempts[2]) == ["|1"]
+    attempts[0].lose()
+
+    assert delivered(job, attempts[2]) == ["|1", 1]

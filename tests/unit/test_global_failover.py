@@ -229,7 +229,7 @@ def test_a_subtask_without_an_attempt_for_too_long_is_a_global_failure() -> None
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     job.register(0)
     job.advance(121)
-    job.run(job.runtime.watch_registrations)
+    job.run(job.runtime.registrations.watch)
 
     (failure,) = job.history(Kind.GLOBAL_FAILURE)
     assert failure.subtask == 1
@@ -252,3 +252,17 @@ def test_the_end_of_an_older_stage_run_is_no_failure_of_the_newer() -> None:
     assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
     assert job.runtime.is_stage_running
     assert not attempt.is_closed
+
+
+@pytest.mark.clause("B2")
+@pytest.mark.may_fail("scripted")
+def test_a_global_failover_ends_every_attempt_though_another_subtask_has_none() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=3)
+    attempts = [job.register(1), job.register(2)]
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+    job.stage_ends()
+    job.advance(60)
+
+    assert [one.subtask for one in job.history(Kind.ATTEMPT_FAILED)] == [1, 2]
+    for one in attempts:
+        assert one.got(Fenced) == [Fenced(reason="global failover", is_finished=False)]

@@ -168,7 +168,7 @@ def test_a_log_out_of_order_is_refused(offsets: tuple[int, ...]) -> None:
 def test_a_stream_whose_topic_begins_again_is_refused() -> None:
     state = FakeState()
     list(micro_batch([frame(HISTORY[:9])], state))
-    with pytest.raises(RecordError, match="Spark gives it after offset 8"):
+    with pytest.raises(RecordError, match="Spark passes it after offset 8"):
         list(micro_batch([frame(HISTORY[:2])], state))
 
 

@@ -21,7 +21,7 @@ from coordlog.cli.ingest.text import (
     summary_lines,
 )
 from coordlog.projections.tables.progress import FinishedWork, JobEnd, Progress
-from coordlog.restore.rebuild import Restored
+from coordlog.restore.rebuild import Restored, RestoreMode
 
 WORK = FinishedWork(subtask=0, last_barrier=0, is_kept=False, rows=10, bytes_read=100)
 STREAMING = Progress(
@@ -54,7 +54,7 @@ AROUND = Surrounding(
     seconds=12.34,
 )
 RESTORED = Restored(
-    mode="rollback",
+    mode=RestoreMode.ROLLBACK,
     checkpoint_id=7,
     checkpoint_offset=812,
     record_count=1_900,
@@ -153,7 +153,7 @@ def test_a_rollback_without_a_checkpoint_goes_to_the_start() -> None:
 
 
 def test_a_batch_job_resumes_with_its_finished_splits() -> None:
-    restored = replace(RESTORED, mode="resume", checkpoint_id=-1, checkpoint_offset=None)
+    restored = replace(RESTORED, mode=RestoreMode.RESUME, checkpoint_id=-1, checkpoint_offset=None)
 
     assert restored_line(restored, BATCH) == (
         "restored by resume with 2 of 3 splits finished (no checkpoints in batch): "
@@ -162,13 +162,13 @@ def test_a_batch_job_resumes_with_its_finished_splits() -> None:
 
 
 def test_a_job_that_begins_says_so() -> None:
-    begun = replace(RESTORED, mode="start", checkpoint_id=-1, record_count=0)
+    begun = replace(RESTORED, mode=RestoreMode.START, checkpoint_id=-1, record_count=0)
 
     assert restored_line(begun, Progress()) == "a new job"
     assert restored_line(replace(begun, record_count=3), Progress(epoch=0)) == (
         "started again, 3 records folded in 0.25 s"
     )
-    assert restored_line(replace(begun, mode="settle"), BATCH).startswith(
+    assert restored_line(replace(begun, mode=RestoreMode.SETTLE), BATCH).startswith(
         "every subtask has finished, only commits are left"
     )
 
@@ -178,12 +178,12 @@ def test_a_finished_job_says_when_and_that_nothing_was_changed() -> None:
 
     assert already_finished(finished, "ingest") == (
         "job ingest finished at 2023-11-14T22:13:20.000000Z: 1,234 rows in 8 files; "
-        "nothing was changed (--again reads what has come since)"
+        "nothing was changed (--again reads new files)"
     )
     pruned = replace(STREAMING, end=JobEnd.FINISHED, ended_us=None)
     assert already_finished(pruned, "ingest") == (
         "job ingest has finished, and its log was pruned since; nothing was changed (--again reads "
-        "what has come since)"
+        "new files)"
     )
     lines = before_lines(pruned, is_again=True, now_us=0)
     assert lines == ["job ingest has finished; it is opened again"]
@@ -247,7 +247,7 @@ def test_a_job_that_was_opened_again_says_what_this_time_has_brought() -> None:
 
 def test_of_a_pruned_log_each_summary_says_since_when_it_counts() -> None:
     pruned = replace(STREAMING, is_pruned=True)
-    line = "               counted here is what has come since its log was pruned"
+    line = "               the numbers are counted since its log was pruned"
 
     assert line in summary_lines(pruned, AROUND)
     assert line in stopped_lines(pruned, AROUND, stop_checkpoint=7)
@@ -291,7 +291,7 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
             STREAMING,
             None,
             (
-                "stopped without a checkpoint of its own, what was read since checkpoint 7 is read "
+                "stopped without a checkpoint of its own, rows read since checkpoint 7 are read "
                 "again: 1,234 rows are published; run the same command again to go on"
             ),
         ),
@@ -327,5 +327,5 @@ def test_a_source_that_cannot_be_listed_is_told_with_the_seconds_and_the_cause()
 
     assert not_listed_line(failing, 300.0) == (
         "the source cannot be listed for 3 of 300 s (SourceUnavailableError: s3://b: 503 slow down); "
-        "it is tried again, and what was found before is read on"
+        "it is tried again, and known splits are read meanwhile"
     )

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from coordlog.api.coordinator import CommittableOf
+from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.inputs import GiveCommit
+from coordlog.kernel.outputs import Settle
+from coordlog.kernel.refusals import encoded
+from coordlog.kernel.step import act
 from coordlog.limits import SETTLE_CALL_S
 from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
@@ -211,3 +217,51 @@ def test_an_outcome_that_is_too_large_counts_as_a_failed_try() -> None:
     (outcome,) = job.history(Kind.COMMIT_OUTCOME)
     assert outcome.attributes["settled"] == "false"
     assert "TooLargeError: a test.intent@1 is 3000" in str(outcome.reason)
+
+
+@pytest.mark.clause("H3")
+def test_a_commit_that_fails_is_tried_again_after_pauses_that_double() -> None:
+    sink = FakeSink()
+    job = HandDrivenJob(
+        chain_of(NotingProvider(sink=sink)),
+        configure=lambda config: replace(config, restart_backoff_s=1.0, restart_backoff_max_s=60.0),
+    )
+    attempt = job.register(0)
+    sink.failures = 3
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    tried = [sink.tries]
+    for factor in (2, 4, 8):
+        job.advance(factor * 0.9)
+        tried.append(sink.tries)
+        job.advance(factor * 0.2)
+        tried.append(sink.tries)
+
+    assert tried == [1, 1, 2, 2, 3, 3, 4]
+    assert sink.settled == [("a",)]
+
+
+def config_of(job: HandDrivenJob) -> KernelConfig:
+    return KernelConfig(
+        projection=projection_of(job.chain),
+        operators=job.runtime.state.operators,
+        is_batch=False,
+        keeps_finished_splits=False,
+    )
+
+
+@pytest.mark.clause("H3")
+def test_an_intent_beside_one_that_is_being_settled_asks_for_itself_alone() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(sink=FakeSink())))
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    (first,) = job.runtime.state.intents
+    key, payload = encoded(Intent(names=["b"]))
+    given = GiveCommit(operator_id="source", checkpoint_id=1, payload_type=key, payload=payload)
+    done = act(config_of(job), job.runtime.state, given, 0)
+
+    asked = [one.sequence for one in done.effects if isinstance(one, Settle)]
+    assert asked == [done.records[-1].sequence]
+    assert sorted(done.state.intents) == [first, *asked]

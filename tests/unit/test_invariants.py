@@ -245,9 +245,9 @@ UNSOUND: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
         whole(completed=Map()),
         ("checkpoint 1 is the last completed one, and is not retained",),
     ),
-    "a kept checkpoint that is gone": (
-        whole(kept=Map({"here": 1, "there": 7})),
-        ("checkpoint 7 is kept as 'there', and is not retained",),
+    "a savepoint whose checkpoint is gone": (
+        whole(savepoints=Map({"here": 1, "there": 7})),
+        ("checkpoint 7 is savepoint 'there', and is not retained",),
     ),
     "a checkpoint without one subtask's part": (
         completed(states=Map()),

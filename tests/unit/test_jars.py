@@ -332,7 +332,7 @@ def test_an_ivy_that_hangs_is_ended_at_the_limit(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setattr(broker_limits, "RESOLVE_LIMIT_S", 0.05)
 
-    with pytest.raises(JarsError, match="0 of 2 jars came within 0 s; check the network"):
+    with pytest.raises(JarsError, match="0 of 2 jars were fetched within 0 s; check the network"):
         resolve(JarSet.BROKER)
 
     assert names(cache / "jars") == [".lock"]

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from coordlog.errors import OptionError
+from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.driver.log_choice import LogChoice
 
 
 def job_in(folder: Path, **options: float) -> Job:
@@ -35,3 +37,18 @@ def test_its_time_outs_reach_the_driver(tmp_path: Path) -> None:
 def test_a_time_out_that_is_out_of_range_is_refused_by_name(tmp_path: Path, option: str) -> None:
     with pytest.raises(OptionError, match=option):
         job_in(tmp_path, **{option: -1})
+
+
+def test_the_log_of_another_job_is_refused_at_once(tmp_path: Path) -> None:
+    theirs, ours = (KafkaLog.for_job(name, "localhost:1") for name in ("orders", "job"))
+    source, wanted = (
+        FileSource(str(tmp_path)),
+        "log is 'that of job orders'; it must be that of job job",
+    )
+
+    with pytest.raises(OptionError, match=wanted):
+        Job(job_id="job", log=theirs, source=source)
+    with pytest.raises(OptionError, match=wanted):
+        LogChoice("job", None, theirs)
+    for log in (ours, KafkaLog("a-mirror", "localhost:1")):
+        assert Job(job_id="job", log=log, source=source).log is log

@@ -224,7 +224,7 @@ def test_a_topic_that_was_deleted_or_made_again_or_is_not_named_any_more_is_name
     again = cluster_of(1)
     job = HandDrivenJob(chain_on(again))
     again.ids["t"] = "id-2"
-    assert "it has id id-2, and what was read had id-1" in after_a_look(again, job)
+    assert "it has id id-2, and the topic that was read had id-1" in after_a_look(again, job)
 
     fewer = cluster_of(1, 1)
     job = HandDrivenJob(chain_on(fewer))

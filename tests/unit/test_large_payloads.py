@@ -28,7 +28,7 @@ from coordlog.limits import (
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.payloads.offload import AttemptPayloads, DriverPayloads, HeldPayload, PayloadOptions
 from coordlog.projections.job.state import Phase
 from coordlog.projections.operators.operator_projection import OperatorProjection
@@ -231,7 +231,7 @@ def test_a_restore_that_needs_a_payload_which_is_not_there_is_refused_before_any
     what = {"cut": "coordinator 'source'", "subtask": "operator 'source' of subtask 0"}[whose]
     assert f"job job cannot be restored: the state of {what} in checkpoint 1 (sequence " in said
     assert f"is the stored payload {address.path} of {address.length} bytes in the log" in said
-    assert f" in the log and not to be had ({store_of(options).where}: it is " in said
+    assert f" in the log and not readable ({store_of(options).where}: it is " in said
     assert job.log.high_watermark() == end
 
 
@@ -271,7 +271,7 @@ def test_an_address_that_is_none_is_refused_with_whose_it_is_and_what_to_do(
     )
     assert f" is {newer[:120]!r} in the log and no address of a stored payload that" in said
     assert said.endswith(
-        "run the job with the version of coordlog that wrote it, or go on from a checkpoint that "
+        "run the job with the version of coordlog that wrote it, or continue from a checkpoint that "
         "does not need it (--from-checkpoint)"
     )
     assert job.log.high_watermark() == end
@@ -397,8 +397,8 @@ def test_a_job_that_begins_from_a_checkpoint_of_another_has_its_payloads_for_its
     attempt.ack_checkpoint(1, states={"source": MEGABYTES})
     job.crash()
     log, theirs = MemoryLog("other"), store_of(options)
-    begin_from(
-        job.log, log, find_beginning(job.log, "job", "1"), job_id="other", payload_store=theirs
+    fork_to(
+        job.log, log, find_fork_point(job.log, "job", "1"), job_id="other", payload_store=theirs
     )
     theirs.remove(theirs.listed())
 

@@ -128,3 +128,8 @@ def test_a_password_among_the_addresses_is_not_shown() -> None:
     with pytest.raises(OptionError, match="hidden") as caught:
         KafkaLog.for_job("orders", "me:secret@host:9092")
     assert "secret" not in str(caught.value)
+
+
+def test_a_prefix_that_no_topic_can_have_is_refused_before_jobs_are_listed() -> None:
+    with pytest.raises(OptionError, match=r"topic_prefix is 'x y'; it must be at most 100 of"):
+        list_jobs("localhost:1", topic_prefix="x y", connect_timeout_s=0.1)

@@ -97,7 +97,7 @@ def test_the_state_at_a_time_has_all_that_was_made_by_then(driven: MemoryLog) ->
     ("options", "message"),
     [
         ({"checkpoint_id": 999}, "checkpoint is 999; it must be one that has completed"),
-        ({"offset": 1, "checkpoint_id": 1}, "given one at most"),
+        ({"offset": 1, "checkpoint_id": 1}, "at most one of them"),
         ({"time": dt.datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001, that is the point
     ],
 )

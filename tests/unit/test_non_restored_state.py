@@ -102,7 +102,10 @@ def test_a_coordinators_state_is_refused_and_let_go_by_name() -> None:
     left = chain_of(one)
 
     said = refused(old, left)
-    assert "the state of operator 'rules' is part of checkpoint 1 in the log and nobody's" in said
+    assert (
+        "the state of operator 'rules' is part of checkpoint 1 in the log and of no operator"
+        in said
+    )
     assert "allow_non_restored_state=('rules',)" in said
     assert "'rules'" in refused(old, left, allow=("source", "rule")), "by its own name only"
 
@@ -282,7 +285,7 @@ def test_a_resume_without_an_event_sourced_coordinator_lets_go_what_the_log_tell
     left = chain_of(one)
 
     said = refused(job, left)
-    assert "the state of operator 'rules' is its coordinator's, as the log tells it" in said
+    assert "the state of operator 'rules' is its coordinator's, as folded from the log" in said
     assert restarted(job, left, allow=("rules",)).mode == "resume"
 
 

@@ -11,7 +11,7 @@ from coordlog.projections.inspection.prune_plan import plan_prune
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.invariants import faults_of
 from coordlog.projections.job.state import Phase
-from coordlog.schemas.builtin_types import KeepCheckpoint, SnapshotWanted
+from coordlog.schemas.builtin_types import SnapshotWanted, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds
@@ -163,11 +163,11 @@ def test_what_is_kept_stays_and_can_be_gone_back_to_and_pruned_to() -> None:
         job.trigger()
         attempt.ack_checkpoint(number, states={"source": b"%d" % number})
         if number == 1:
-            job.ask("", KeepCheckpoint(name="first")).answer()
+            job.ask("", TakeSavepoint(name="first")).answer()
     attempt.complete(states={"source": b"end"})
     assert job.runtime.state.phase is Phase.FINISHED
     again = opened(job, provider())
-    assert dict(again.runtime.state.kept.items()) == {"first": 1}
+    assert dict(again.runtime.state.savepoints.items()) == {"first": 1}
     assert sorted(again.runtime.state.completed) == [1, 5], "the opening, and what is kept"
     checkpointed(again)
     assert again.ask("", SnapshotWanted(why="prune")).answer().sequence > 0

@@ -87,7 +87,7 @@ def reads(**options: Any) -> object:  # noqa: ANN401, as above
 
 def batches(**options: Any) -> object:  # noqa: ANN401, as above
     given: dict[str, Any] = {
-        "job": "job",
+        "job_id": "job",
         "sink": ParquetSink("out"),
         "log": MemoryLog(),
         **options,
@@ -163,7 +163,7 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (reads, "log", {"topic": "reads.log"}, "a Log or None"),
         (reads, "given_up", "stream", "a sequence, each a text"),
         (reads, "endpoint", "127.0.0.1", "an EndpointOptions or None"),
-        (batches, "job", None, "a text"),
+        (batches, "job_id", None, "a text"),
         (batches, "take_over", "no", "True or False"),
         (batches, "log", 9092, "a Log or None"),
         (batches, "log_timeout_s", "60", "a number"),
@@ -273,7 +273,7 @@ def test_a_secret_is_refused_and_not_shown(
         (endpoint, {"host": 5, "tls": "yes"}, ["endpoint_host is 5", "endpoint_tls is 'yes'"]),
         (endpoint, {"bind": "a b", "ports": "0"}, ["endpoint_bind is 'a b'", "endpoint_ports is"]),
         (reads, {"job_id": 1, "partitions": 2.5}, ["job_id is 1", "partitions is 2.5"]),
-        (batches, {"job": 1, "take_over": 0}, ["job is 1", "take_over is 0"]),
+        (batches, {"job_id": 1, "take_over": 0}, ["job_id is 1", "take_over is 0"]),
         (sink, {"roll_rows": 0, "partition_by": ["."]}, ["roll_rows is 0", "partition_by is '.'"]),
         (
             job,

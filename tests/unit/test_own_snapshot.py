@@ -119,7 +119,10 @@ def test_a_job_with_coordinators_of_its_own_is_pruned_as_far_as_its_own_snapshot
     refused = run(job.log, "prune", "job", "--yes")
 
     assert refused.exit_code == Exit.USAGE
-    assert "what the coordinator of operator 'source' remembers is its own code's" in refused.stderr
+    assert (
+        "only the job's code can read the state of the coordinator of operator 'source'"
+        in refused.stderr
+    )
     assert "it has no snapshot; prune it while it runs: its driver takes one then" in refused.stderr
     assert job.log.high_watermark() == before
 
@@ -131,8 +134,8 @@ def test_of_one_that_has_finished_it_is_said_how_its_log_can_go() -> None:
     refused = run(job.log, "prune", "job", "--yes")
 
     assert refused.exit_code == Exit.USAGE
-    assert "it has no snapshot; where it is not to run any more, `coordlog export" in refused.stderr
-    assert "opened again too (again=True): prune it while it runs" in refused.stderr
+    assert "it has no snapshot; if it is not to run any more, `coordlog export" in refused.stderr
+    assert "opened again (again=True): prune it while it runs" in refused.stderr
     assert "`coordlog export job FILE` keeps its history, and `coordlog delete" in refused.stderr
 
 
@@ -140,7 +143,7 @@ def test_a_coordinator_without_a_projection_remembers_what_no_command_knows() ->
     job = HandDrivenJob(chain_of(NotingProvider()))
     state = read_job(job.log, "job", lambda _: None).state
     assert why_no_own_snapshot(state) == (
-        "what the coordinator of operator 'source' remembers is its own code's"
+        "only the job's code can read the state of the coordinator of operator 'source'"
     )
     assert why_no_own_snapshot(JobState()) == "the job has not begun"
 
@@ -227,7 +230,7 @@ def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_b
     start = log.start_offset()
     told = run(log, "explain", "job", "--split", "nope")
     assert told.exit_code == Exit.USAGE
-    assert f"the log begins at offset {start}: what was pruned is in the file" in told.stderr
+    assert f"the log begins at offset {start}: pruned records are in the file" in told.stderr
     assert (
         f"splits since the log was pruned, at offset {start}: none"
         in run(log, "state", "job").stdout

@@ -626,7 +626,7 @@ def test_a_driver_that_died_while_it_took_a_destination_is_no_obstacle(tmp_path:
 def test_an_owner_that_cannot_be_read_is_an_error(sink: ParquetSink) -> None:
     (sink.path / ".coordlog/owner.json").write_text("{")
 
-    assert "does not say whose" in refusal(lambda: sink.prepare(JOB)).problem
+    assert "does not hold the owner" in refusal(lambda: sink.prepare(JOB)).problem
 
 
 @contextmanager

@@ -154,6 +154,14 @@ def test_the_builtin_schemas_are_those_that_were_released() -> None:
     assert builtin_schemas() == golden["types"]
 
 
+def test_a_payload_whose_field_types_cannot_be_found_is_refused_by_name() -> None:
+    class Lost(Payload):
+        what: Missing  # type: ignore[name-defined]  # noqa: F821, the case
+
+    with pytest.raises(PayloadTypeError, match=r"sample.lost: .*'Missing'.* import the types"):
+        event("sample.lost", version=1)(Lost)
+
+
 @pytest.mark.clause("E9")
 def test_the_envelope_is_the_one_that_was_released() -> None:
     golden = json.loads((GOLDEN / "builtin-schemas.json").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.amounts import many
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
@@ -19,7 +20,7 @@ from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.adopt import adopt, copy_history
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.offline.prune import planned, prune
 from coordlog.payloads.gc import FileUse, clean, clean_former, payload_use
 from coordlog.payloads.offload import PayloadOptions
@@ -480,7 +481,7 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
         broken.store(to_unstored(record))
     broken.remove_below(first.offset)
     broken.store(to_unstored(replace(record, payload=payload[:-9] + b"x" * 9)))
-    with pytest.raises(RecordError, match="what it addresses cannot be told"):
+    with pytest.raises(RecordError, match="its addresses cannot be read"):
         payload_use(broken, store)
 
 
@@ -502,7 +503,7 @@ def test_a_snapshot_that_makes_much_of_few_bytes_is_not_followed(
 
     tracemalloc.start()
     try:
-        with pytest.raises(RecordError, match="what it addresses cannot be told"):
+        with pytest.raises(RecordError, match="its addresses cannot be read"):
             payload_use(broken, store)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
@@ -539,7 +540,10 @@ def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
     assert len(store.listed()) == 2
     said = deleted(adopted)
     assert "deleted 1 payloads" in said
-    assert f"others of its large payloads stay in {store.where}: 1 of before it was adopted" in said
+    assert (
+        f"others of its large payloads stay in {store.where}: 1 of epochs before its adoption"
+        in said
+    )
     assert [one.owner for one in store.listed()] == ["0-driver-0"]
     assert "deleted 1 payloads" in deleted(job.log)
     assert not store.listed()
@@ -566,7 +570,7 @@ def test_of_a_pruned_log_a_delete_says_what_it_leaves_and_takes_it_when_told_to(
     else:
         assert "deleted 1 payloads" in result.stderr
         assert (
-            f"{said}1 of epochs that the log does not know, as after a prune (in 0-driver-0); "
+            f"{said}1 of epochs that are not in the log, as after a prune (in 0-driver-0); "
             f"--all-payloads would have removed them, and {mine}\n"
         ) in result.stderr
     owners = [one.owner for one in store.listed() if one.owner != "notes"]
@@ -605,8 +609,8 @@ def test_a_job_that_has_begun_from_another_one_has_payloads_of_its_own(
     job.crash()
     begun, half = MemoryLog("begun"), MemoryLog("half")
     copy_history(job.log, half, "job")
-    beginning = find_beginning(job.log, "job", "1")
-    begin_from(job.log, begun, beginning, job_id="trial", payload_store=store)
+    beginning = find_fork_point(job.log, "job", "1")
+    fork_to(job.log, begun, beginning, job_id="trial", payload_store=store)
     trial = PayloadStore(store.url, "trial")
 
     assert worth(begun, trial) == {"ADDRESSED": ["0-driver-0"]}
@@ -665,6 +669,16 @@ def test_the_command_says_what_is_there_and_cleans_when_told_to(
     assert len(store.listed()) == 1
 
 
+def test_the_command_counts_the_records_of_a_pruned_log(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log = pruned(options)
+    count = len(log.records)
+    assert count < log.high_watermark()
+    shown = run(log, "payloads", "--payload-store", store.url)
+    assert f"compared with {many(count, 'record')}:" in shown.stdout
+
+
 def test_the_command_asks_for_the_store_where_the_history_names_none(
     two_epochs: HandDrivenJob,
 ) -> None:
@@ -683,7 +697,7 @@ def test_verify_reads_every_stored_payload_and_names_what_is_wrong_with_its_reco
     named = ("--payload-store", store.url)
     good = run(two_epochs.log, "verify", *named)
     assert good.exit_code == Exit.DONE, good.output
-    assert "1 stored payloads of 300,004 bytes" in good.stdout
+    assert "1 stored payload of 300,004 bytes" in good.stdout
 
     (record,) = two_epochs.history(Kind.EVENT_TO_SUBTASK)
     address = address_in(record.payload)

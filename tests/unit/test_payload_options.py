@@ -64,7 +64,7 @@ def test_elsewhere_there_is_none_until_it_is_named(
 def test_a_folder_of_the_driver_s_machine_is_refused_for_tasks_on_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match="where all machines of the cluster find it"):
+    with pytest.raises(OptionError, match="all machines of the cluster reach"):
         chosen(monkeypatch, is_local=False, servers="b:1", url=str(tmp_path))
     store = chosen(monkeypatch, is_local=False, servers="b:1", url="s3://bucket/kept")
     assert store is not None

@@ -14,12 +14,13 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, CommandError, RecordError, RestoreError
-from coordlog.log.file import ExportedLog
+from coordlog.history import History
+from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.interface import PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.epoch import read_records
-from coordlog.offline.prune import prune
+from coordlog.offline.prune import planned, prune
 from coordlog.offline.state_at import state_at
 from coordlog.payloads.gc import store_named_in
 from coordlog.payloads.offload import PayloadOptions
@@ -105,7 +106,7 @@ def test_a_log_may_begin_with_the_newest_snapshot_from_which_all_that_is_kept_is
 def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     log = worked().log
     monkeypatch.setattr(
-        "coordlog.projections.inspection.prune_plan.kept_checkpoints", lambda _state: (2,)
+        "coordlog.projections.inspection.prune_plan.savepoint_checkpoints", lambda _state: (2,)
     )
     plan = plan_prune(log.records, keep_checkpoints=1)
 
@@ -119,7 +120,7 @@ def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.Monke
     ]
     assert later, "there are newer ones, which have it no more"
     monkeypatch.setattr(
-        "coordlog.projections.inspection.prune_plan.kept_checkpoints", lambda _state: (99,)
+        "coordlog.projections.inspection.prune_plan.savepoint_checkpoints", lambda _state: (99,)
     )
     none = plan_prune(log.records, keep_checkpoints=1)
     assert none.begins_with is None
@@ -237,6 +238,8 @@ def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(nam
     }
     fold = ProgressFold()
     for one in audit_records(log.records):
+        if one.beginning is not None:
+            fold.begin(one.beginning)
         if one.counts and one.record is not None:
             fold.apply(one.record)
     assert fold.progress.end is JobEnd.FINISHED
@@ -273,7 +276,8 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert "no place to start from: it is damaged" in verify(log.records).faults[0].what
     refused = run(log, "prune", "job", "--yes")
     assert refused.exit_code == Exit.USAGE
-    assert "whether a driver of it lives cannot be told: it is damaged" in refused.stderr
+    said = f"does not show whether a driver of it runs: record at offset {start} (SNAPSHOT): it is damaged"
+    assert said in refused.stderr
 
 
 def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
@@ -406,7 +410,7 @@ def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     plan = plan_prune(log.records, keep_checkpoints=1)
     assert plan.begins_with is not None
     log.delete_below(plan.begins_with.offset)
-    assert store_named_in(iter(log.records)) == ""
+    assert store_named_in(History(log)) == ""
     first = log.records[0]
     record = first.record()
     state = state_of(record)
@@ -415,7 +419,7 @@ def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     other.store(to_unstored(record))
     other.store(to_unstored(replace(record, payload=redacted_snapshot(record, named))))
     other.delete_below(1)
-    assert store_named_in(iter(other.records)) == "memory://there"
+    assert store_named_in(History(other)) == "memory://there"
 
 
 def test_an_epoch_that_does_not_count_names_no_store() -> None:
@@ -430,9 +434,9 @@ def test_an_epoch_that_does_not_count_names_no_store() -> None:
         return to_unstored(replace(epoch_start, epoch=epoch, attributes=attributes))
 
     log.store(named("memory://void", 0), named("memory://void", 7))
-    assert store_named_in(iter(log.records)) == ""
+    assert store_named_in(History(log)) == ""
     log.store(named("memory://there", 1), named("memory://void", 1))
-    assert store_named_in(iter(log.records)) == "memory://there"
+    assert store_named_in(History(log)) == "memory://there"
 
 
 # the command
@@ -459,8 +463,8 @@ def test_it_asks_first_and_replaces_no_file(home: Path) -> None:
         main, ["prune", "job"], obj=lambda _servers: OneLog(log), input="n\n"
     )
     assert asked.exit_code == 1
-    assert "are kept" not in asked.output, "none is kept by name"
-    assert "checkpoints that stay restorable: 6, 7, 8. Archive and remove it?" in asked.output
+    assert "savepoint" not in asked.output, "there is none"
+    assert "checkpoints that stay restorable: 6, 7, 8. Archive and remove them?" in asked.output
     assert log.start_offset() == 0
     assert not (home / "archives" / "job").exists()
     mine = home.parent / "mine.avro"
@@ -487,7 +491,7 @@ def test_a_prune_that_was_cut_off_behind_its_archive_goes_on_with_it(
         archive.write_bytes(data)
         not_it = run(wrong, "prune", "job", "--yes")
         assert not_it.exit_code == Exit.USAGE
-        assert "is there, and is not what goes now; nothing was" in not_it.stderr
+        assert "exists with other records than these; nothing was" in not_it.stderr
         assert wrong.start_offset() == 0
     archive.write_bytes(written)
     done = run(log, "prune", "job", "--yes")
@@ -495,6 +499,26 @@ def test_a_prune_that_was_cut_off_behind_its_archive_goes_on_with_it(
     assert done.exit_code == Exit.DONE, done.output
     assert log.start_offset() > 0
     assert archive.read_bytes() == written
+
+
+def test_a_prune_removes_the_drafts_of_killed_ones(home: Path, tmp_path: Path) -> None:
+    """No process has their locks any more; each prune has a name of its own for its archive."""
+    log, folder = worked().log, home / "archives" / "job"
+    hexes = "0" * 32
+    folder.mkdir(parents=True)
+    (folder / f".job-0-3.avro.{hexes}.tmp").write_text("a draft")
+    (folder / f".mine.avro.{hexes}.tmp").write_text("of another program")
+    assert run(log, "prune", "job", "--yes").exit_code == Exit.DONE
+    names = sorted(one.name for one in folder.iterdir())
+    assert names == [f".mine.avro.{hexes}.tmp", f"job-0-{log.start_offset()}.avro"]
+
+    log, archive = worked().log, tmp_path / "archive.avro"
+    plan = planned(log, "job", keep_checkpoints=3)
+    assert plan.begins_with is not None
+    write_exported(log, "job", archive, to_offset=plan.begins_with.offset)
+    (tmp_path / f".archive.avro.{hexes}.tmp").hardlink_to(archive)
+    prune(log, "job", plan, archive)
+    assert [one.name for one in tmp_path.glob(".*")] == []
 
 
 def confirming(log: MemoryLog, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +547,7 @@ def test_a_log_whose_beginning_goes_while_it_asks_is_left_as_it_is(
 
     assert refused.exit_code == Exit.USAGE, refused.output
     assert (
-        f"its log began at offset 0 when it was looked at, with {target.records_below} records before the "
+        f"its log began at offset 0 when the prune was planned, with {target.records_below} records before the "
         f"snapshot at offset {target.offset}, and begins at offset {to} now: another prune, or retention, has "
         "removed records meanwhile, and this one has removed nothing; run it again"
     ) in refused.stderr

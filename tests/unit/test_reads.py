@@ -18,8 +18,8 @@ from coordlog.projections.splits.query_reads import READS, ReadsState
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.reads import (
     EndQuery,
-    LookAtReads,
     QueryEnded,
+    QueryReads,
     ReadFailureNoted,
     SplitsGiven,
 )
@@ -166,10 +166,10 @@ def test_the_answer_is_in_the_log_before_a_task_has_it() -> None:
 @pytest.mark.parametrize(
     ("read_id", "partition", "position", "said"),
     [
-        ("other", 0, 0, "read other is over"),
+        ("other", 0, 0, "read other has ended"),
         ("r", 2, 0, "has 2 partitions; partition 2"),
         ("r", -1, 0, "has 2 partitions; partition -1"),
-        ("r", 0, 1, "has been given 0 splits, and position 1"),
+        ("r", 0, 1, "has been assigned 0 splits, and position 1"),
     ],
 )
 def test_what_is_no_question_of_a_read_is_refused(
@@ -270,7 +270,7 @@ def test_a_position_of_another_history_is_refused() -> None:
 def test_a_position_that_has_not_been_found_is_refused() -> None:
     reads = batch()
 
-    with pytest.raises(RequestRefusedError, match=r"splits 0 to 11 were asked for.* has 0 to 10"):
+    with pytest.raises(RequestRefusedError, match=r"splits 0 to 11 were requested.* has 0 to 10"):
         reads.plan_batch(0, 11)
 
 
@@ -317,7 +317,7 @@ def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
     reads = ReadsJob(Outside(is_complete=False))
     reads.job.is_held = True
     reads.find("a")
-    look = LookAtReads(after=-1, splits_max=0)
+    look = QueryReads(after=-1, splits_max=0)
     asked = reads.asked(look)
 
     assert reads.state.found == 1

@@ -229,6 +229,14 @@ def _stored(history: HandHistory) -> tuple[StoredRecord, ...]:
     return log.records
 
 
+def test_one_of_a_thing_has_no_plural() -> None:
+    log = MemoryLog("ingest.log")
+    log.store(*streaming_history().records[:1])
+    logs = OneLog(log, "ingest")
+    result = CliRunner().invoke(main, ("epochs", "ingest"), obj=lambda _servers: logs)
+    assert result.stdout.splitlines()[-1] == "1 epoch: 1 open."
+
+
 def test_the_commands_show_the_tables() -> None:
     assert shown("events")[-1].endswith("handled.")
     assert shown("commits")[-1] == "5 commits: 5 settled."

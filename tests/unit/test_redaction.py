@@ -23,7 +23,7 @@ from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fail
 from coordlog.offline.adopt import copy_history
 from coordlog.offline.epoch import begin_epoch, read_records
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.inspection.redact import Redaction
 from coordlog.projections.inspection.state_at import moment
@@ -36,9 +36,9 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import (
     EventSkipped,
     JobSnapshot,
-    KeepCheckpoint,
     SkipEvent,
     StopRequested,
+    TakeSavepoint,
 )
 from coordlog.schemas.codec import Avro, encode_record
 from coordlog.schemas.payload import payload_type_of
@@ -361,17 +361,17 @@ def test_branches_and_where_a_job_has_begun_stay_what_they_were() -> None:
             checkpoint_id = job.trigger()
             assert checkpoint_id is not None
             attempt.ack_checkpoint(checkpoint_id, committables=[("source", b"rows")])
-        job.ask("", KeepCheckpoint(name=f"kept-at-{checkpoint_id}")).answer()
+        job.ask("", TakeSavepoint(name=f"kept-at-{checkpoint_id}")).answer()
         job.crash()
         return job.log
 
     old = started("/data/secret/a", None, "job", None)
     log = MemoryLog("trial")
-    begin_from(old, log, find_beginning(old, "job", "2"), job_id="trial")
+    fork_to(old, log, find_fork_point(old, "job", "2"), job_id="trial")
     started("/data/secret/b", log, "trial", None)
     started("/data/secret/c", log, "trial", 4)
     was = read_records(log).state
-    assert (len(was.begun_places), len(was.abandoned), len(was.kept)) == (1, 1, 2)
+    assert (len(was.begun_places), len(was.abandoned), len(was.savepoints)) == (1, 1, 2)
     made, redaction = redacted(log.records)
 
     assert verify(log.records).faults == []

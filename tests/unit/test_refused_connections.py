@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing import HandDrivenJob, History, replay
+from coordlog.testing import HandDrivenJob, replay
 from quota import User, quota_chain
 
 
@@ -39,7 +39,7 @@ def test_the_next_checkpoint_tells_how_many_were_refused_since_the_one_before() 
     checkpoint(refused=1_000_003)
 
     assert told(job) == [None, "3", None, "1000000"]
-    assert replay(History.of(job.log), quota_chain()).turn_count > 4
+    assert replay(job.log, quota_chain()).turn_count > 4
 
 
 def test_what_was_refused_while_no_checkpoint_may_start_is_told_by_the_first_that_does() -> None:

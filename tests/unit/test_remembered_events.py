@@ -13,6 +13,7 @@ from coordlog.messages import DeliverEvent
 from coordlog.projections.job.remembered import EVENT_BYTES, FORGETS, weights
 from coordlog.projections.job.state import JobState, Phase, sorted_values
 from coordlog.schemas.record import Kind
+from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, delivered, inside, send_down
 
@@ -153,6 +154,19 @@ def test_a_pending_checkpoint_whose_channel_state_is_forgotten_is_aborted() -> N
     assert provider.said("aborted") == [("aborted", number)]
     assert delivered(job, other) == [f"|{number}", 5]
     assert job.history(Kind.GLOBAL_FAILURE) == []
+
+
+@pytest.mark.clause("K7")
+def test_a_history_in_which_an_event_aborts_a_checkpoint_is_replayed() -> None:
+    job = job_of(NotingProvider(), is_batch=False)
+    (talker,) = job.register_all()
+    job.trigger()
+    for n in range(ROOM + 2):
+        talker.send("source", Up(n=n))
+
+    assert job.history(Kind.CHECKPOINT_ABORTED) != []
+    result = replay(job.log, chain_of(NotingProvider()))
+    assert (result.passed_over_count, result.record_count) == (0, len(job.history()) - 1)
 
 
 @pytest.mark.clause("D5")

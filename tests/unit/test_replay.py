@@ -15,7 +15,8 @@ import pytest
 from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError, SourceError
 from coordlog.kernel.builder import KernelConfig
-from coordlog.log.file import write_exported
+from coordlog.log.copy import to_append
+from coordlog.log.file import ExportedLog, write_exported
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -24,7 +25,6 @@ from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing import (
     CrashSweepError,
     HandDrivenJob,
-    History,
     ReplayError,
     crash_sweep,
     replay,
@@ -102,7 +102,7 @@ def _driven(chain: Chain | None = None, *, mode: str = "rollback") -> HandDriven
 def test_a_history_is_replayed_record_for_record_over_failures_and_a_crash(mode: str) -> None:
     job = _driven(mode=mode)
 
-    result = replay(History.of(job.log), _chain())
+    result = replay(job.log, _chain())
 
     counted = job.history()
     epochs = [one for one in counted if one.kind is Kind.EPOCH_STARTED]
@@ -118,7 +118,7 @@ def test_the_first_offset_at_which_the_coordinator_decides_otherwise_is_named() 
     offsets = {one.sequence: offset for offset, one in enumerate(job.history())}
 
     with pytest.raises(ReplayError) as caught:
-        replay(History.of(job.log), _chain(GenerousCoordinator))
+        replay(job.log, _chain(GenerousCoordinator))
 
     error = caught.value
     assert (error.offset, error.kind, error.what) == (
@@ -133,9 +133,9 @@ def test_the_first_offset_at_which_the_coordinator_decides_otherwise_is_named() 
 
 def test_a_record_that_is_no_longer_made_and_one_that_is_new_are_found() -> None:
     with pytest.raises(ReplayError) as fewer:
-        replay(History.of(_driven().log), _chain(SilentCoordinator))
+        replay(_driven().log, _chain(SilentCoordinator))
     with pytest.raises(ReplayError) as more:
-        replay(History.of(_driven(_chain(SilentCoordinator)).log), _chain())
+        replay(_driven(_chain(SilentCoordinator)).log, _chain())
 
     assert fewer.value.new is None
     assert more.value.recorded is None
@@ -148,7 +148,7 @@ def test_a_turn_is_replayed_at_its_own_time() -> None:
         job.advance(1.5)
         User.of(attempt).say()
 
-    replay(History.of(job.log), _chain(TimedCoordinator))
+    replay(job.log, _chain(TimedCoordinator))
 
 
 @pytest.mark.may_fail("ValueError: three")
@@ -163,9 +163,9 @@ def test_a_callback_that_raises_is_replayed_with_its_global_failure() -> None:
     job.advance(60.0)
     assert len(job.history(Kind.GLOBAL_FAILURE)) == len(job.history(Kind.RESET_TO_CHECKPOINT)) == 1
 
-    replay(History.of(job.log), _chain(RaisingCoordinator))
+    replay(job.log, _chain(RaisingCoordinator))
     with pytest.raises(ReplayError) as caught:
-        replay(History.of(job.log), _chain())
+        replay(job.log, _chain())
 
     assert caught.value.kind == "GLOBAL_FAILURE"
 
@@ -181,7 +181,7 @@ def test_an_epoch_is_replayed_with_the_limits_that_it_ran_with() -> None:
 
     job = HandDrivenJob(_chain(), configure=never_again)
     job.register(0).fail()
-    history = History.of(job.log)
+    history = job.log
     assert job.history(Kind.JOB_FAILED)
 
     replay(history, _chain())
@@ -195,18 +195,14 @@ def test_a_turn_that_records_a_refusal_is_taken_as_recorded() -> None:
     attempt.ack("source", 999)
     User.of(attempt).say()
 
-    assert replay(History.of(job.log), _chain()).passed_over_count == 1
+    assert replay(job.log, _chain()).passed_over_count == 1
 
 
 def test_void_records_change_nothing() -> None:
     job = _driven()
-    history = History.of(job.log)
-    late = history.records[4]
-    end = len(history.records)
-    stored = [*history.records, late._replace(offset=end)]
-
-    before = replay(history, _chain())
-    assert replay(replace(history, records=stored), _chain()) == before
+    before = replay(job.log, _chain())
+    job.log.store(to_append(job.log.records[4]))
+    assert replay(job.log, _chain()) == before
 
 
 @pytest.mark.slow
@@ -218,7 +214,7 @@ def test_a_whole_job_with_kills_is_replayed(tmp_path: Path, *, is_batch: bool) -
     source = FileSource(tmp_path / "in", batch_rows=10)
     chain = Chain(source=source.spec(), operators=[transform_spec(_same), sink.spec()])
 
-    result = replay(History.of(log), chain)
+    result = replay(log, chain)
 
     assert result.epoch_count == 2
     assert result.turn_count > 50
@@ -237,10 +233,11 @@ def test_a_file_holds_all_of_a_log_and_its_identity(tmp_path: Path) -> None:
 
     count = write_exported(job.log, "job", path)
 
-    read = History.read(path)
-    assert read == History.of(job.log)
-    assert count == len(read.records)
-    assert replay(path, _chain()) == replay(History.of(job.log), _chain())
+    read = ExportedLog(path)
+    assert read.identity == job.log.identity
+    assert tuple(read.read(0, read.high_watermark())) == job.log.records
+    assert count == len(job.log.records)
+    assert replay(path, _chain()) == replay(job.log, _chain())
 
 
 @pytest.mark.parametrize("left", [0, 10, 0.5, 0.999])
@@ -251,7 +248,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, left: float) -> None:
     path.write_bytes(whole[: left if isinstance(left, int) else int(len(whole) * left)])
 
     with pytest.raises(SourceError, match="export it again"):
-        History.read(path)
+        replay(path, _chain())
 
 
 def test_a_file_that_lacks_its_last_records_is_refused(tmp_path: Path) -> None:
@@ -266,14 +263,15 @@ def test_a_file_that_lacks_its_last_records_is_refused(tmp_path: Path) -> None:
         fastavro.writer(file, schema, rows[:-2], metadata=about)
 
     with pytest.raises(SourceError, match="it ends at offset"):
-        History.read(path)
+        replay(path, _chain())
 
 
 def test_a_history_without_its_beginning_is_refused() -> None:
-    history = History.of(_driven().log)
+    log = _driven().log
+    log.remove_below(3)
 
     with pytest.raises(RestoreError):
-        replay(replace(history, records=history.records[3:]), _chain())
+        replay(log, _chain())
 
 
 # crashes

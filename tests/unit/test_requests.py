@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
+from coordlog.api.coordinator import Query
 from coordlog.errors import (
     CoordinatorRestartingError,
     CoordlogError,
@@ -29,6 +31,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
 from kernel_fakes import (
+    HANDLED,
     TYPES,
     Down,
     Noted,
@@ -453,7 +456,7 @@ def test_one_request_more_than_may_be_open_is_turned_away() -> None:
     asked = [job.ask("source", HowMany()) for _ in range(REQUESTS_OPEN_MAX)]
     late = job.ask("source", HowMany())
 
-    with pytest.raises(RequestUnansweredError, match="1000 others wait"):
+    with pytest.raises(RequestUnansweredError, match="1000 other requests wait"):
         late.answer()
     job.release()
     job.is_held = False
@@ -479,3 +482,42 @@ def test_before_the_job_is_restored_a_client_is_told_to_come_again() -> None:
 
     with pytest.raises(CoordinatorRestartingError, match="being restored"):
         requests.request("source", HowMany(), timeout_s=0)
+
+
+@dataclass(eq=False)
+class QueriedProvider(AnsweringProvider):
+    """`HowMany` is a query here, answered by `query`."""
+
+    query: Query = field(kw_only=True)
+    projection: OperatorProjection[Any] | None = HANDLED
+
+    def __post_init__(self) -> None:
+        self.queries = {HowMany: self.query}
+
+
+def _raising(_state: object, _asked: Payload) -> Payload:
+    raise KeyError("missing")
+
+
+@pytest.mark.clause("J1")
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (_raising, "KeyError: 'missing'"),
+        (lambda _state, _asked: Stranger(n=1), "test.stranger@1"),
+        (lambda _state, _asked: Noted(text="x" * PAYLOAD_BYTES_MAX), "the limit is"),
+    ],
+    ids=["raises", "unregistered type", "too large"],
+)
+def test_a_query_that_cannot_be_answered_is_refused_and_the_job_goes_on(
+    query: Query, why: str
+) -> None:
+    job = made_job(QueriedProvider(query=query))
+    before = len(job.history())
+
+    asked = job.ask("source", HowMany())
+
+    with pytest.raises(RequestRefusedError, match=why):
+        asked.answer()
+    assert len(job.history()) == before
+    assert job.runtime.state.phase is Phase.RUNNING

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import pytest
 
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import DriverStops, StopAsked
+from coordlog.kernel.refusals import encoded
 from coordlog.kernel.restart_policy import (
     backoff_s,
     failures_in_window,
@@ -24,8 +26,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeClock, HandDrivenJob
 from coordlog.testing.replay import replay
-from coordlog.testing.replay_history import History
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, chain_of
+from kernel_fakes import HANDLED, Down, FakeSink, NotingProvider, chain_of, inside, send_down
 
 
 def three_in_a_minute(config: KernelConfig) -> KernelConfig:
@@ -217,7 +218,7 @@ def test_one_record_of_a_clock_that_is_hours_ahead_does_not_put_later_failures_t
     assert job.runtime.state.phase is Phase.RUNNING
     (first, *_) = job.history(Kind.SUBTASK_RESET)[1:]
     assert int(first.attributes["clock_us"]) < first.timestamp_us
-    assert replay(History.of(job.log), job.chain).epoch_count == 1
+    assert replay(job.log, job.chain).epoch_count == 1
 
 
 @pytest.mark.clause("E2")
@@ -285,10 +286,10 @@ def test_a_job_whose_drivers_keep_dying_fails_by_name_and_then_counts_afresh(
     (over,) = job.history(Kind.JOB_FAILED)
     assert (over.reason or "").startswith(
         "its driver ended without a stop, after 3 failures and such ends within 60 s: find out why "
-        "the drivers end (memory, the machine, Spark's session), then start the job again, which "
-        "counts afresh; before that: its driver"
+        "the drivers end (memory, the machine, Spark's session), then start the job again, with a "
+        "new count; before that: its driver"
     )
-    assert replay(History.of(job.log), job.chain).epoch_count == 5
+    assert replay(job.log, job.chain).epoch_count == 5
     job = opened(job, projection=projection)
     assert job.runtime.state.phase is Phase.RUNNING
 
@@ -389,7 +390,7 @@ def test_a_batch_whose_drivers_die_while_it_commits_fails_and_then_goes_on_with_
     (over,) = job.history(Kind.JOB_FAILED)
     assert (over.reason or "").startswith("its driver ended without a stop, after 3 failures")
     assert sink.settled == []
-    assert replay(History.of(job.log), job.chain).epoch_count == 5
+    assert replay(job.log, job.chain).epoch_count == 5
     job = next_driver(is_killed=False)
     assert (job.mode, job.runtime.state.phase) == ("settle", Phase.FINISHED)
     assert sink.settled == [("a",)]
@@ -417,3 +418,91 @@ def test_going_back_to_an_older_checkpoint_is_the_users_word_and_never_one_death
     )
 
     assert job.runtime.state.phase is Phase.RUNNING
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.may_fail("scripted")
+def test_a_reset_says_whether_a_failover_or_a_new_driver_made_it() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+    job.stage_ends("cancelled")
+    job.advance(60)
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    said = [
+        (one.attributes["restore"], one.attributes["counted"])
+        for one in job.history(Kind.RESET_TO_CHECKPOINT)
+    ]
+    assert said == [("failover", "true"), ("rollback", "true")]
+
+
+@pytest.mark.clause("E2")
+def test_what_died_with_its_driver_counts_once_against_the_restart_policy() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), is_batch=True, parallelism=2)
+    job.register_all()
+    job.crash()
+    job = HandDrivenJob(job.chain, is_batch=True, parallelism=2, log=job.log)
+
+    resets = job.history(Kind.SUBTASK_RESET)
+    assert [one.attributes.get("counted") for one in resets] == ["false", "false"]
+    assert len(job.runtime.state.failures_us) == 1
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.may_fail("third", "first", "second")
+def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own_behind() -> None:
+    """It would end the next failure's pause early."""
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        configure=lambda config: replace(config, restart_backoff_s=10.0),
+    )
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "first"))
+    job.advance(9)
+    job.run(lambda: job.runtime.fail_job("source", "second"))
+    job.stage_ends()
+    job.advance(1)
+    assert len(job.history(Kind.RESET_TO_CHECKPOINT)) == 1
+    job.run(lambda: job.runtime.fail_job("source", "third"))
+    job.advance(15)
+
+    assert len(job.history(Kind.RESET_TO_CHECKPOINT)) == 1
+    job.advance(10)
+    assert len(job.history(Kind.RESET_TO_CHECKPOINT)) == 2
+
+
+@pytest.mark.clause("C4")
+def test_an_event_at_which_attempts_fail_is_known_by_its_operator_type_and_content() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(ack_timeout_s=5.0))
+    for _ in range(2):
+        inside(job.register(0), provider, send_down(provider, 0, 1))
+        job.advance(6)
+
+    digest = blake2b(encoded(Down(n=1))[1], digest_size=8).hexdigest()
+    assert dict(job.runtime.state.poison) == {f"event:source/test.down@1/{digest}": 2}
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.may_fail("the disk is full")
+def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_next() -> None:
+    sink = FakeSink()
+    sink.failures = 99
+    job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    job.advance(2)
+    assert sink.tries == 2
+    job.crash()
+    job = HandDrivenJob(
+        job.chain,
+        log=job.log,
+        clock=job.clock,
+        configure=lambda config: replace(config, settle_attempts_max=1),
+    )
+
+    assert sink.tries == 3
+    assert job.runtime.state.phase is Phase.FAILED

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from coordlog.errors import OptionError, RecordError, RestoreError, SinkError
+from coordlog.errors import (
+    OptionError,
+    PrunedMeanwhileError,
+    RecordError,
+    RestoreError,
+    SinkError,
+)
+from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.inputs import Rollback
 from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import Phase
@@ -14,6 +24,8 @@ from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     FakeSink,
+    Noted,
+    Noting,
     NotingProvider,
     OtherUp,
     Up,
@@ -247,7 +259,7 @@ def test_a_job_that_does_not_fit_is_refused_before_anything_is_appended(change: 
     assert old.log.high_watermark() == before
     said = {
         "mode": "mode is streaming in the log and batch here",
-        "operator": "the state of operator 'source' is part of checkpoint 1 in the log and nobody's",
+        "operator": "the state of operator 'source' is part of checkpoint 1 in the log and of no operator",
         "type schema": "payload type test.up@1 has schema",
         "type missing": "payload type test.up@1 is not one of this job's",
     }
@@ -403,7 +415,72 @@ def test_a_log_that_is_pruned_while_it_is_read_is_told_as_that() -> None:
     for one in old.log.records:
         log.store(to_append(one))
 
-    with pytest.raises(RestoreError, match=r"its first offset is 5 .*somebody has pruned it"):
+    with pytest.raises(PrunedMeanwhileError, match=r"at offset 0 when .* at offset 5 now"):
         rebuild(log, old.chain, projection_of(old.chain))
     with pytest.raises(RestoreError, match="retention has removed history"):
         rebuild(log, old.chain, projection_of(old.chain))
+
+
+@pytest.mark.clause("A6")
+def test_neither_call_async_nor_schedule_survives_a_driver() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    heard: list[str] = []
+    job.is_work_held = True
+
+    def ask(coordinator: Noting) -> None:
+        coordinator.context.call_async(lambda: Noted(text="x"), lambda *_: heard.append("result"))
+        coordinator.context.schedule(10.0, lambda: heard.append("timer"))
+
+    inside(attempt, provider, ask)
+    job.crash()
+    again = HandDrivenJob(job.chain, log=job.log, clock=job.clock)
+    again.register(0)
+    again.advance(60)
+
+    assert heard == []
+    assert not again.works
+    assert again.runtime.state.phase is Phase.RUNNING
+
+
+@pytest.mark.clause("E5")
+def test_a_restore_never_takes_a_checkpoint_of_an_abandoned_branch() -> None:
+    def retaining(config: KernelConfig) -> KernelConfig:
+        return replace(config, retained_checkpoints=3)
+
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), configure=retaining)
+    attempt = job.register(0)
+    for n in (1, 2, 3):
+        job.trigger()
+        attempt.ack_checkpoint(n)
+    job.run(lambda: job.runtime.handle(Rollback(checkpoint_id=1, is_failover=False)))
+    job.crash()
+    provider.calls.clear()
+    job = HandDrivenJob(job.chain, log=job.log, configure=retaining)
+
+    assert provider.said("restore", "complete") == [("restore", 1, b"state of 1"), ("complete", 1)]
+    attempt = job.register(0)
+    assert attempt.accepted.restored_checkpoint == 1
+    assert job.trigger() == 4
+    attempt.ack_checkpoint(4)
+    job.crash()
+    provider.calls.clear()
+    HandDrivenJob(job.chain, log=job.log, configure=retaining)
+    assert provider.said("restore") == [("restore", 4, b"state of 4")]
+
+
+@pytest.mark.clause("E9")
+def test_a_log_that_does_not_begin_at_its_beginning_is_refused_before_anything_is_appended() -> (
+    None
+):
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    job.register(0)
+    job.crash()
+    job.log.remove_below(2)
+    before = job.log.high_watermark()
+
+    with pytest.raises(RestoreError, match="at offset 0, and the log starts at 2"):
+        HandDrivenJob(job.chain, log=job.log)
+    assert job.log.high_watermark() == before

@@ -10,14 +10,9 @@ import pytest
 
 from chain_fakes import FakeContext, ReadOut, contents, read_on
 from coordlog.errors import SourceError
-from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.files.payloads import (
-    SecondFileReaderState,
-    SecondSplitProgress,
-)
 from coordlog.spark_integration.files.source.reader import FileReader, merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
-from coordlog.spark_integration.files.source.split_bytes import decode_split, decode_state
+from coordlog.spark_integration.files.source.split_bytes import decode_state
 
 SCHEMA = pa.schema([("x", pa.string()), ("y", pa.string())])
 PLAIN = b"x,y\n" + b"".join(b"r%d,v\n" % n for n in range(6))
@@ -124,22 +119,9 @@ def test_a_fault_in_a_split_that_was_begun_otherwise_says_that_options_do_not_he
     read_on(first, read, batches_max=2)
 
     reader = opened(path, mended, first.snapshot_state(1))
-    with pytest.raises(SourceError, match=r"rows of .* had been read with .*whatever the op") as e:
+    with pytest.raises(
+        SourceError, match=r"rows of .* had been read with .*the present options"
+    ) as e:
         read_on(reader, ReadOut())
     assert "see `delimiter=`" not in e.value.next_step
     assert "`coordlog skip`" in e.value.next_step
-
-
-def test_a_state_of_the_second_version_is_read_on_by_the_options_of_now(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(PLAIN)
-    options = {"schema": SCHEMA}
-    (content,) = contents(source_of(path, options).discover())
-    second = SecondFileReaderState(
-        splits=[SecondSplitProgress(split=decode_split(content), rows=4)]
-    )
-    state = b"\x00\x02" + payload_type_of(SecondFileReaderState).encode(second)
-
-    read = ReadOut()
-    read_on(opened(path, options, state), read)
-    assert read.rows == [("r4", "v"), ("r5", "v")]

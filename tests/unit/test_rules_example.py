@@ -57,7 +57,7 @@ class SilentProvider(CoordinatorProvider):
 
     def create(self, context: CoordinatorContext) -> Silent:
         """One that does nothing."""
-        return Silent()
+        return Silent(context)
 
 
 CHAIN = Chain(

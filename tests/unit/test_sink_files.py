@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
@@ -18,8 +20,9 @@ from chain_fakes import FakeContext
 from coordlog.api.coordinator import CommittableOf
 from coordlog.api.operator import Snapshot
 from coordlog.cli.exit_status import Exit, exit_of
-from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
 from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.files.formats.compatibility import fitted
 from coordlog.spark_integration.files.names import escaped, partition_folder
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -393,6 +396,69 @@ def test_what_no_type_holds_is_refused_even_where_widening_is_wanted(tmp_path: P
     write(writer, i=[0.5], p=pa.array([1], pa.int32()))
     error = refusal(lambda: write(writer, i=[2**60 + 1], p=pa.array([1], pa.int32())))
     assert "column 'i' is int64 and in the files double" in error.problem, "rounding would lose it"
+
+
+def test_a_struct_that_has_got_a_field_is_refused_and_leaves_the_schema(tmp_path: Path) -> None:
+    writer = opened(prepared(ParquetSink(tmp_path / "out", widen=True)))
+    write(writer, i=[{"a": 1}])
+
+    error = refusal(lambda: write(writer, i=[{"a": 1, "b": 2}]))
+    assert "column 'i' is struct<a: int64, b: int64>" in error.problem
+    assert "no type holds both" in error.problem
+    write(writer, i=[{"a": 2}])
+    (one,) = staged_of(writer.final_snapshot())
+    assert one.rows == 2, "rows that fitted before still fit"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "month_day_nano_interval"),
+        (pa.array([{}], pa.struct([])), "with no child field"),
+        (pa.array([Decimal(1000)], pa.decimal128(5, -3)), "Scale must be a non-negative integer"),
+    ],
+)
+def test_a_type_that_parquet_has_not_is_refused_and_not_settled(
+    values: pa.Array, reason: str, tmp_path: Path
+) -> None:
+    sink = prepared(ParquetSink(tmp_path / "out", widen=True))
+    writer = opened(sink)
+
+    with pytest.raises(DestinationMisfitError) as caught:
+        write(writer, i=[1], x=values)
+    assert caught.value.where == str(tmp_path / "out")
+    assert "column 'x' of " in caught.value.problem
+    assert reason in caught.value.problem
+    write(writer, i=[1])
+    with pytest.raises(DestinationMisfitError, match="column 'x' of "):
+        write(writer, i=[1], x=values)
+    write(writer, i=[2], x=["mended"])
+    files = staged_of(writer.final_snapshot())
+    assert [one.rows for one in files] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([b"\xff"]).view(pa.string()), pa.array([2**31 - 1], pa.date32())],
+    ids=["not UTF-8", "a date beyond Python's"],
+)
+def test_a_partition_value_without_a_text_is_refused_by_its_column(
+    values: pa.Array, tmp_path: Path
+) -> None:
+    writer = opened(prepared(ParquetSink(tmp_path / "out", partition_by=["p"])))
+
+    with pytest.raises(DestinationMisfitError, match=r"partition column 'p', of .* has no text"):
+        write(writer, i=[1], p=values)
+
+
+def test_ten_thousand_columns_are_fitted_in_time_by_their_number() -> None:
+    batch = pa.record_batch([pa.array([1])] * 10_000, names=[f"c{i}" for i in range(10_000)])
+    since_s = time.process_time()
+
+    assert fitted(batch, batch.schema, fills_missing=True).equals(batch)
+    assert time.process_time() - since_s < 5.0, (
+        "by the square of their number it takes half a minute"
+    )
 
 
 def test_a_later_run_has_the_widest_schema_from_the_start(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.epoch import read_job
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.offline.prune import planned, prune
 from coordlog.offline.snapshot import take_own_snapshot
 from coordlog.payloads.check import check_payloads
@@ -109,12 +109,12 @@ def test_a_job_of_60000_files_that_does_not_run_is_pruned_with_a_payload_store_a
     done = run(job.log, *PRUNE, "--payload-store", url)
 
     assert done.exit_code == Exit.DONE, done.output
-    assert f"it starts with that alone, {url}" in done.stderr
+    assert f"it starts only with that store, {url}" in done.stderr
     assert kinds(job.log) == [Kind.SNAPSHOT]
     (snapshot,) = job.log.read(job.log.start_offset(), job.log.high_watermark())
     assert len(snapshot.value or b"") < RECORD_BYTES_MAX // 100
     assert folded(job.log, job.chain, url).state.projections == whole.projections
-    assert "1 stored payloads" in run(job.log, "verify", "job").stdout
+    assert "1 stored payload " in run(job.log, "verify", "job").stdout
     again = job_of(60_000, job.log, clock=job.clock, payloads=options_of(url))
     attempt = again.register(0)
     ask(attempt)
@@ -221,7 +221,7 @@ def test_what_fits_in_parts_neither_is_refused_before_anything_is_appended_or_st
     compressed, rest, both = map(int, sizes.groups())
     assert compressed + rest == both
     assert both > 2_900
-    assert "a log is readable whatever its length" in refused.stderr
+    assert "a log stays readable whatever its length" in refused.stderr
     assert "--payload-store" not in refused.stderr
     assert "--release" not in refused.stderr
 
@@ -257,10 +257,10 @@ def test_what_to_do_is_what_the_state_has_to_let_go(monkeypatch: pytest.MonkeyPa
             standing_snapshot(codec, state, checkpoint_offset=None, owner="0-driver-0")
         return misfit.value.next_step
 
-    less, go = "give the subtasks less to remember", "let kept checkpoints go"
+    less, go = "reduce the states of the subtasks", "release savepoints"
     assert advice(state) == less
-    kept = evolve(state, kept=Map({"mine": checkpoint_id}))
-    assert advice(kept) == f"{go} (`coordlog checkpoint JOB --release NAME`), or {less}"
+    kept = evolve(state, savepoints=Map({"mine": checkpoint_id}))
+    assert advice(kept) == f"{go} (`coordlog savepoint JOB NAME --release`), or {less}"
     assert advice(evolve(state, completed=Map())) == ""
 
 
@@ -434,8 +434,8 @@ def test_a_job_that_begins_from_another_takes_along_what_is_apart(url: str) -> N
     job.crash()
     log = MemoryLog("other")
     store = PayloadStore(url, "job")
-    beginning = find_beginning(job.log, "job", str(checkpoint_id))
-    begin_from(job.log, log, beginning, job_id="other", payload_store=store)
+    beginning = find_fork_point(job.log, "job", str(checkpoint_id))
+    fork_to(job.log, log, beginning, job_id="other", payload_store=store)
 
     ours = {one.path for one in PayloadStore(url, "other").listed()}
     assert ours

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from coordlog import history
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.splits import SplitCoordinatorProvider
@@ -39,7 +40,6 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import Verdict, counted_turns
 from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay import replay
-from coordlog.testing.replay_history import History
 from fold_digests import chain_of_run, digests, fresh
 from kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, prefix_of
 from one_log import OneLog
@@ -231,7 +231,17 @@ def test_a_snapshot_with_another_encoding_of_a_projection_is_no_place_to_start_a
 
     with pytest.raises(SnapshotUnusableError, match=r"of operator 'source'.* another encoding"):
         SnapshotCodec(projection_of(chain_of_run(GOLDEN_RUN))).decode(snapshot)
-    assert encoding.schemas_of(snapshot)
+    record = Record(
+        epoch=0,
+        driver_id="d",
+        sequence=0,
+        kind=Kind.SNAPSHOT,
+        timestamp_us=0,
+        job_id="job",
+        payload_type=SNAPSHOT_TYPE.key,
+        payload=bytes.fromhex(former["payload"]),
+    )
+    assert encoding.state_of(record).schemas
 
 
 # --- what a driver writes ---------------------------------------------------------------------------------------------
@@ -377,9 +387,9 @@ def test_a_fold_from_every_snapshot_is_the_fold_from_the_start_after_every_recor
     for offset in found:
         named = prefix_of(log, offset + 1)
         named.store(_naming(offset))
-        search = snapshots.find_snapshot(named, codec, 0, named.high_watermark())
+        search = history.History(named).search(codec)
         assert search.found is not None, search.passed_over
-        assert search.found.offset == offset
+        assert search.found.beginning.offset == offset
         made = fresh(name)
         made.begin_at(search)
         for one in log.records[offset:]:
@@ -660,7 +670,7 @@ def test_a_job_that_has_lost_an_operator_starts_from_its_own_snapshots_and_not_f
 )
 def test_a_replay_passes_over_snapshots(name: str) -> None:
     world = RUNS[name].recorded()
-    found = replay(History.of(world.job.log), chain_of_run(name), configure=_as_they_ran)
+    found = replay(world.job.log, chain_of_run(name), configure=_as_they_ran)
     assert found.passed_over_count >= len(snapshots_in(world.job.log))
 
 
@@ -673,7 +683,7 @@ def test_damage_is_told_by_both_values() -> None:
     codec = SnapshotCodec(projection_of(job.chain))
     good = codec.encode(job.runtime.state)
     with pytest.raises(
-        SnapshotUnusableError, match=r"it is damaged: \d+ bytes with SHA-256 .*, where it says"
+        SnapshotUnusableError, match=r"it is damaged: \d+ bytes with SHA-256 .*, and it records"
     ):
         codec.decode(replace(good, state_bytes=good.state_bytes - 1))
     with pytest.raises(SnapshotUnusableError, match="of version 9, schema"):

@@ -201,8 +201,8 @@ def test_a_state_that_names_what_is_not_there_is_refused() -> None:
         return own, writer.shared()
 
     (large, _), (_, small) = encoded(2 * PAGE_SPLITS), encoded(3)
-    with pytest.raises(ValueError, match="it names part 0 of 0"):
+    with pytest.raises(ValueError, match="it refers to part 0 of 0"):
         SplitsCodec().reader(small).state(large)
     (few, _), (_, many) = encoded(3), encoded(PAGE_SPLITS)
-    with pytest.raises(ValueError, match=r"do not fit together|splits it has"):
+    with pytest.raises(ValueError, match=r"are inconsistent|its first fresh split is"):
         SplitsCodec().reader(many).state(few)

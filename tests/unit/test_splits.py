@@ -583,7 +583,7 @@ def test_under_static_assignment_a_checkpoint_keeps_the_splits_in_the_reader() -
 
 @pytest.mark.clause("I2")
 @pytest.mark.clause("L3")
-@pytest.mark.may_fail("while split 'a' was on its way to it")
+@pytest.mark.may_fail("while split 'a' was in flight to it")
 def test_a_subtask_that_completes_without_its_splits_is_in_no_checkpoint_and_they_are_read() -> (
     None
 ):

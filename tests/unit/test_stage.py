@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from coordlog.errors import EnvironmentSetupError
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.batches.exactly_once import sinks_of
+from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.dataframes import coordinated
 from coordlog.spark_integration.driver import stage
 from coordlog.spark_integration.driver.stage import check_slots, endpoint_host, short_reason
 
@@ -136,3 +144,38 @@ def test_a_session_that_is_over_is_told_from_a_stage_that_failed(
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=jvm))
     assert stage._lost_session(session) == expected  # type: ignore[arg-type]
     assert stage._lost_session(SimpleNamespace()) is None  # type: ignore[arg-type]
+
+
+class LostSession:
+    """A session whose JVM was killed, as py4j shows it."""
+
+    version = "4.1.1"
+    _jsparkSession = None  # noqa: N815, Spark's name
+
+    @property
+    def conf(self) -> object:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    @property
+    def sparkContext(self) -> object:  # noqa: N802, Spark's name
+        def sc() -> object:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        return SimpleNamespace(_jsc=SimpleNamespace(sc=sc))
+
+
+@pytest.mark.parametrize("kind", ["job", "reads", "batches"])
+def test_a_start_on_a_session_whose_jvm_was_killed_names_it(kind: str, tmp_path: Path) -> None:
+    session, log = cast("Any", LostSession()), MemoryLog("job")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("a\n1\n", encoding="utf-8")
+    source, sink = FileSource(tmp_path / "in"), ParquetSink(tmp_path / "out")
+    starts: dict[str, Callable[[], object]] = {
+        "job": lambda: Job(job_id="job", log=log, source=source, sink=sink).run(session),
+        "reads": lambda: coordinated(session, "job", source, log=log).start(),
+        "batches": lambda: BatchService(job_id="job", sinks=sinks_of(sink), log=log).start(session),
+    }
+
+    with pytest.raises(EnvironmentSetupError, match=r"Spark has gone .*does not answer any more"):
+        starts[kind]()
+    assert log.high_watermark() == 0, "nothing was appended"

@@ -85,7 +85,7 @@ def test_a_reader_without_a_store_refuses_by_name() -> None:
 
     assert str(refused.value) == (
         f"the stored payload 3-9f0c2ab41d5e6f70/{SHA} of 5 bytes, looked for in no payload store: "
-        "this reader was given none; name the job's with --payload-store, or payload_store"
+        "this reader has none; name the job's with --payload-store, or payload_store"
     )
 
 

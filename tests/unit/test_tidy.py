@@ -27,7 +27,7 @@ BANNED_WORDS: Final = {
     "hydrate": "fold or replay",
     "incarnation": "epoch, or execution attempt",
     "rehydrate": "fold or replay",
-    "savepoint": "checkpoint",
+    "reign": "epoch",
     "slave": "subtask",
     "vertex": "operator",
     "zombie": "an attempt that was fenced",
@@ -154,12 +154,74 @@ def test_no_name_has_a_word_that_the_glossary_replaces() -> None:
 
 
 def test_a_replaced_word_is_found_inside_a_name(tmp_path: Path) -> None:
-    path = offending(Path("names.py"), "class MySavepoint:\n    zombie_count = 0\n", tmp_path)
+    path = offending(Path("names.py"), "class MyReign:\n    zombie_count = 0\n", tmp_path)
 
     assert list(banned_names(path)) == [
-        f"{path}:1: MySavepoint: say checkpoint, not savepoint",
+        f"{path}:1: MyReign: say epoch, not reign",
         f"{path}:2: zombie_count: say an attempt that was fenced, not zombie",
     ]
+
+
+VAGUE_NAMES: Final = frozenset({"found", "given", "made", "one"})
+"""Names that say nothing about the type or the role of a variable."""
+
+VAGUE_LEFT: Final = frozenset(
+    {
+        "coordlog",
+        "coordlog/coordinators",
+        "log/kafka",
+        "log/local",
+        "projections/job",
+        "projections/splits",
+        "projections/tables",
+        "spark_integration/dataframes",
+        "spark_integration/files",
+        "spark_integration/files/formats",
+        "spark_integration/files/source",
+        "spark_integration/kafka",
+    }
+)
+"""Folders of the product that still have such names; a folder without any leaves the list."""
+
+
+def vague_names(path: Path) -> Iterator[str]:
+    """Vague names of parameters and variables; a one-line comprehension may have one."""
+    tree = tree_of(path)
+    of_one_line = {
+        id(name)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
+        and node.lineno == node.end_lineno
+        for generator in node.generators
+        for name in ast.walk(generator.target)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        if name in VAGUE_NAMES and id(node) not in of_one_line:
+            yield at(path, node.lineno, f"{name}: name it after its type or role")
+
+
+def test_no_variable_of_the_product_has_a_vague_name() -> None:
+    offenders: dict[str, list[str]] = {}
+    for path in python_files(*PACKAGE_FOLDERS):
+        folder = str(path.parent.relative_to(ROOT))
+        offenders.setdefault(folder, []).extend(vague_names(path))
+
+    assert {f: names for f, names in offenders.items() if names and f not in VAGUE_LEFT} == {}
+    assert {folder for folder in VAGUE_LEFT if not offenders.get(folder)} == set()
+
+
+def test_a_vague_name_is_found_outside_a_comprehension_of_one_line(tmp_path: Path) -> None:
+    source = "def f(given):\n    made = [one for one in given]\n    return made\n"
+
+    found = list(vague_names(offending(Path("vague.py"), source, tmp_path)))
+
+    assert [fault.split(": ")[0][-1] for fault in found] == ["1", "2"]
 
 
 # Imports: the folders in the root are packages of coordlog. Where the root is on the path,
@@ -311,9 +373,8 @@ def test_a_print_is_found_outside_main_only(tmp_path: Path) -> None:
     assert [one.split(": ")[0] for one in prints(path)] == [f"{path}:5"]
 
 
-# Payloads: dataclasses-avroschema derives the schema from annotations as they are in the class
-# body. It takes neither the strings that `from __future__ import annotations` makes of them nor
-# NewType. It says so with a traceback from inside, at the first import; this says where and why.
+# Payloads: dataclasses-avroschema derives the schema from annotations, and refuses NewType with a
+# traceback from inside, at the first import; this names the place and the reason.
 
 
 def declared_classes(tree: ast.Module) -> list[ast.ClassDef]:
@@ -371,15 +432,6 @@ def payload_faults(path: Path, known_new_types: frozenset[str]) -> Iterator[str]
     declared = declared_classes(tree)
     if not declared:
         return
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            yield at(
-                path,
-                node.lineno,
-                "`from __future__ import annotations` in the module that declares "
-                f"{declared[0].name}: dataclasses-avroschema refuses annotations that are strings; "
-                "remove the import",
-            )
     forbidden = known_new_types | new_types(tree)
     for cls in declared:
         for field in cls.body:
@@ -402,9 +454,8 @@ def test_payloads_use_nothing_that_their_schema_library_refuses() -> None:
     assert [one for path in files for one in payload_faults(path, known)] == []
 
 
-def test_a_payload_with_string_annotations_or_a_newtype_is_found(tmp_path: Path) -> None:
+def test_a_payload_with_a_field_of_a_newtype_is_found(tmp_path: Path) -> None:
     source = (
-        "from __future__ import annotations\n"
         "from coordlog.schemas import event\n"
         "import coordlog.schemas as schemas\n"
         "@event('a', version=1)\n"
@@ -418,7 +469,7 @@ def test_a_payload_with_string_annotations_or_a_newtype_is_found(tmp_path: Path)
 
     found = list(payload_faults(path, frozenset({"Offset"})))
 
-    assert [one.split(": ")[0] for one in found] == [f"{path}:1", f"{path}:6"]
+    assert [one.split(": ")[0] for one in found] == [f"{path}:5"]
     assert [cls.name for cls in declared_classes(tree_of(path))] == ["A", "B"]
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, TurnLimitError
+from coordlog.kernel.builder import KernelConfig, limits_of, with_limits
+from coordlog.kernel.refusals import encoded
+from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of
 from coordlog.runtime import turns
+from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState, SplitFinished
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of
@@ -118,3 +125,84 @@ def test_a_coordinator_that_goes_on_past_the_bound_appends_nothing_more(
     assert len(facts) + len(refused) == 10
     assert len(facts) <= 6
     assert job.runtime.state.phase is Phase.RUNNING
+
+
+@pytest.mark.clause("K6")
+@pytest.mark.clause("D2")
+def test_an_event_of_just_the_size_that_is_allowed_is_handled() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    rest = len(encoded(Down(n=1, text="x" * PAYLOAD_BYTES_MAX))[1]) - PAYLOAD_BYTES_MAX
+    attempt.send("source", Down(n=1, text="x" * (PAYLOAD_BYTES_MAX - rest)))
+    attempt.send("source", Down(n=2, text="x" * (PAYLOAD_BYTES_MAX - rest + 1)))
+
+    assert provider.said("event", "failed") == [("event", 0, 0, 1), ("failed", 0, 0)]
+    (record,) = job.history(Kind.EVENT_TO_COORDINATOR)
+    assert len(record.payload or b"") == PAYLOAD_BYTES_MAX
+
+
+def just_fits(size_of: Callable[[int], int]) -> int:
+    """The `n` for which `size_of(n)`, `n` and a rest that hardly grows, is the limit of a record."""
+    n = RECORD_BYTES_MAX
+    while size_of(n) > RECORD_BYTES_MAX:
+        n -= size_of(n) - RECORD_BYTES_MAX
+    assert size_of(n) == RECORD_BYTES_MAX
+    return n
+
+
+@pytest.mark.clause("K6")
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_snapshot_of_just_the_size_that_is_allowed_is_taken(more: int) -> None:
+    def snapshot(n: int) -> AttemptSnapshot:
+        state = OperatorState(operator_id="source", state=b"x" * n)
+        return AttemptSnapshot(states=[state], committables=[])
+
+    size = just_fits(lambda n: len(encoded(snapshot(n))[1])) + more
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    first, second = job.register_all()
+    job.trigger()
+    first.ack_checkpoint(1, states={"source": b"x" * size})
+    second.complete(states={"source": b"x" * size})
+
+    for kind in (Kind.CHECKPOINT_ACKED, Kind.SUBTASK_COMPLETED):
+        assert len(job.history(kind)) == 1 - more
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 2 * more
+
+
+@pytest.mark.clause("K6")
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_split_end_of_just_the_size_that_is_allowed_is_taken(more: int) -> None:
+    def end_of(n: int) -> SplitFinished:
+        return SplitFinished(split_id="s" * n, rows=1, bytes_read=1, committables=[])
+
+    size = just_fits(lambda n: len(encoded(end_of(n))[1])) + more
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    job.register(0).finish_split("source", "s" * size)
+
+    assert len(job.history(Kind.SPLIT_FINISHED)) == 1 - more
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == more
+
+
+def config_of(job: HandDrivenJob) -> KernelConfig:
+    return KernelConfig(
+        projection=projection_of(job.chain),
+        operators=job.runtime.state.operators,
+        is_batch=False,
+        keeps_finished_splits=False,
+    )
+
+
+@pytest.mark.clause("K7")
+def test_every_limit_of_an_epoch_is_recorded_and_read_again() -> None:
+    config = config_of(HandDrivenJob(chain_of(NotingProvider())))
+    numbers: dict[str, Any] = {
+        one.name: type(one.default)(3 + index)
+        for index, one in enumerate(fields(KernelConfig))
+        if isinstance(one.default, int | float) and not isinstance(one.default, bool)
+    }
+    changed = replace(config, **numbers)
+
+    assert len(limits_of(changed)) == len(numbers) > 0
+    assert with_limits(config, limits_of(changed)) == changed
+    assert with_limits(config, {}) == config

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog.log.memory import Unknown
+from coordlog.errors import AppendRefusedError
+from coordlog.log.memory import Refuse, Unknown
 from coordlog.messages import Accepted
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime import runtime
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
+    HANDLED,
     Down,
     Noted,
     Noting,
@@ -181,3 +184,35 @@ def test_a_group_holds_whole_turns_up_to_its_bytes_and_one_larger_turn_alone(
     assert sizes[2] <= 2_000
     # A turn is the event and the fact; the first registers the two types before them.
     assert [len(group) for group in groups] == [8, 2, 2]
+
+
+@pytest.mark.clause("K5")
+def test_a_snapshot_is_a_turn_of_one_record() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=3)
+    )
+    attempt = job.register(0)
+    for n in range(5):
+        attempt.send("source", Up(n=n))
+
+    history = job.history()
+    at = [n for n, one in enumerate(history) if one.kind is Kind.SNAPSHOT]
+    assert len(at) > 1
+    assert [history[n].turn_remaining for n in at] == [0] * len(at)
+    assert [history[n - 1].turn_remaining for n in at] == [0] * len(at)
+
+
+@pytest.mark.clause("K6")
+def test_what_the_broker_refuses_ends_the_driver_and_leaves_the_log_readable() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    attempt = job.register(0)
+    job.log.faults.next_append(Refuse("the disk is full"))
+
+    with pytest.raises(AppendRefusedError, match="the disk is full"):
+        attempt.send("source", Up(n=1))
+    assert job.history(Kind.EVENT_TO_COORDINATOR) == []
+    job.crash()
+    provider = NotingProvider()
+    again = HandDrivenJob(chain_of(provider), log=job.log)
+    again.register(0).send("source", Up(n=2))
+    assert provider.said("event") == [("event", 0, 1, 2)]

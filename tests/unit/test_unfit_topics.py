@@ -71,8 +71,8 @@ def test_an_unfit_log_can_be_exported(log: MemoryLog, tmp_path: Path) -> None:
     "arguments",
     [
         ("skip", "job", "--split", "a"),
-        ("checkpoint", "job", "--keep", "good"),
-        ("checkpoint", "job", "--release", "good"),
+        ("savepoint", "job", "good"),
+        ("savepoint", "job", "good", "--release"),
         ("prune", "job", "--yes", "--take-over"),
     ],
     ids=" ".join,

@@ -233,7 +233,7 @@ def test_verify_of_a_file_opens_no_store_but_the_one_that_the_user_names(
     named = _command("verify", str(path), "--payload-store", store.url)
     assert named.exit_code == Exit.DONE
     assert set(opened) == {store.url}
-    assert "1 stored payloads of 5 bytes" in named.stdout
+    assert "1 stored payload of 5 bytes" in named.stdout
 
 
 def test_payloads_of_a_file_are_shown_only_for_a_store_that_the_user_names(

@@ -22,12 +22,12 @@ from coordlog.log.copy import to_append
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.projections.inspection.verify import verify
 from coordlog.schemas.payload import Payload, PayloadTypes, event
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import HandDrivenJob
-from one_log import checkpoint_command
+from one_log import savepoint_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "upgrading.md"
@@ -86,7 +86,7 @@ def test_the_steps_of_the_guide_lead_to_the_second_version_and_back(
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
     log = history()
-    kept = checkpoint_command(log, "--keep", "before-upgrade", "--take-over")
+    kept = savepoint_command(log, "before-upgrade", "--take-over")
     assert kept.exit_code == Exit.DONE, kept.output
 
     job = HandDrivenJob(guide.second_version(), log=log)
@@ -106,11 +106,11 @@ def test_the_steps_of_the_guide_lead_to_the_second_version_and_back(
     with pytest.raises((RestoreError, RecordError)):
         HandDrivenJob(guide.first_version(), log=log)
     back = MemoryLog("again")
-    begin_from(log, back, find_beginning(log, "job", "before-upgrade"), job_id="again")
+    fork_to(log, back, find_fork_point(log, "job", "before-upgrade"), job_id="again")
     again = HandDrivenJob(guide.first_version(), job_id="again", log=back)
     assert (again.mode, sums(again)) == ("rollback", 449)
     again.crash()
-    released = checkpoint_command(log, "--release", "before-upgrade", "--take-over")
+    released = savepoint_command(log, "before-upgrade", "--release", "--take-over")
     assert released.exit_code == Exit.DONE, released.output
 
 

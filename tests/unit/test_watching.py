@@ -25,6 +25,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 from coordlog.schemas.source_facts import ListingFailed
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
@@ -469,6 +470,24 @@ def test_a_watch_that_is_closed_returns(folder: Path) -> None:
     )
     real.close()
     assert not real.look([]).is_complete
+
+
+def test_a_file_that_is_taken_away_behind_its_listing_ends_no_watch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    write(folder / "a.csv", "i\n1\n")
+    brief = write(folder / "brief.csv", "i\n2\n")
+    real = InputFiles.list
+
+    def listed(files: InputFiles, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
+        found = real(files, allow_none=allow_none)
+        if clock.waits:
+            brief.unlink(missing_ok=True)  # behind the second listing, before it is opened
+        return found
+
+    monkeypatch.setattr(InputFiles, "list", listed)
+    assert names(watch_of(folder, clock).look([])) == ["a.csv"]
 
 
 def test_a_watch_ends_when_for_so_long_no_file_was_new(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`coordlog import` and `adopt`: an exported history as a log, to be looked at, or for its job to go on there."""
+"""`coordlog import` and `adopt`: an exported history as a log, for inspection, or for its job to go on there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from coordlog.amounts import many
 from coordlog.cli.commands.inspect import ahead_text
 from coordlog.cli.living import refuse_live_driver
 from coordlog.cli.log_access import NewLogs, with_logs
@@ -17,7 +18,6 @@ from coordlog.log.job_id import check_job_id
 from coordlog.offline.adopt import adopt as adopt_history
 from coordlog.offline.adopt import checked, copy_history
 from coordlog.projections.inspection.verify import Verified
-from coordlog.schemas.payload_address import STORE_ATTRIBUTE
 from coordlog.spark_integration.driver.liveness import NamedDriver
 
 __all__ = ["adopt", "import_"]
@@ -38,44 +38,46 @@ def _checked(offset: int) -> None:
 
 @click.command(name="import")
 @click.argument("file", type=_FILE)
-@click.option("--as", "name", metavar="JOB", help="Under this name; default: its own.")
+@click.option("--as", "name", metavar="JOB", help="Name of the job there; by default its own name.")
 @with_logs
 def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
-    """Put an exported history into a log at the broker, to be looked at there, as with Spark SQL.
+    """Put an exported history into a log at the broker, to be inspected there, as with Spark SQL.
 
-    No job goes on from it: `coordlog adopt` is for that. The commands that show a history read FILE
-    itself too.
+    No job goes on from this log: `coordlog adopt` is for that. The commands that show a history
+    also read FILE itself.
     """
     source = ExportedLog(file)
     job = name or source.job_id
     check_job_id(job)
     for _ in source.read(source.start_offset(), source.high_watermark()):
-        pass  # a file that is cut off leaves no part of it at the broker
+        pass  # a truncated file raises here, before any of it is at the broker
     target = logs.create(job)
     try:
         count = copy_history(source, target, job, on_progress=_copied)
     finally:
         target.close()
-    click.echo(f"imported {count:,} records as the log of job {job} at {logs.where}", err=True)
+    click.echo(
+        f"imported {many(count, 'record')} as the log of job {job} at {logs.where}", err=True
+    )
 
 
 @click.command()
 @click.argument("job")
 @click.option(
-    # Its variable and its key are of the first name: another command has a `--from` of another kind.
+    # The variable and the key have the first name: `--from` of another command has another type.
     "--from-file",
     "--from",
     "file",
     type=_FILE,
     metavar="FILE",
-    help="What `coordlog export` wrote.",
+    help="File written by `coordlog export`.",
 )
 @click.option("--from-topic", "topic", metavar="TOPIC", help="A mirrored topic at the same broker.")
 @click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Where it cannot be known whether a driver lives, at the old cluster too: it does not.",
+    help="Assume that no driver runs, also at the old cluster, if that cannot be known.",
 )
 @payload_store_option
 @with_logs
@@ -88,96 +90,95 @@ def adopt(
     is_take_over: bool,
     payload_store: str | None,
 ) -> None:
-    """Let JOB go on at this broker, from an exported or a mirrored history: its own cluster is lost.
+    """Let JOB go on at this broker, from an exported or a mirrored history, after the loss of its cluster.
 
-    Everything in the history is checked first, every hash too, and read back afterwards. What the
-    job did after the copy was made is not in it: see docs/adopting.md. Only the driver that the
-    copy names is asked whether it lives; one that began at the old cluster later no copy can know.
+    All of the history is checked first, with every hash, and read back afterwards. The copy lacks
+    later work of the job: see docs/adopting.md. Only the driver named in the copy is checked; a
+    driver that began later at the old cluster is unknown to the copy.
     """
     if (file is None) == (topic is None):
         raise click.UsageError("give either --from or --from-topic")
     source = _source(logs, job, file, topic)
     try:
-        found = checked(
+        verified = checked(
             source,
             job,
             open_payload=StoreFinder(job, payload_store, source).open_unless_copy,
             on_progress=_checked,
         )
-        _refuse_unchecked(found)
-        _warn_of_ahead(found)
-        state = found.state
-        epoch_start = NamedDriver.of(state)
-        _refuse_unknown_driver(job, epoch_start, is_take_over=is_take_over)
-        refuse_live_driver(epoch_start, is_take_over=is_take_over)
+        _refuse_unchecked(verified)
+        _warn_of_ahead(verified)
+        state = verified.state
+        driver = NamedDriver.of(state)
+        _refuse_unknown_driver(job, driver, is_take_over=is_take_over)
+        refuse_live_driver(driver, is_take_over=is_take_over)
         target = logs.create(job)
         try:
-            here = target.identity
-            if state.launch.get("topic_id") == here.topic_id:
+            if state.launch_info.log[1] == target.identity.topic_id:
                 raise CommandError(
                     job, f"its log at {logs.where} is the one of this history", "start the job"
                 )
-            done = adopt_history(source, target, job, on_progress=_copied)
+            adopted = adopt_history(source, target, job, on_progress=_copied)
         finally:
             target.close()
     finally:
         source.close()
-    if done.is_before:
+    if adopted.is_before:
         click.echo(
             f"job {job} has been adopted already at {logs.where}: it comes from cluster "
-            f"{done.cluster_id}, topic {done.topic_id}, and goes on in epoch {done.epoch + 1}; "
+            f"{adopted.cluster_id}, topic {adopted.topic_id}, and goes on in epoch {adopted.epoch + 1}; "
             "start it",
             err=True,
         )
         return
     click.echo(
-        f"adopted job {job} at {logs.where}: {done.record_count:,} records, "
-        f"{found.payload_count:,} payloads and {found.snapshot_count:,} snapshots checked; it comes "
-        f"from cluster {done.cluster_id}, topic {done.topic_id}, and goes on in epoch "
-        f"{done.epoch + 1}",
+        f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, "
+        f"{verified.payload_count:,} payloads and {verified.snapshot_count:,} snapshots checked; it comes "
+        f"from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and goes on in epoch "
+        f"{adopted.epoch + 1}",
         err=True,
     )
-    if not epoch_start.is_over:
+    if not driver.is_over:
         click.echo(
-            f"a driver that has begun at the old cluster after epoch {epoch_start.epoch} is not in this "
-            "copy, and was not asked: see that none runs there before you start the job",
+            f"a driver that has begun at the old cluster after epoch {driver.epoch} is not in this "
+            "copy, and was not checked: check that none runs there before you start the job",
             err=True,
         )
         click.echo(
-            "what the job has published after the copy was made it publishes again, beside that: "
-            "docs/adopting.md tells how to find those files",
+            "rows that the job has published after the copy was made are published again, in further files: "
+            "docs/adopting.md shows how to find them",
             err=True,
         )
 
 
-def _refuse_unchecked(found: Verified) -> None:
-    if found.absent_count:
-        named = found.state.launch.get(STORE_ATTRIBUTE, "")
+def _refuse_unchecked(verified: Verified) -> None:
+    if verified.absent_count:
+        recorded_url = verified.state.launch_info.payload_store
         raise OptionError(
             "--payload-store",
             None,
-            f"given: the history has {found.absent_count:,} stored payloads, and a copy of a history opens "
-            "no store by itself" + (f" (it names {named})" if named else ""),
+            f"given: the history has {verified.absent_count:,} stored payloads, and a copy of a history opens "
+            "no store by itself" + (f" (it names {recorded_url})" if recorded_url else ""),
         )
 
 
-def _warn_of_ahead(found: Verified) -> None:
-    if found.ahead is not None:
+def _warn_of_ahead(verified: Verified) -> None:
+    if verified.ahead is not None:
+        text = ahead_text(verified.ahead, verified.state.next_sequence - 1)
         click.echo(
-            f"warning: {ahead_text(found.ahead, found.state.next_sequence - 1)}; if there is another copy, "
-            "compare: the job goes on from the last record that counts",
+            f"warning: {text}; if there is another copy, compare: the job goes on from the last record that counts",
             err=True,
         )
 
 
-def _refuse_unknown_driver(job: str, epoch_start: NamedDriver, *, is_take_over: bool) -> None:
-    if epoch_start.endpoint or epoch_start.is_over or is_take_over:
+def _refuse_unknown_driver(job: str, driver: NamedDriver, *, is_take_over: bool) -> None:
+    if driver.endpoint or driver.is_over or is_take_over:
         return
     raise CommandError(
         job,
-        f"the history ends in epoch {epoch_start.epoch}, a command's, in which no driver listens: whether "
-        "one has begun at the old cluster since cannot be asked",
-        "see that none runs there, and give --take-over",
+        f"the history ends in epoch {driver.epoch}, a command's, in which no driver listens: whether "
+        "one has begun at the old cluster since cannot be checked",
+        "check that none runs there, and give --take-over",
     )
 
 
@@ -187,7 +188,7 @@ def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Lo
         if topic == logs.topic_of(job):
             raise CommandError(
                 job,
-                f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",
+                f"{topic} is the name of its log here, and a mirrored topic cannot keep that name",
                 f"`coordlog export {job} FILE`, `coordlog delete {job} --keep-payloads`, then adopt it --from FILE",
             )
         return logs.open_topic(topic)

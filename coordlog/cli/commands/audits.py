@@ -1,4 +1,4 @@
-"""`coordlog events`, `commits`, `failures` and `epochs`: more tables that a job's history adds up to."""
+"""`coordlog events`, `commits`, `failures` and `epochs`: further tables of a job's history."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 from rich.text import Text
 
+from coordlog.amounts import many
 from coordlog.cli.commands.tables import json_option, number_text, print_rows
 from coordlog.cli.console import (
     Column,
@@ -20,7 +21,6 @@ from coordlog.cli.console import (
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import audit_of, opened, whole
 from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import audit_records
 from coordlog.projections.tables.commits import CommitRow, CommitStatus
 from coordlog.projections.tables.epochs import EpochEnd, EpochRow
 from coordlog.projections.tables.events import EventFold, EventRow, EventStatus
@@ -109,43 +109,43 @@ _EPOCH_COLUMNS = (
 def events(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the operator events of JOB, in the order in which they were settled.
 
-    TOOK is the time from an event's sending to its ack. An event up is handled at its place in the
-    log; one that a restore hands over again is a line of its own.
+    TOOK is the time from an event's sending to its ack. An event to a coordinator is handled at
+    its place in the log; each delivery after a restore has a line of its own.
     """
-    rows = _events(logs, job)
+    settled = _events(logs, job)
     if as_json:
-        print_rows("events", rows)
+        print_rows("events", settled)
         return
-    found = list(rows)
-    print_table(new_console(), _EVENT_COLUMNS, [_event_cells(one) for one in found])
-    _sum_up(f"{len(found):,} events", Counter(one.status.value for one in found))
+    rows = list(settled)
+    print_table(new_console(), _EVENT_COLUMNS, [_event_cells(row) for row in rows])
+    _sum_up(many(len(rows), "event"), Counter(row.status.value for row in rows))
 
 
 def _events(logs: Logs, job: str) -> Iterator[EventRow]:
     fold = EventFold()
     with opened(logs, job) as log:
-        for one in audit_records(whole(log)):
-            if one.counts and one.record is not None:
-                with Applying(one.offset, one.record):
-                    settled = fold.apply(one.record)
+        for entry in whole(log).records():
+            if entry.counts and entry.record is not None:
+                with Applying(entry.offset, entry.record):
+                    settled = fold.apply(entry.record)
                 yield from settled
     yield from fold.rows()
 
 
-def _event_cells(one: EventRow) -> tuple[str | Text, ...]:
-    took = None if one.milliseconds is None else one.ended_us
+def _event_cells(row: EventRow) -> tuple[str | Text, ...]:
+    acked_us = None if row.milliseconds is None else row.ended_us
     return (
-        str(one.sequence),
-        one.direction.value,
-        one.operator_id,
-        f"{one.subtask}/{one.attempt_number}",
-        str(one.event_id),
-        one.event_type or "",
-        f"{one.payload_bytes:,}",
-        time_of(one.sent_us),
-        "" if one.sent_us is None else lasted(one.sent_us, took),
-        Text(one.status.value, style=_EVENT_STYLES[one.status]),
-        reason_text(one.reason),
+        str(row.sequence),
+        row.direction.value,
+        row.operator_id,
+        f"{row.subtask}/{row.attempt_number}",
+        str(row.event_id),
+        row.event_type or "",
+        f"{row.payload_bytes:,}",
+        time_of(row.sent_us),
+        "" if row.sent_us is None else lasted(row.sent_us, acked_us),
+        Text(row.status.value, style=_EVENT_STYLES[row.status]),
+        reason_text(row.reason),
     )
 
 
@@ -154,31 +154,31 @@ def _event_cells(one: EventRow) -> tuple[str | Text, ...]:
 @json_option
 @with_history
 def commits(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the commits of JOB: what was intended, and whether the outside has it.
+    """List the commits of JOB: the intents, and whether each is settled.
 
-    CKPT is the checkpoint that allows it, -1 the end of a batch job; BY EPOCH is the epoch that
-    settled it.
+    CKPT is the checkpoint that allows the commit, -1 the end of a batch job; BY EPOCH is the epoch
+    that settled it.
     """
-    found = audit_of(logs, job).commits
+    rows = audit_of(logs, job).commits
     if as_json:
-        print_rows("commits", found)
+        print_rows("commits", rows)
         return
-    print_table(new_console(), _COMMIT_COLUMNS, [_commit_cells(one) for one in found])
-    _sum_up(f"{len(found):,} commits", Counter(one.status.value for one in found))
+    print_table(new_console(), _COMMIT_COLUMNS, [_commit_cells(row) for row in rows])
+    _sum_up(many(len(rows), "commit"), Counter(row.status.value for row in rows))
 
 
-def _commit_cells(one: CommitRow) -> tuple[str | Text, ...]:
+def _commit_cells(row: CommitRow) -> tuple[str | Text, ...]:
     return (
-        str(one.sequence),
-        str(one.checkpoint_id),
-        one.operator_id,
-        str(one.epoch),
-        time_of(one.intended_us),
-        lasted(one.intended_us, one.settled_us),
-        Text(one.status.value, style=_COMMIT_STYLES[one.status]),
-        number_text(one.settled_epoch),
-        str(one.failed_tries),
-        reason_text(one.reason),
+        str(row.sequence),
+        str(row.checkpoint_id),
+        row.operator_id,
+        str(row.epoch),
+        time_of(row.intended_us),
+        lasted(row.intended_us, row.settled_us),
+        Text(row.status.value, style=_COMMIT_STYLES[row.status]),
+        number_text(row.settled_epoch),
+        str(row.failed_tries),
+        reason_text(row.reason),
     )
 
 
@@ -187,28 +187,28 @@ def _commit_cells(one: CommitRow) -> tuple[str | Text, ...]:
 @json_option
 @with_history
 def failures(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the failures of JOB: of attempts, of the whole job, and of the job for good.
+    """List the failures of JOB: of attempts, of the whole job, and the final one.
 
-    BACK TO is the checkpoint of the reset, -1 the start; ON AFTER the time until the next attempt.
+    BACK TO is the checkpoint of the reset, -1 the start; ON AFTER is the time until the next attempt.
     """
-    found = audit_of(logs, job).failures
+    rows = audit_of(logs, job).failures
     if as_json:
-        print_rows("failures", found)
+        print_rows("failures", rows)
         return
-    print_table(new_console(), _FAILURE_COLUMNS, [_failure_cells(one) for one in found])
-    _sum_up(f"{len(found):,} failures", Counter(one.scope.value for one in found))
+    print_table(new_console(), _FAILURE_COLUMNS, [_failure_cells(row) for row in rows])
+    _sum_up(many(len(rows), "failure"), Counter(row.scope.value for row in rows))
 
 
-def _failure_cells(one: FailureRow) -> tuple[str | Text, ...]:
+def _failure_cells(row: FailureRow) -> tuple[str | Text, ...]:
     return (
-        str(one.sequence),
-        str(one.epoch),
-        Text(one.scope.value, style=_SCOPE_STYLES[one.scope]),
-        "" if one.attempt_number is None else f"{one.subtask}/{one.attempt_number}",
-        time_of(one.failed_us),
-        number_text(one.reset_to),
-        lasted(one.failed_us, one.restarted_us),
-        reason_text(one.reason),
+        str(row.sequence),
+        str(row.epoch),
+        Text(row.scope.value, style=_SCOPE_STYLES[row.scope]),
+        "" if row.attempt_number is None else f"{row.subtask}/{row.attempt_number}",
+        time_of(row.failed_us),
+        number_text(row.reset_to),
+        lasted(row.failed_us, row.restarted_us),
+        reason_text(row.reason),
     )
 
 
@@ -217,36 +217,36 @@ def _failure_cells(one: FailureRow) -> tuple[str | Text, ...]:
 @json_option
 @with_history
 def epochs(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the epochs of JOB: their drivers, what each began from, how it ended.
+    """List the epochs of JOB, with driver, first checkpoint and end of each.
 
-    FAILOVERS counts how often the whole job went back to a checkpoint while its driver lived.
+    FAILOVERS counts how often the whole job went back to a checkpoint under the same driver.
     """
-    found = audit_of(logs, job).epochs
+    rows = audit_of(logs, job).epochs
     if as_json:
-        print_rows("epochs", found)
+        print_rows("epochs", rows)
         return
-    print_table(new_console(), _EPOCH_COLUMNS, [_epoch_cells(one) for one in found])
-    _sum_up(f"{len(found):,} epochs", Counter(one.end.value for one in found))
+    print_table(new_console(), _EPOCH_COLUMNS, [_epoch_cells(row) for row in rows])
+    _sum_up(many(len(rows), "epoch"), Counter(row.end.value for row in rows))
 
 
-def _epoch_cells(one: EpochRow) -> tuple[str | Text, ...]:
+def _epoch_cells(row: EpochRow) -> tuple[str | Text, ...]:
     return (
-        str(one.epoch),
-        one.driver_id,
-        f"{one.host or '?'}:{number_text(one.pid)}",
-        time_of(one.started_us),
-        lasted(one.started_us, one.last_us),
-        one.restored_by or "",
-        number_text(one.restored_from),
-        number_text(one.parallelism),
-        f"{one.record_count:,}",
-        str(one.attempts_started),
-        str(one.checkpoints_completed),
-        str(one.failovers_global),
-        Text(one.end.value, style=_END_STYLES[one.end]),
+        str(row.epoch),
+        row.driver_id,
+        f"{row.host or '?'}:{number_text(row.pid)}",
+        time_of(row.started_us),
+        lasted(row.started_us, row.last_us),
+        row.restored_by or "",
+        number_text(row.restored_from),
+        number_text(row.parallelism),
+        f"{row.record_count:,}",
+        str(row.attempts_started),
+        str(row.checkpoints_completed),
+        str(row.failovers_global),
+        Text(row.end.value, style=_END_STYLES[row.end]),
     )
 
 
-def _sum_up(what: str, parts: Counter[str]) -> None:
-    counted = ", ".join(f"{parts[name]:,} {name}" for name in sorted(parts))
-    click.echo(f"\n{what}{': ' if counted else ''}{counted}.")
+def _sum_up(total: str, parts: Counter[str]) -> None:
+    counts = ", ".join(f"{parts[name]:,} {name}" for name in sorted(parts))
+    click.echo(f"\n{total}{': ' if counts else ''}{counts}.")

@@ -1,4 +1,4 @@
-"""`coordlog broker`: the shared local broker that is used where none is named."""
+"""`coordlog broker`: the shared local broker, which is used if no other broker is named."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ __all__ = ["broker"]
 
 @click.group()
 def broker() -> None:
-    """Start, stop or look at the shared local broker.
+    """Start, stop or show the shared local broker.
 
-    It is started by itself when it is needed, keeps its data, and stops after an hour without a
-    client.
+    Commands start it if they need it. It keeps its data, and stops after an hour without a client.
     """
 
 
@@ -31,17 +30,17 @@ def broker() -> None:
     "--idle-minutes",
     type=click.FloatRange(min=0),
     metavar="N",
-    help="Stop after so long without a client, 0 for never (default 60).",
+    help="Minutes without a client after which it stops, 0 for never (default 60).",
 )
 def start(*, idle_minutes: float | None) -> None:
-    """Start it, where it does not run."""
+    """Start the broker, if it does not run."""
     status = start_shared(notify=lambda line: click.echo(line, err=True), idle_minutes=idle_minutes)
     click.echo(_described(status))
 
 
 @broker.command()
 def stop() -> None:
-    """Stop it, where it runs; its data stay."""
+    """Stop the broker, if it runs; its data stay."""
     match stop_shared():
         case StopOutcome.NOT_RUNNING:
             click.echo("the shared broker does not run")
@@ -54,30 +53,30 @@ def stop() -> None:
 @broker.command()
 @click.pass_context
 def status(context: click.Context) -> None:
-    """Tell whether it runs and where; exit status 1 where it does not run, 5 where it is silent."""
-    found = shared_status()
-    click.echo(_described(found))
-    if not found.running:
+    """Show whether the broker runs, and its address; exit status 1 if it does not run, 5 if it does not answer."""
+    broker_status = shared_status()
+    click.echo(_described(broker_status))
+    if not broker_status.running:
         context.exit(Exit.FAILED)
-    if not found.answering:
+    if not broker_status.answering:
         context.exit(Exit.UNREACHABLE)
 
 
-def _described(found: SharedBrokerStatus) -> str:
-    if not found.running:
-        return f"the shared broker does not run; its data: {found.folder}"
-    answers = "" if found.answering else ", and does not answer"
-    since_us = int((found.since or 0) * 1_000_000)
-    since = "" if found.since is None else f" since {day_of(since_us)} {time_of(since_us)[:8]} UTC"
-    clients = "" if found.clients is None else f", {found.clients} connections"
+def _described(status: SharedBrokerStatus) -> str:
+    if not status.running:
+        return f"the shared broker does not run; its data: {status.folder}"
+    silence = "" if status.answering else ", and does not answer"
+    since_us = int((status.since or 0) * 1_000_000)
+    since = "" if status.since is None else f" since {day_of(since_us)} {time_of(since_us)[:8]} UTC"
+    clients = "" if status.clients is None else f", {status.clients} connections"
     idle = (
         "never by itself"
-        if found.idle_minutes is None
-        else f"after {found.idle_minutes:g} min idle"
+        if status.idle_minutes is None
+        else f"after {status.idle_minutes:g} min idle"
     )
     return (
-        f"the shared broker runs at {found.bootstrap_servers}{answers}\n"
-        f"process {found.pid}{since}{clients}, stops {idle}\n"
-        f"data: {found.folder}\n"
-        f"log: {found.log_path}"
+        f"the shared broker runs at {status.bootstrap_servers}{silence}\n"
+        f"process {status.pid}{since}{clients}, stops {idle}\n"
+        f"data: {status.folder}\n"
+        f"log: {status.log_path}"
     )

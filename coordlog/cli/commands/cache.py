@@ -1,4 +1,4 @@
-"""`coordlog cache`: the removal of what can be fetched again."""
+"""`coordlog cache`: removal of files that can be fetched again."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ class _CacheInUseError(UsageError):
     def __str__(self) -> str:
         return (
             f"the shared broker at {self.bootstrap_servers} runs from the jars in the cache; "
-            "end it with `coordlog broker stop`, then do the same again"
+            "end it with `coordlog broker stop`, then run the same command again"
         )
 
 
 @click.group()
 def cache() -> None:
-    """Clear what can be fetched again: the jars of Kafka and of Spark's Kafka source."""
+    """Clear files that can be fetched again: the jars of Kafka and of Spark's Kafka source."""
 
 
 @cache.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(*, yes: bool) -> None:
-    """Remove the jars that have been fetched; the next command that needs them fetches them again.
+    """Remove the fetched jars; the next command that needs them fetches them again.
 
-    What is in the cache and is not ours stays. End jobs first: their Spark reads these files.
+    Other files in the cache stay. End jobs first: their Spark reads the jars.
     """
-    found = cache_content()
-    for one in found.strangers:
-        click.echo(f"not ours, and stays: {one}", err=True)
-    if not found.entries:
-        click.echo(f"there is nothing to remove in {found.folder}")
+    content = cache_content()
+    for path in content.strangers:
+        click.echo(f"not of coordlog, and stays: {path}", err=True)
+    if not content.entries:
+        click.echo(f"there is nothing to remove in {content.folder}")
         return
-    running = shared_status()
-    if running.running:
-        raise _CacheInUseError(running.bootstrap_servers or "")
-    for entry in found.entries:
+    status = shared_status()
+    if status.running:
+        raise _CacheInUseError(status.bootstrap_servers or "")
+    for entry in content.entries:
         click.echo(f"{entry.size_bytes:>14,} bytes  {entry.path}")
     if not yes:
-        click.confirm(f"Remove {_total(found)}?", abort=True)
-    gone = clear_cache()
-    click.echo(f"removed {sum(one.size_bytes for one in gone):,} bytes from {found.folder}")
+        click.confirm(f"Remove {_total(content)}?", abort=True)
+    removed = clear_cache()
+    click.echo(
+        f"removed {sum(entry.size_bytes for entry in removed):,} bytes from {content.folder}"
+    )
 
 
-def _total(found: CacheContent) -> str:
-    return f"these {sum(one.size_bytes for one in found.entries):,} bytes"
+def _total(content: CacheContent) -> str:
+    return f"these {sum(entry.size_bytes for entry in content.entries):,} bytes"

@@ -1,4 +1,4 @@
-"""`coordlog completion`: what makes a shell complete commands, options and their values."""
+"""`coordlog completion`: a script for a shell to complete commands, options and their values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ fish: coordlog completion fish > ~/.config/fish/completions/coordlog.fish
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, *, shell: str) -> None:
-    """Print click's script; the variable in it is click's own way to ask for completions."""
-    made = get_completion_class(shell)
-    assert made is not None, "click has these three"
+    """Print click's script; with the variable in it, click queries the program for completions."""
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, "click has these three"
     root = context.find_root()
-    click.echo(made(root.command, {}, "coordlog", "_COORDLOG_COMPLETE").source())
+    click.echo(completion_class(root.command, {}, "coordlog", "_COORDLOG_COMPLETE").source())

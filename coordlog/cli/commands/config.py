@@ -1,4 +1,4 @@
-"""`coordlog config`: what each option would be, and where that comes from."""
+"""`coordlog config`: value and source of each option."""
 
 from __future__ import annotations
 
@@ -41,33 +41,35 @@ class _Row:
 
 @click.command()
 @click.argument("command", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each setting.")
 @click.pass_context
 def config(context: click.Context, *, command: tuple[str, ...], as_json: bool) -> None:
-    """Show each setting with its value and where that comes from; secrets are hidden.
+    """Show each setting with its value and its source; secrets are hidden.
 
-    With COMMAND, such as `ingest` or `broker start`, that command's only.
+    With COMMAND, such as `ingest` or `broker start`, only its settings are shown.
 
-    The order is: option, variable, coordlog.toml, default.
+    The order of precedence is: option, variable, coordlog.toml, default.
     """
-    found = configuration_of(context)
+    configuration = configuration_of(context)
     rows = [
-        one for one in _rows(context, found) if one.command.split()[: len(command)] == [*command]
+        row
+        for row in _rows(context, configuration)
+        if row.command.split()[: len(command)] == [*command]
     ]
     if not rows:
         raise click.BadParameter(f"{' '.join(command)} has no settings", param_hint="COMMAND")
     if as_json:
-        for one in rows:
+        for row in rows:
             print_json(
-                {"command": one.command, "key": one.key, "value": one.value, "from": one.source}
+                {"command": row.command, "key": row.key, "value": row.value, "from": row.source}
             )
         return
-    click.echo(f"file: {found.file.path or 'none was found'}\n")
-    cells = [(one.command, one.key, _text(one.value), one.source) for one in rows]
+    click.echo(f"file: {configuration.file.path or 'none was found'}\n")
+    cells = [(row.command, row.key, _text(row.value), row.source) for row in rows]
     print_table(new_console(), _COLUMNS, cells)
 
 
-def _rows(context: click.Context, found: Configuration) -> Iterator[_Row]:
+def _rows(context: click.Context, configuration: Configuration) -> Iterator[_Row]:
     root = context.find_root()
     own: set[str] = set()
     contexts: dict[CommandPath, click.Context] = {(): root}
@@ -77,24 +79,26 @@ def _rows(context: click.Context, found: Configuration) -> Iterator[_Row]:
             contexts[path] = _context_of(command, contexts[path[:-1]], path[-1])
         for option in options_of(command):
             own.add(key_of(option, path))
-            rows.append(_row(option, path, contexts[path], found))
-    yield from (_setting_row(one, found) for one in SETTINGS if one.key not in own)
+            rows.append(_row(option, path, contexts[path], configuration))
+    yield from (
+        _setting_row(setting, configuration) for setting in SETTINGS if setting.key not in own
+    )
     yield from rows
 
 
 def _context_of(command: click.Command, parent: click.Context, name: str) -> click.Context:
-    """As that of a command line without options. Its arguments are not asked for."""
-    made = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    """Context of a command line without options and arguments."""
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     for option in options_of(command):
-        # Wrong ones were passed over just now.
-        given = option.value_from_envvar(made)
-        if given is not None:
-            option.type_cast_value(made, given)
-    return made
+        # `resilient_parsing` ignores wrong values of variables; here they raise.
+        value = option.value_from_envvar(context)
+        if value is not None:
+            option.type_cast_value(context, value)
+    return context
 
 
 def _row(
-    option: click.Option, path: CommandPath, context: click.Context, found: Configuration
+    option: click.Option, path: CommandPath, context: click.Context, configuration: Configuration
 ) -> _Row:
     name = option.name or ""
     key = key_of(option, path)
@@ -102,36 +106,43 @@ def _row(
     value = _default_of(key) if value is None else value
     origin = context.get_parameter_source(name)
     if not isinstance(value, (bool, int, float, str, tuple, list, NoneType)):
-        value = _as_given(option, path, origin, found)  # a type of our own, read from a text
-    source = found.source(option, path, origin)
+        value = _as_text(
+            option, path, origin, configuration
+        )  # a type of coordlog's own, parsed from text
+    source = configuration.source(option, path, origin)
     return _Row(command=" ".join(path), key=key, value=_safe(key, value), source=source)
 
 
-def _as_given(
-    option: click.Option, path: CommandPath, origin: ParameterSource | None, found: Configuration
+def _as_text(
+    option: click.Option,
+    path: CommandPath,
+    origin: ParameterSource | None,
+    configuration: Configuration,
 ) -> object:
     match origin:
         case ParameterSource.ENVIRONMENT:
             return os.environ[str(option.envvar)]
-        case ParameterSource.DEFAULT_MAP if (set_to := found.file.find(option, path)) is not None:
-            return set_to[1]
+        case ParameterSource.DEFAULT_MAP if (
+            entry := configuration.file.find(option, path)
+        ) is not None:
+            return entry[1]
         case _:
             return option.default
 
 
-def _setting_row(setting: Setting, found: Configuration) -> _Row:
+def _setting_row(setting: Setting, configuration: Configuration) -> _Row:
     value: str | None = os.environ.get(setting.variable) or None
     if value is None:
         value, source = _default_of(setting.key), "default"
-    elif setting.key in found.applied:
-        source = f"{found.file.path}: {setting.key}"
+    elif setting.key in configuration.applied:
+        source = f"{configuration.file.path}: {setting.key}"
     else:
         source = f"the variable {setting.variable}"
     return _Row(command="", key=setting.key, value=_safe(setting.key, value), source=source)
 
 
 def _default_of(key: str) -> str | None:
-    """Of what is a setting."""
+    """Default of a setting that has one."""
     match key:
         case "home":
             return str(home_folder())
@@ -147,7 +158,7 @@ def _safe(key: str, value: object) -> Json:
     if value is None or isinstance(value, (bool, int, float)):
         return value if value is None or not is_secret(key) else masked(key, str(value))
     if isinstance(value, (tuple, list)):
-        return [_safe(key, one) for one in value]
+        return [_safe(key, item) for item in value]
     return masked(key, str(value))
 
 
@@ -158,6 +169,6 @@ def _text(value: Json) -> str:
         case bool():
             return str(value).lower()
         case list():
-            return ", ".join(repr(one) for one in value) or "-"
+            return ", ".join(map(repr, value)) or "-"
         case _:
             return str(value)

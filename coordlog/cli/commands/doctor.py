@@ -1,4 +1,4 @@
-"""`coordlog doctor`: what is wrong, or soon will be, with the broker, the logs and this machine."""
+"""`coordlog doctor`: diagnosis of the broker, the logs and this machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from coordlog.errors import (
     RecordError,
     TopicError,
 )
+from coordlog.history import History
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.broker.java import find_java
-from coordlog.log.interface import Log, StoredRecord
+from coordlog.log.interface import StoredRecord
 from coordlog.log.kafka.cluster_info import BrokerFacts
 from coordlog.log.local.paths import home_folder
 from coordlog.offline.doctor import (
@@ -42,14 +43,13 @@ from coordlog.offline.doctor import (
 )
 from coordlog.projections.inspection.prune_plan import plan_prune
 from coordlog.projections.tables.waiting_splits import waiting_in
-from coordlog.restore.snapshots import newest_named
-from coordlog.schemas.record import Kind
+from coordlog.schemas.validity import beginning_at
 
 __all__ = ["doctor"]
 
-_LOOKED_BACK = 16
-"""Offsets before the end among which a last record is looked for."""
-_MEND = "mend that, then run the same command again"
+_LAST_OFFSETS = 16
+"""Number of offsets before the log's end that are searched for the last record."""
+_REPAIR = "repair that, then run the same command again"
 _PACKAGES = (
     "coordlog",
     "fastavro",
@@ -68,46 +68,46 @@ _STYLES = {
 }
 
 
-class _Examined(Logs, Protocol):
-    """Logs at a broker that can be asked about itself."""
+class _ExaminableLogs(Logs, Protocol):
+    """Logs at a broker that returns facts about itself."""
 
     def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
-        """What it says of itself and of these jobs' topics."""
+        """Facts of the broker and of these jobs' topics."""
         ...
 
     def clock_ahead_s(self) -> float:
-        """By how much its clock is ahead of this machine's."""
+        """Seconds by which the broker's clock is ahead of this machine's."""
         ...
 
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @with_finder
-def doctor(find: Callable[[], _Examined], *, job: str | None, as_json: bool) -> None:
-    """Look for what is wrong, or soon will be, with the broker, all logs at it and this machine.
+def doctor(find: Callable[[], _ExaminableLogs], *, job: str | None, as_json: bool) -> None:
+    """Check the broker, all logs at it and this machine for faults, and show how to repair them.
 
-    With JOB its whole log is read too: the snapshots against the topic's retention, and what a
-    prune would free. Exit status 0 where nothing is to be done, else 1; where the broker cannot be
-    asked, this machine is looked at alone, and the status is that of every command.
+    With JOB its whole log is read too, to compare its snapshots with the topic's retention and to
+    estimate a prune. The exit status is 0 if there is nothing to do, else 1. If the broker does not
+    answer, only this machine is checked, and the exit status is that of the broker's error.
     """
     machine, where = _machine(), options_given()
     try:
         logs = find()
-        there = logs.jobs()
-        asked = tuple(one for one in there if job in (None, one))
-        broker = logs.examine(asked) if asked or job is None else None
+        names = logs.jobs()
+        examined = tuple(name for name in names if job in (None, name))
+        broker = logs.examine(examined) if examined or job is None else None
     except (LogError, EnvironmentSetupError, OSError) as error:
-        found = examine_all(machine, _no_broker(error), (), where=where)
-        _show(found, as_json=as_json)
+        findings = examine_all(machine, _no_broker(error), (), where=where)
+        _show(findings, as_json=as_json)
         click.get_current_context().exit(exit_of(error))
     if broker is None:
-        assert job is not None, "all jobs that there are may be asked for"
-        raise no_such_job(job, logs.where, there)
-    jobs = tuple(_job(logs, one, where, is_read=one == job) for one in asked)
-    found = examine_all(_with_clock(machine, logs), broker, jobs, where=where)
-    _show(found, as_json=as_json)
-    if any(one.grade in (Grade.WARNING, Grade.WRONG) for one in found):
+        assert job is not None, "without JOB, the broker alone is examined"
+        raise no_such_job(job, logs.where, names)
+    jobs = tuple(_job(logs, name, where, is_read=name == job) for name in examined)
+    findings = examine_all(_with_clock(machine, logs), broker, jobs, where=where)
+    _show(findings, as_json=as_json)
+    if any(finding.grade in (Grade.WARNING, Grade.WRONG) for finding in findings):
         click.get_current_context().exit(Exit.FAILED)
 
 
@@ -124,40 +124,41 @@ def _no_broker(error: LogError | EnvironmentSetupError | OSError) -> NoBroker:
             return NoBroker(
                 where=where,
                 problem=f"no answer for {error.waited_s:.1f} s while {error.doing}{last}",
-                next_step="see that it runs and can be reached, then run the same command again",
+                next_step="check that it runs and can be reached, then run the same command again",
             )
         case OSError():
-            return NoBroker(where=where, problem=message_of(error), next_step=_MEND)
+            return NoBroker(where=where, problem=message_of(error), next_step=_REPAIR)
         case _:
-            return NoBroker(where=where, problem=str(error), next_step=_MEND)
+            return NoBroker(where=where, problem=str(error), next_step=_REPAIR)
 
 
-def _show(found: tuple[Finding, ...], *, as_json: bool) -> None:
+def _show(findings: tuple[Finding, ...], *, as_json: bool) -> None:
     if not as_json:
-        _print(found)
+        _print(findings)
         return
-    for one in found:
-        print_json(json_of(one))
+    for finding in findings:
+        print_json(json_of(finding))
 
 
-def _print(found: tuple[Finding, ...]) -> None:
+def _print(findings: tuple[Finding, ...]) -> None:
     console = new_console()
-    for one in found:
-        line = Text(f"{one.grade.value:<8}", style=_STYLES[one.grade])
-        line.append(f"{one.what}: {one.value}", style="default")
-        if one.should_be:
-            line.append(f"; should be {one.should_be}", style="default")
+    for finding in findings:
+        line = Text(f"{finding.grade.value:<8}", style=_STYLES[finding.grade])
+        line.append(f"{finding.what}: {finding.value}", style="default")
+        if finding.should_be:
+            line.append(f"; should be {finding.should_be}", style="default")
         console.print(line, soft_wrap=True)
-        if one.next_step:
-            console.print(Text(f"        to do: {one.next_step}"), soft_wrap=True)
-    counts = [sum(one.grade is grade for one in found) for grade in (Grade.WRONG, Grade.WARNING)]
-    click.echo(f"{len(found)} things looked at: {counts[0]} wrong, {counts[1]} warnings")
+        if finding.next_step:
+            console.print(Text(f"        to do: {finding.next_step}"), soft_wrap=True)
+    grades = [finding.grade for finding in findings]
+    wrong, warnings = grades.count(Grade.WRONG), grades.count(Grade.WARNING)
+    click.echo(f"{len(findings)} things checked: {wrong} wrong, {warnings} warnings")
 
 
 def _machine() -> MachineFacts:
-    """Its clock is not compared with any yet."""
+    """Facts of this machine, without a comparison of its clock."""
     home = home_folder()
-    usage = shutil.disk_usage(next(one for one in (home, *home.parents) if one.exists()))
+    usage = shutil.disk_usage(next(path for path in (home, *home.parents) if path.exists()))
     java = java_problem = ""
     try:
         java = find_java()
@@ -168,14 +169,14 @@ def _machine() -> MachineFacts:
         clock_ahead_s=None,
         java=java,
         java_problem=java_problem,
-        versions={one: _version_of(one) for one in _PACKAGES},
+        versions={name: _version_of(name) for name in _PACKAGES},
         home=str(Path(home)),
         home_total_bytes=usage.total,
         home_free_bytes=usage.free,
     )
 
 
-def _with_clock(machine: MachineFacts, logs: _Examined) -> MachineFacts:
+def _with_clock(machine: MachineFacts, logs: _ExaminableLogs) -> MachineFacts:
     try:
         return replace(machine, clock_ahead_s=logs.clock_ahead_s())
     except LogError as error:
@@ -189,24 +190,24 @@ def _version_of(name: str) -> str:
         return ""
 
 
-def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts:
+def _job(logs: _ExaminableLogs, job_id: str, where: str, *, is_read: bool) -> JobFacts:
     start = end = began = last = 0
     plan, needed, problem, waiting = None, None, "", ""
     try:
         with opened(logs, job_id) as log:
-            start, end = log.start_offset(), log.high_watermark()
-            first = next(iter(log.read(start, end)), None)
+            history = History(log)
+            start, end, first = history.start, history.end, next(history.stored(), None)
             if first is not None:
-                began, last = first.timestamp_ms * 1000, _last_us(log, start, end)
+                began, last = first.timestamp_ms * 1000, _last_us(history)
                 if is_read:
-                    plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
-                    waiting = waiting_in(log.read(start, end))
+                    plan = plan_prune(history.stored(), keep_checkpoints=RETAINED_CHECKPOINTS)
+                    waiting = waiting_in(history.stored())
                 else:
-                    needed = _needed(log, start, first, end)
+                    needed = _needed(history, first)
             elif start > 0:
                 needed = Needed(offset=0, timestamp_us=0, is_snapshot=False, is_there=False)
     except RecordError as error:
-        problem = f"{error}; `coordlog verify {job_id}{where}` tells all"
+        problem = f"{error}; `coordlog verify {job_id}{where}` lists all faults"
     except LogError as error:
         problem = str(error)
     return JobFacts(
@@ -222,43 +223,37 @@ def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts
     )
 
 
-def _last_us(log: Log, start: int, end: int) -> int:
-    """The time of the last record, in microseconds; 0 where there is none so near the end.
+def _last_us(history: History) -> int:
+    """Time of the last record, microseconds since 1970, UTC; 0 if the last offsets have none.
 
-    The end of a transaction, which somebody else's writer may have left, takes an offset and is no record.
+    The end of a transaction, which another writer may have left, takes an offset and is no record.
     """
-    latest = list(log.read(max(start, end - _LOOKED_BACK), end))
+    latest = list(history.stored(max(history.start, history.end - _LAST_OFFSETS)))
     return latest[-1].timestamp_ms * 1000 if latest else 0
 
 
-def _needed(log: Log, start: int, first: StoredRecord, end: int) -> Needed:
-    """What a restart needs, without a fold: the snapshot that the last records name, else all of the log."""
-    named = newest_named(log, start, end)
-    snapshot = _snapshot_at(log, named) if start <= named < end else None
-    if snapshot is None and start > 0 and _is_snapshot(first):
-        snapshot = first  # nothing need name the one with which a pruned log begins
-    if snapshot is None and start > 0:
-        is_named = 0 <= named < start
+def _needed(history: History, first: StoredRecord) -> Needed:
+    """Oldest record of a restart, without a fold: the snapshot that the last records name, else the log's first."""
+    pointer = history.newest_named()
+    snapshot = None
+    if history.start <= pointer < history.end:
+        candidate = next(history.stored(pointer, pointer + 1), None)
+        # In a copy of a topic, the offset may be another record's.
+        if candidate is not None and beginning_at(candidate) is not None:
+            snapshot = candidate
+    if snapshot is None and history.start > 0 and beginning_at(first) is not None:
+        snapshot = first  # the snapshot that a pruned log begins with need not be named
+    if snapshot is None and history.start > 0:
+        was_pruned = 0 <= pointer < history.start
         return Needed(
-            offset=named if is_named else 0,
+            offset=pointer if was_pruned else 0,
             timestamp_us=0,
-            is_snapshot=is_named,
+            is_snapshot=was_pruned,
             is_there=False,
         )
-    found = snapshot or first
+    oldest = snapshot or first
     return Needed(
-        offset=found.offset,
-        timestamp_us=found.timestamp_ms * 1000,
+        offset=oldest.offset,
+        timestamp_us=oldest.timestamp_ms * 1000,
         is_snapshot=snapshot is not None,
     )
-
-
-def _snapshot_at(log: Log, offset: int) -> StoredRecord | None:
-    """None where another record stands there, as in a topic that is the copy of one."""
-    found = next(iter(log.read(offset, offset + 1)), None)
-    return found if found is not None and _is_snapshot(found) else None
-
-
-def _is_snapshot(one: StoredRecord) -> bool:
-    header = one.header
-    return header is not None and one.record(header).kind is Kind.SNAPSHOT

@@ -1,4 +1,4 @@
-"""`coordlog export` and `import`: a job's whole log as one file, and such a file as a log."""
+"""`coordlog export`: a job's whole log as one file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from coordlog.amounts import many
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.log.file import check_target, write_exported
 from coordlog.log.interface import StoredRecord
@@ -18,21 +19,21 @@ __all__ = ["export"]
 @click.command()
 @click.argument("job")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Replace FILE where it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--redact",
     is_flag=True,
-    help="Without payloads, reasons, split ids, paths and hosts, for a bug report.",
+    help="Leave out payloads, reasons, split ids, paths and hosts, for a bug report.",
 )
 @with_history
 def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> None:
     """Write the whole log of JOB, void records included, to FILE.
 
-    FILE is an Avro container file; it is there whole, or not at all. JOB may be such a file.
+    FILE is an Avro container file, written whole or not at all. JOB may be such a file.
     """
     check_target(file, "FILE")
     if file.exists() and not force:
-        raise click.BadParameter(f"{file} is there; --force replaces it", param_hint="FILE")
+        raise click.BadParameter(f"{file} exists; --force replaces it", param_hint="FILE")
 
     def progress(offset: int, end: int) -> None:
         click.echo(f"read {offset:,} of {end:,} records", err=True)
@@ -49,12 +50,12 @@ def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> No
         )
     except FileExistsError as error:
         raise click.BadParameter(
-            f"{file} is there; --force replaces it", param_hint="FILE"
+            f"{file} exists; --force replaces it", param_hint="FILE"
         ) from error
     finally:
         log.close()
-    what = "redacted records" if redact else "records"
-    click.echo(f"exported {count:,} {what} of job {job} to {file}", err=True)
+    records = many(count, "redacted record" if redact else "record")
+    click.echo(f"exported {records} of job {job} to {file}", err=True)
 
 
 class _Redacting:
@@ -64,7 +65,11 @@ class _Redacting:
         self._redaction = Redaction(secrets.token_bytes(32))
 
     def __call__(self, stored: StoredRecord) -> StoredRecord:
-        made = self._redaction.record(stored)
+        redacted = self._redaction.record(stored)
         return StoredRecord(
-            stored.offset, made.key, made.value, made.header_bytes, stored.timestamp_ms
+            stored.offset,
+            redacted.key,
+            redacted.value,
+            redacted.header_bytes,
+            stored.timestamp_ms,
         )

@@ -24,7 +24,7 @@ __all__ = ["history"]
 _PAYLOAD_CHARS: Final = 160
 _REASON_CHARS: Final = 200
 _OWN: Final = "coordlog."
-"""Before the names of the types that every job has; `--json` shows it."""
+"""Prefix of coordlog's own types, left out of lines; `--json` shows it."""
 _HEADING: Final = (
     f"{'OFFSET':>6} {'SEQ':>6} {'TIME (UTC)':<12} {'EP':>2} {'KIND':<24} {'OPERATOR':<8} "
     f"{'ATTEMPT':<7} {'CKPT':>4}  WHAT"
@@ -47,8 +47,8 @@ _STYLES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What is shown; None and empty mean everything."""
+class _Filter:
+    """Filter of the shown records; a field that is None or empty accepts all."""
 
     kinds: frozenset[Kind]
     subtask: int | None
@@ -57,17 +57,17 @@ class _Wanted:
     epoch: int | None
     from_offset: int
 
-    def __call__(self, one: AuditRecord) -> bool:
-        if one.offset < self.from_offset:
+    def __call__(self, entry: AuditRecord) -> bool:
+        if entry.offset < self.from_offset:
             return False
-        asked = (self.subtask, self.attempt, self.checkpoint, self.epoch)
-        record = one.record
+        expected = (self.subtask, self.attempt, self.checkpoint, self.epoch)
+        record = entry.record
         if record is None:
-            return not self.kinds and asked == (None,) * len(asked)
-        has = (record.subtask, record.attempt_number, record.checkpoint_id, record.epoch)
+            return not self.kinds and expected == (None,) * len(expected)
+        actual = (record.subtask, record.attempt_number, record.checkpoint_id, record.epoch)
         if self.kinds and record.kind not in self.kinds:
             return False
-        return all(a is None or a == h for a, h in zip(asked, has, strict=True))
+        return all(e is None or e == a for e, a in zip(expected, actual, strict=True))
 
 
 @click.command()
@@ -76,7 +76,7 @@ class _Wanted:
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice([one.value for one in Kind], case_sensitive=False),
+    type=click.Choice([kind.value for kind in Kind], case_sensitive=False),
     metavar="KIND",
     help="Only records of this kind, as in ATTEMPT_FAILED; may be given several times.",
 )
@@ -84,11 +84,13 @@ class _Wanted:
 @click.option("--attempt", type=int, metavar="N", help="Only records of this attempt number.")
 @click.option("--checkpoint", type=int, metavar="N", help="Only records of this checkpoint.")
 @click.option("--epoch", type=int, metavar="N", help="Only records of this epoch.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most so many records.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Show at most N records.")
 @click.option(
-    "--from-offset", type=int, default=0, metavar="N", help="Only from this offset on, inclusive."
+    "--from-offset", type=int, default=0, metavar="N", help="Only records from this offset on."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
+)
 @with_history
 def history(
     logs: Logs,
@@ -105,12 +107,12 @@ def history(
 ) -> None:
     """Show JOB's records in log order.
 
-    A record that does not count is marked with the reason. The log is read from its start whatever
-    is asked for: what counts depends on all that stands before. Without a limit, what a checkpoint
-    that is still pending waits for stands at the end.
+    A record that does not count is marked with the reason. The log is always read from its start,
+    because earlier records decide which ones count. Without a limit, the end of the output names
+    the acks and cuts for which pending checkpoints wait.
     """
-    wanted = _Wanted(
-        kinds=frozenset(Kind(one) for one in kinds),
+    accepts = _Filter(
+        kinds=frozenset(Kind(name) for name in kinds),
         subtask=subtask,
         attempt=attempt,
         checkpoint=checkpoint,
@@ -119,27 +121,27 @@ def history(
     )
     with records_of(logs, job) as records:
         pending = CheckpointFold()
-        shown = itertools.islice((one for one in _noted(records, pending) if wanted(one)), limit)
+        shown = itertools.islice(filter(accepts, _applied(records, pending)), limit)
         if as_json:
-            for one in shown:
-                print_json(record_json(one))
+            for entry in shown:
+                print_json(record_json(entry))
         else:
             _print_lines(shown)
             if limit is None:
                 _print_pending(pending)
 
 
-def _noted(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[AuditRecord]:
-    """The records, each shown to the fold if it counts."""
-    for one in records:
-        if one.counts and one.record is not None:
-            with Applying(one.offset, one.record):
-                fold.apply(one.record)
-        yield one
+def _applied(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[AuditRecord]:
+    """The records, after applying those that count to the fold."""
+    for entry in records:
+        if entry.counts and entry.record is not None:
+            with Applying(entry.offset, entry.record):
+                fold.apply(entry.record)
+        yield entry
 
 
 def _print_pending(fold: CheckpointFold) -> None:
-    """Whom the checkpoints that are pending at the end of the log wait for."""
+    """Print the missing acks and cuts of the checkpoints that are pending at the log's end."""
     for row in fold.rows():
         if row.status is CheckpointStatus.PENDING:
             missing = row.missing or "nothing but its completion"
@@ -150,23 +152,23 @@ def _print_lines(records: Iterable[AuditRecord]) -> None:
     console = new_console()
     crop(console, Text(_HEADING, style="bold"))
     day = ""
-    for one in records:
-        timestamp_us = _timestamp_us(one)
+    for entry in records:
+        timestamp_us = _timestamp_us(entry)
         if day_of(timestamp_us) != day:
             day = day_of(timestamp_us)
             crop(console, Text(f"-- {day}", style="dim"))
-        crop(console, _line(one, timestamp_us))
+        crop(console, _line(entry, timestamp_us))
 
 
-def _timestamp_us(one: AuditRecord) -> int:
-    return one.timestamp_ms * 1000 if one.record is None else one.record.timestamp_us
+def _timestamp_us(entry: AuditRecord) -> int:
+    return entry.timestamp_ms * 1000 if entry.record is None else entry.record.timestamp_us
 
 
-def _line(one: AuditRecord, timestamp_us: int) -> Text:
-    record = one.record
-    void = one.why_not
+def _line(entry: AuditRecord, timestamp_us: int) -> Text:
+    record = entry.record
+    void = entry.why_not
     style = "dim" if void else "" if record is None else _STYLES.get(record.kind, "")
-    line = Text(f"{one.offset:>6} {_sequence(record):>6} {time_of(timestamp_us):<12} ")
+    line = Text(f"{entry.offset:>6} {_sequence(record):>6} {time_of(timestamp_us):<12} ")
     line.append(f"{'' if record is None else record.epoch:>2} ")
     line.append(f"{'?' if record is None else record.kind.value:<24} ", style=style)
     line.append(f"{'' if record is None else record.operator_id or '':<8} ")
@@ -175,7 +177,7 @@ def _line(one: AuditRecord, timestamp_us: int) -> Text:
     )
     if void:
         line.append(f"[{void}] ", style="bold magenta")
-    line.append("  ".join(_what(one)))
+    line.append("  ".join(_details(entry)))
     if void:
         line.stylize("dim")
     return line
@@ -196,15 +198,15 @@ def _attempt(record: Record | None) -> str:
     return str(record.subtask) if number is None else f"{record.subtask}/{number}"
 
 
-def _what(one: AuditRecord) -> Iterator[str]:
-    """What a line says besides its columns."""
-    record = one.record
+def _details(entry: AuditRecord) -> Iterator[str]:
+    """Parts of a line after its columns."""
+    record = entry.record
     if record is None:
-        yield one.problem or ""
-        if one.key:
-            yield f"key {_text(one.key)}"
-        if one.value:
-            yield f"value {hex_text(one.value)}"
+        yield entry.problem or ""
+        if entry.key:
+            yield f"key {_text(entry.key)}"
+        if entry.value:
+            yield f"value {hex_text(entry.value)}"
         return
     if record.event_id is not None:
         yield f"event {record.event_id}"
@@ -213,7 +215,7 @@ def _what(one: AuditRecord) -> Iterator[str]:
     if record.payload_type is not None:
         yield record.payload_type.removeprefix(_OWN)
     if record.kind is not Kind.TYPE_REGISTERED and record.payload is not None:
-        shown = record.payload if one.fields is None else one.fields
+        shown = record.payload if entry.fields is None else entry.fields
         yield on_one_line(shown, _PAYLOAD_CHARS)
     if record.reason is not None:
         yield f"because {on_one_line(record.reason, _REASON_CHARS)}"
@@ -226,25 +228,25 @@ def _text(data: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else hex_text(data)
 
 
-def record_json(one: AuditRecord) -> Json:
-    """All that is known of a record.
+def record_json(entry: AuditRecord) -> Json:
+    """All fields of a record as JSON.
 
-    A payload whose schema the log lacks is `payload_hex`, one in the payload store `payload_stored`.
+    A payload without a schema in the log is `payload_hex`, entry in the payload store `payload_stored`.
     """
-    record = one.record
-    about: dict[str, Json] = {
-        "offset": one.offset,
-        "counts": one.counts,
-        "void": one.why_not,
-        "key": None if one.key is None else _text(one.key),
-        "timestamp": iso(_timestamp_us(one)),
+    record = entry.record
+    place: dict[str, Json] = {
+        "offset": entry.offset,
+        "counts": entry.counts,
+        "void": entry.why_not,
+        "key": None if entry.key is None else _text(entry.key),
+        "timestamp": iso(_timestamp_us(entry)),
     }
     if record is None:
-        value = None if one.value is None else one.value.hex()
-        return {**about, "problem": one.problem, "value_hex": value}
-    is_plain = one.fields is not None or record.payload is None
+        value = None if entry.value is None else entry.value.hex()
+        return {**place, "problem": entry.problem, "value_hex": value}
+    is_plain = entry.fields is not None or record.payload is None
     return {
-        **about,
+        **place,
         "job_id": record.job_id,
         "epoch": record.epoch,
         "driver_id": record.driver_id,
@@ -259,7 +261,7 @@ def record_json(one: AuditRecord) -> Json:
         "last_barrier": record.last_barrier,
         "cause": record.cause,
         "payload_type": record.payload_type,
-        "payload": to_json(one.fields),
+        "payload": to_json(entry.fields),
         **({} if is_plain else undecoded(record.payload or b"")),
         "reason": record.reason,
         "attributes": {name: record.attributes[name] for name in sorted(record.attributes)},

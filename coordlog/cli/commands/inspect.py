@@ -1,4 +1,4 @@
-"""`coordlog state`, `diff`, `explain` and `verify`: a job's log looked into at any place."""
+"""The commands `coordlog state`, `diff`, `explain` and `verify`, which inspect a job's log at any place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 import click
 from rich.text import Text
 
+from coordlog.amounts import many
 from coordlog.cli.console import (
     Column,
     crop,
@@ -27,7 +28,7 @@ from coordlog.cli.console import (
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
-from coordlog.cli.reading import opened, told_of, whole
+from coordlog.cli.reading import opened, progress_printer, whole
 from coordlog.errors import OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
@@ -50,77 +51,78 @@ __all__ = ["ahead_text", "diff", "explain", "state", "verify"]
 
 _CHARS: Final = 120
 _SPLITS_MAX: Final = 10
-"""Of each place; `--json` has all."""
+"""Largest number of split ids that are printed for each place; `--json` prints all."""
 _FOR_CALLERS: Final = ("state", "job_types")
-"""What `verify` comes to beside what it has checked: `coordlog state` shows it."""
+"""Fields in the result of `verify` that its JSON omits, because only callers in Python need them."""
 _AT: Final = "OFFSET|checkpoint:N|TIME"
 _AT_HELP: Final = (
-    "An offset; checkpoint:N, when it completed; or a time, as in 2026-01-31T12:00:00Z. "
-    "Without it the log's end."
+    "Place in the log: an offset; checkpoint:N, at its completion; or a time, as in 2026-01-31T12:00:00Z. "
+    "By default the log's end."
 )
 
 Place = dict[str, int | dt.datetime]
 
 
 class _At(click.ParamType[Place]):
-    """A place of a log, as keywords for `state_at`."""
+    """Option type: a place in a log, as keyword arguments for `state_at`."""
 
     name = "place"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Place:
-        """The place that the text names."""
+        """Parse a place: an offset, `checkpoint:N` or a time, which is in UTC if it has no zone."""
         text = str(value)
         if re.fullmatch(r"\d+", text):
             return {"offset": int(text)}
-        if found := re.fullmatch(r"checkpoint:(\d+)", text):
-            return {"checkpoint_id": int(found[1])}
+        if match := re.fullmatch(r"checkpoint:(\d+)", text):
+            return {"checkpoint_id": int(match[1])}
         try:
-            when = dt.datetime.fromisoformat(text)
+            time_at = dt.datetime.fromisoformat(text)
         except ValueError:
             self.fail(f"{text!r} is no offset, no checkpoint:N and no time in ISO 8601", param, ctx)
-        return {"time": when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)}
+        return {"time": time_at if time_at.tzinfo is not None else time_at.replace(tzinfo=dt.UTC)}
 
 
 def _moment(log: Log, place: Place | None) -> Moment:
-    progress = told_of(log.high_watermark(), "read")
-    return state_at(log, **(place or {}), on_progress=progress)  # type: ignore[arg-type]  # each goes where it belongs
+    on_progress = progress_printer(log.high_watermark(), "read")
+    return state_at(log, **(place or {}), on_progress=on_progress)  # type: ignore[arg-type]  # `_At` returns its keywords
 
 
 @click.command()
 @click.argument("job")
 @click.option("--at", type=_At(), metavar=_AT, help=_AT_HELP)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with everything.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all fields.")
 @with_history
 def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
-    """Show what the coordinator of JOB knew at any place of its log.
+    """Show the state of JOB's coordinator at any place of its log.
 
-    Attempts, gateways and what they hold, un-acked events, checkpoints, intents and splits, as the
-    fold has them after the last turn that is whole there. The job's own code is not needed.
+    This is the state after the last turn that is whole at that place: attempts, gateways and their
+    held events, un-acked events, checkpoints, intents and splits. The job's own code is not needed.
     """
     with opened(logs, job) as log:
-        made, begins_at = _moment(log, at), log.start_offset()
+        moment, start = _moment(log, at), log.start_offset()
     if as_json:
-        print_json({"offset": made.offset, **state_json(made.state), "splits": _splits_json(made)})
+        splits = _splits_json(moment)
+        print_json({"offset": moment.offset, **state_json(moment.state), "splits": splits})
         return
-    _print_state(made, begins_at)
+    _print_state(moment, start)
 
 
-def _splits_json(made: Moment) -> Json:
-    return [json_of(one) for one in made.splits]
+def _splits_json(moment: Moment) -> Json:
+    return [json_of(split) for split in moment.splits]
 
 
-def _print_state(made: Moment, begins_at: int) -> None:
-    console, job = new_console(), made.state
+def _print_state(moment: Moment, start: int) -> None:
+    console, job = new_console(), moment.state
     click.echo(
-        f"job {job.job_id or '?'} at offset {made.offset}, sequence {job.next_sequence - 1}, "
-        f"{iso(job.timestamp_us) if made.record_count else 'before its first record'}"
+        f"job {job.job_id or '?'} at offset {moment.offset}, sequence {job.next_sequence - 1}, "
+        f"{iso(job.timestamp_us) if moment.record_count else 'before its first record'}"
     )
     click.echo(
         f"{job.phase.value}; {'batch' if job.is_batch else 'streaming'}; epoch {job.epoch}, "
         f"driver {job.driver_id or '-'}; last checkpoint {job.last_checkpoint}, next "
-        f"{job.next_checkpoint_id}; {made.record_count:,} records count, {made.void_count:,} do not"
+        f"{job.next_checkpoint_id}; {moment.record_count:,} records count, {moment.void_count:,} do not"
     )
     for reason in job.reasons[:1]:
         click.echo(f"last failure: {reason_text(reason)}")
@@ -129,37 +131,37 @@ def _print_state(made: Moment, begins_at: int) -> None:
     gateways = [
         (
             f"{operator_id}",
-            f"{subtask}/{one.attempt_number}",
-            " ".join(map(str, one.closed_by)) or "open",
-            str(len(one.held)),
-            str(len(one.unacked)),
-            on_one_line(", ".join(_unacked(one)), _CHARS),
+            f"{subtask}/{gateway.attempt_number}",
+            " ".join(map(str, gateway.closed_by)) or "open",
+            str(len(gateway.held)),
+            str(len(gateway.unacked)),
+            on_one_line(", ".join(_unacked(gateway)), _CHARS),
         )
-        for (operator_id, subtask), one in sorted_items(job.gateways)
+        for (operator_id, subtask), gateway in sorted_items(job.gateways)
     ]
     if gateways:
         click.echo()
         print_table(console, _GATEWAY_COLUMNS, gateways)
-    _print_checkpoints(made)
+    _print_checkpoints(moment)
     for sequence, intent in sorted_items(job.intents):
         click.echo(
             f"intent at sequence {sequence}: {intent.operator_id!r}, checkpoint "
             f"{intent.checkpoint_id}, without an outcome, tried {intent.failed_tries} times"
         )
-    _print_splits(made, begins_at)
+    _print_splits(moment, start)
 
 
-def _print_splits(made: Moment, begins_at: int) -> None:
-    """How many there are at each place, and the first of them by name."""
+def _print_splits(moment: Moment, start: int) -> None:
+    """Print the number of splits in each place, such as assigned, and the ids of the first few."""
     places: dict[str, list[str]] = {}
-    for split in made.splits:
+    for split in moment.splits:
         places.setdefault(split.place.value, []).append(split.split_id)
-    counted = ", ".join(f"{len(places[name])} {name}" for name in sorted(places))
-    since = f" since the log was pruned, at offset {begins_at}" if begins_at else ""
-    click.echo(f"\nsplits{since}: {counted or 'none'}")
+    counts = ", ".join(f"{len(places[name])} {name}" for name in sorted(places))
+    since = f" since the log was pruned, at offset {start}" if start else ""
+    click.echo(f"\nsplits{since}: {counts or 'none'}")
     for name in sorted(places):
         ids = places[name]
-        shown = ", ".join(on_one_line(one, _CHARS) for one in ids[:_SPLITS_MAX])
+        shown = ", ".join(on_one_line(split_id, _CHARS) for split_id in ids[:_SPLITS_MAX])
         more = f", and {len(ids) - _SPLITS_MAX:,} more" if len(ids) > _SPLITS_MAX else ""
         click.echo(f"  {name}: {shown}{more}")
 
@@ -186,13 +188,13 @@ _GATEWAY_COLUMNS: Final = (
 
 def _subtask_rows(job: JobState) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for number, one in sorted_items(job.subtasks):
-        attempt = one.attempt
+    for number, subtask in sorted_items(job.subtasks):
+        attempt = subtask.attempt
         if attempt is None:
-            done = one.completion
-            what = "none" if done is None else f"{done.attempt_number} completed"
-            since = "" if done is None else str(done.sequence)
-            rows.append((str(number), what, since, "", "", "", "", str(one.restore_from)))
+            completion = subtask.completion
+            text = "none" if completion is None else f"{completion.attempt_number} completed"
+            since = "" if completion is None else str(completion.sequence)
+            rows.append((str(number), text, since, "", "", "", "", str(subtask.restore_from)))
             continue
         rows.append(
             (
@@ -203,7 +205,7 @@ def _subtask_rows(job: JobState) -> list[tuple[str, ...]]:
                 str(attempt.last_barrier),
                 str(len(attempt.received)),
                 str(len(attempt.sent)),
-                str(one.restore_from),
+                str(subtask.restore_from),
             )
         )
     return rows
@@ -216,68 +218,74 @@ def _unacked(gateway: GatewayState) -> list[str]:
     ]
 
 
-def _print_checkpoints(made: Moment) -> None:
-    job = made.state
+def _print_checkpoints(moment: Moment) -> None:
+    job = moment.state
     if job.pending or job.completed:
         click.echo()
     for number, pending in sorted_items(job.pending):
         missing = [
-            *(f"the cut of {one!r}" for one in pending.missing_coordinators(job.operators)),
-            *(f"the ack of subtask {one}" for one in pending.missing_subtasks),
+            *(
+                f"the cut of {operator!r}"
+                for operator in pending.missing_coordinators(job.operators)
+            ),
+            *(f"the ack of subtask {subtask}" for subtask in pending.missing_subtasks),
         ]
-        waits = f"{len(pending.waiting)} events to be acked" if pending.waiting else ""
+        unacked = f"{len(pending.waiting)} events to be acked" if pending.waiting else ""
         click.echo(
-            f"checkpoint {number} is pending: {', '.join([*missing, waits]).strip(', ') or 'whole'}"
+            f"checkpoint {number} is pending: {', '.join([*missing, unacked]).strip(', ') or 'whole'}"
         )
-    for number, done in sorted_items(job.completed):
-        cuts = ", ".join(f"{name} at {cut.sequence}" for name, cut in sorted_items(done.cuts))
-        size = sum(
-            content_length(one.state)
-            for states in (*done.states.values(), *(f.states for f in done.finished.values()))
-            for one in states
+    for number, completed in sorted_items(job.completed):
+        cuts = ", ".join(f"{name} at {cut.sequence}" for name, cut in sorted_items(completed.cuts))
+        finished = (part.states for part in completed.finished.values())
+        size_bytes = sum(
+            content_length(operator.state)
+            for states in (*completed.states.values(), *finished)
+            for operator in states
         )
         click.echo(
-            f"checkpoint {number} completed at sequence {done.sequence}: cuts {cuts}; "
-            f"{size:,} bytes of {done.parallelism} subtasks; {len(done.in_flight)} events in flight"
+            f"checkpoint {number} completed at sequence {completed.sequence}: cuts {cuts}; "
+            f"{size_bytes:,} bytes of {completed.parallelism} subtasks; {len(completed.in_flight)} events in flight"
         )
 
 
 @click.command()
 @click.argument("job")
 @click.option(
-    "--from", "first", type=_At(), metavar=_AT, help="As --to; without it the log's start."
+    "--from", "first", type=_At(), metavar=_AT, help="As --to; by default the log's start."
 )
 @click.option("--to", "second", type=_At(), metavar=_AT, help=_AT_HELP)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @with_history
 def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
-    """Show what changed in the state of JOB between two places of its log."""
+    """Show the changes in the state of JOB between two places of its log."""
     with opened(logs, job) as log:
         before, after = _moment(log, first or _beginning(log)), _moment(log, second)
-    found = list(differences(state_json(before.state), state_json(after.state)))
+    changes = list(differences(state_json(before.state), state_json(after.state)))
     console = new_console()
     if not as_json:
         click.echo(f"from offset {before.offset} to offset {after.offset}")
-    for one in found:
+    for change in changes:
         if as_json:
-            print_json(json_of(one))
+            print_json(json_of(change))
             continue
-        if one.is_in_first:
-            crop(console, Text(f"- {one.path}: {on_one_line(one.first, _CHARS)}", style="red"))
-        if one.is_in_second:
-            crop(console, Text(f"+ {one.path}: {on_one_line(one.second, _CHARS)}", style="green"))
+        if change.is_in_first:
+            old = on_one_line(change.first, _CHARS)
+            crop(console, Text(f"- {change.path}: {old}", style="red"))
+        if change.is_in_second:
+            new = on_one_line(change.second, _CHARS)
+            crop(console, Text(f"+ {change.path}: {new}", style="green"))
     if not as_json:
-        click.echo(f"{len(found):,} differences")
+        click.echo(f"{len(changes):,} differences")
 
 
 def _beginning(log: Log) -> Place:
-    """Before the first record; of a pruned log at it, and then it is said."""
+    """Place before the first record. In a pruned log: its first record, and a message says so."""
     start = log.start_offset()
     if not start:
         return {"offset": -1}
     click.echo(
-        f"the log begins at offset {start}: what is shown is what has changed since; where what stood "
-        "before was pruned, it is in the file that the prune has archived",
+        f"the log begins at offset {start}: only later changes are shown; records that a prune removed are in "
+        "the file that it has archived",
         err=True,
     )
     return {"offset": start}
@@ -285,12 +293,15 @@ def _beginning(log: Log) -> Place:
 
 @click.command()
 @click.argument("job")
-@click.option("--split", metavar="ID", help="A split, as `coordlog splits` names it.")
+@click.option("--split", metavar="ID", help="Explain this split; `coordlog splits` lists the ids.")
 @click.option(
-    "--event", type=click.IntRange(min=0), metavar="SEQ", help="An event, by its sequence."
+    "--event",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Explain the event with this sequence.",
 )
-@click.option("--checkpoint", type=int, metavar="N", help="A checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--checkpoint", type=int, metavar="N", help="Explain this checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_history
 def explain(
     logs: Logs,
@@ -301,114 +312,113 @@ def explain(
     checkpoint: int | None,
     as_json: bool,
 ) -> None:
-    """Say how a split, an event or a checkpoint of JOB came to where it is, record by record."""
-    if sum(one is not None for one in (split, event, checkpoint)) != 1:
+    """Explain how a split, an event or a checkpoint of JOB got to its state, record by record."""
+    if sum(value is not None for value in (split, event, checkpoint)) != 1:
         raise click.UsageError("give one of --split, --event and --checkpoint")
-    with opened(logs, job) as log, _told_of_pruning(log):
-        stored = whole(log)
+    with opened(logs, job) as log, _hint_at_archive(log):
+        stored = whole(log).stored()
         if split is not None:
-            made = explain_split(stored, split)
+            explained = explain_split(stored, split)
         elif event is not None:
-            made = explain_event(stored, event)
+            explained = explain_event(stored, event)
         else:
             assert checkpoint is not None, "one of the three is given"
-            made = explain_checkpoint(stored, checkpoint)
+            explained = explain_checkpoint(stored, checkpoint)
     if as_json:
-        print_json(json_of(made))
+        print_json(json_of(explained))
         return
-    _print_explained(made)
+    _print_explained(explained)
 
 
 @contextlib.contextmanager
-def _told_of_pruning(log: Log) -> Generator[None]:
-    """If what is asked for is not in a pruned log, report where it may be."""
+def _hint_at_archive(log: Log) -> Generator[None]:
+    """If the subject of a query is missing from a pruned log, print that the archived file may have it."""
     try:
         yield
     except OptionError:
         start = log.start_offset()
         if start:
             click.echo(
-                f"the log begins at offset {start}: what was pruned is in the file that the prune has "
+                f"the log begins at offset {start}: pruned records are in the file that the prune has "
                 "archived, which can be given in JOB's place",
                 err=True,
             )
         raise
 
 
-def _print_explained(made: Explained) -> None:
+def _print_explained(explained: Explained) -> None:
     console = new_console()
-    for one in made.steps:
-        crop(console, Text(f"{one.offset:>6} {time_of(one.timestamp_us):<12}  {one.words}"))
-    click.echo(f"so {made.outcome}")
+    for step in explained.steps:
+        crop(console, Text(f"{step.offset:>6} {time_of(step.timestamp_us):<12}  {step.words}"))
+    click.echo(f"so {explained.outcome}")
 
 
 @click.command()
 @click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @payload_store_option
 @with_history
 def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) -> None:
-    """Read the whole log of JOB, and check all that it says of itself.
+    """Read the whole log of JOB, and check it for faults.
 
-    Each record's header, key, time and schema; each payload, those in the payload store too; every
-    invariant after every turn; each completed checkpoint against the fold. Exit status 0 where all
-    of it holds, else 1.
+    Checked are each record's header, key, time and schema; each payload, also in the payload store;
+    every invariant after every turn; and each completed checkpoint against the fold. The exit
+    status is 0 if no fault is found, else 1.
     """
     began = time.monotonic()
     with opened(logs, job) as log:
-        identity, end = log.identity, log.high_watermark()
+        identity = log.identity
         finder = StoreFinder(job, payload_store, log)
         is_redacted = isinstance(log, ExportedLog) and log.is_redacted
-        found = verify_log(
-            log.read(log.start_offset(), end),
+        verified = verify_log(
+            whole(log, "checked").stored(),
             identity=(identity.cluster_id, identity.topic_id),
-            on_progress=told_of(end, "checked"),
             open_payload=None if is_redacted else finder.open_unless_copy,
         )
     if as_json:
         print_json(
             {
-                one.name: json_of(getattr(found, one.name))
-                for one in dataclasses.fields(found)
-                if one.name not in _FOR_CALLERS
+                field.name: json_of(getattr(verified, field.name))
+                for field in dataclasses.fields(verified)
+                if field.name not in _FOR_CALLERS
             }
         )
     else:
-        for one in found.faults:
-            click.echo(f"offset {one.offset}: {one.what}")
-        if not found.is_whole:
-            click.echo("what stands behind could not be checked")
+        for fault in verified.faults:
+            click.echo(f"offset {fault.offset}: {fault.what}")
+        if not verified.is_whole:
+            click.echo("later records could not be checked")
         click.echo(
-            f"{found.record_count:,} records count and {found.void_count:,} do not: "
-            f"{found.byte_count:,} bytes, {found.turn_count:,} turns, {found.payload_count:,} "
-            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, "
-            f"{found.snapshot_count:,} snapshots, {found.stored_count:,} stored payloads of "
-            f"{found.stored_bytes:,} bytes, in "
+            f"{many(verified.record_count, 'record')} count and {verified.void_count:,} do not: "
+            f"{many(verified.byte_count, 'byte')}, {many(verified.turn_count, 'turn')}, "
+            f"{many(verified.payload_count, 'payload')} of {many(verified.type_count, 'type')}, "
+            f"{many(verified.checkpoint_count, 'checkpoint')}, {many(verified.snapshot_count, 'snapshot')}, "
+            f"{many(verified.stored_count, 'stored payload')} of {many(verified.stored_bytes, 'byte')}, in "
             f"{time.monotonic() - began:.1f} s"
         )
-        if found.ahead is not None:
-            click.echo(ahead_text(found.ahead, found.state.next_sequence - 1))
-        if found.absent_count and is_redacted:
-            click.echo(f"{found.absent_count:,} stored payloads are not in this redacted export")
-        elif found.absent_count:
+        if verified.ahead is not None:
+            click.echo(ahead_text(verified.ahead, verified.state.next_sequence - 1))
+        if verified.absent_count and is_redacted:
+            click.echo(f"{verified.absent_count:,} stored payloads are not in this redacted export")
+        elif verified.absent_count:
             click.echo(
-                f"{found.absent_count:,} stored payloads were not checked: a copy of a history opens no store by "
-                "itself; name it with --payload-store"
+                f"{verified.absent_count:,} stored payloads were not checked: a copy of a history opens no store by "
+                "itself; name the store with --payload-store"
             )
-        for version, count in sorted(found.other_snapshots.items()):
+        for version, count in sorted(verified.other_snapshots.items()):
             click.echo(
                 f"{count:,} snapshots of {version} were not compared with the fold: another version of "
                 "coordlog wrote them, and reads them"
             )
-        is_partial = found.other_snapshots or (found.absent_count and not is_redacted)
+        is_partial = verified.other_snapshots or (verified.absent_count and not is_redacted)
         holds = "all that could be checked holds" if is_partial else "all of it holds"
-        click.echo(holds if not found.fault_count else f"{found.fault_count:,} faults")
-    if found.fault_count:
+        click.echo(holds if not verified.fault_count else many(verified.fault_count, "fault"))
+    if verified.fault_count:
         click.get_current_context().exit(Exit.FAILED)
 
 
 def ahead_text(ahead: Ahead, last_sequence: int) -> str:
-    """A record that does not count although it may belong to the job: not certain to be a fault."""
+    """Description of a void record whose sequence is ahead of the last one that counts. It may be no fault."""
     return (
         f"offset {ahead.offset} has sequence {ahead.sequence:,}, and the last record that counts has "
         f"{last_sequence:,}: an append was cut off or came too late, or records are missing from this log"

@@ -1,4 +1,4 @@
-"""`coordlog jobs` and `coordlog delete`: which jobs have a log, and removing one."""
+"""`coordlog jobs` and `coordlog delete`: the list of jobs with a log, and the removal of a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from coordlog.cli.commands.tables import json_option, print_all
 from coordlog.cli.console import Column, iso, lasted, new_console, print_table
-from coordlog.cli.job_states import JobRow, JobState, job_rows
+from coordlog.cli.job_states import JobRow, JobStatus, job_rows
 from coordlog.cli.living import driver_in, refuse_live_driver
 from coordlog.cli.log_access import Logs, no_such_job, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
@@ -33,7 +33,7 @@ _OF_KNOWN_EPOCHS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
 
 _COLUMNS = (
     Column("JOB"),
-    Column("STATE"),
+    Column("STATUS"),
     Column("LAST RECORD"),
     Column("SPLITS", is_right=True),
     Column("ROWS", is_right=True),
@@ -41,37 +41,37 @@ _COLUMNS = (
     Column("LAST FAILURE"),
 )
 _STYLES = {
-    JobState.NEW: "",
-    JobState.RUNNING: "cyan",
-    JobState.STOPPED: "",
-    JobState.UNANSWERED: "magenta",
-    JobState.FINISHED: "green",
-    JobState.FAILED: "red",
-    JobState.COPY: "",
-    JobState.UNREADABLE: "red",
+    JobStatus.NEW: "",
+    JobStatus.RUNNING: "cyan",
+    JobStatus.STOPPED: "",
+    JobStatus.UNANSWERED: "magenta",
+    JobStatus.FINISHED: "green",
+    JobStatus.FAILED: "red",
+    JobStatus.COPY: "",
+    JobStatus.UNREADABLE: "red",
 }
 
 
 @click.command()
-@click.option("--names", is_flag=True, help="Only their names, one a line: no log is read.")
+@click.option("--names", is_flag=True, help="Print only the names, one a line; no log is read.")
 @json_option
 @with_logs
 def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
-    """List the jobs that have a log: what each does now, how far it is, and its last failure.
+    """List the jobs that have a log, with status, progress and last failure of each.
 
-    STATE is running if its driver answers, stopped if it was stopped in order, else: no driver
-    answers; or how the job has ended. SPLITS are finished of known, ROWS those of finished splits; of a job
-    whose log was pruned these and FAILURES count what has come since.
+    STATUS is running if the driver answers, stopped if it was stopped in order, and otherwise: no
+    driver answers; a job that has ended is finished or failed. SPLITS are finished of known, ROWS
+    those of finished splits; if the log was pruned, these and FAILURES are counted since then.
     """
     source = click.get_current_context().get_parameter_source("as_json")
     if names and as_json and source is ParameterSource.COMMANDLINE:  # else it is for all commands
         raise click.UsageError("give either --json or --names: --names has no fields")
-    found = logs.jobs()
+    job_ids = logs.jobs()
     if names:
-        for one in found:
-            click.echo(one)
-    elif found:
-        rows = job_rows(logs, found)
+        for job_id in job_ids:
+            click.echo(job_id)
+    elif job_ids:
+        rows = job_rows(logs, job_ids)
         if as_json:
             print_all(rows)
         else:
@@ -79,21 +79,22 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
             pruned = [row.job_id for row in rows if row.is_pruned]
             if pruned:
                 click.echo(f"\ncounted since their logs were pruned: {', '.join(pruned)}")
-    if not found:
+    if not job_ids:
         click.echo(f"there are no jobs at {logs.where}", err=True)
 
 
 def _cells(row: JobRow, now_us: int) -> tuple[str | Text, ...]:
     age = "" if row.last_us is None else f"{lasted(row.last_us, max(now_us, row.last_us))} ago"
-    is_why = row.last_failure is None and row.state in (JobState.UNREADABLE, JobState.UNANSWERED)
-    failure = (row.why if is_why else row.last_failure) or ""
+    has_no_failure = row.last_failure is None
+    is_reason = has_no_failure and row.status in (JobStatus.UNREADABLE, JobStatus.UNANSWERED)
+    failure = (row.reason if is_reason else row.last_failure) or ""
     return (
         row.job_id,
-        Text(row.state.value, style=_STYLES[row.state]),
+        Text(row.status.value, style=_STYLES[row.status]),
         age,
         f"{row.splits_finished:,}/{row.splits_known:,}",
         f"{row.rows:,}",
-        str(row.failures),
+        str(row.failure_count),
         on_one_line(failure, _REASON_CHARS),
     )
 
@@ -104,24 +105,24 @@ def _now_us() -> int:
 
 @click.command()
 @click.argument("job")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Where it cannot be known whether a driver lives: it does not.",
+    help="Assume that no driver runs, if that cannot be known.",
 )
 @click.option(
     "--keep-payloads",
     "is_keeping",
     is_flag=True,
-    help="Its large payloads stay: a copy of its history needs them.",
+    help="Keep the large payloads, because a copy of the history needs them.",
 )
 @click.option(
     "--all-payloads",
     "is_all",
     is_flag=True,
-    help="All that its folder of the payload store holds goes: no other log of this job is needed.",
+    help="Remove all of the job's folder in the payload store, because no other log of it is needed.",
 )
 @payload_store_option
 @with_logs
@@ -135,82 +136,82 @@ def delete(
     is_all: bool,
     payload_store: str | None,
 ) -> None:
-    """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
+    """Delete the log of JOB, with its history and its large payloads; committed files stay.
 
-    Refused while a driver of it lives. A job that is started under that name later begins from
-    nothing: it does not know what the old one has committed. Payloads stay where this log is a
-    copy, those of epochs before it was adopted, which the log it comes from may need, and those of
-    epochs that it does not know, as after a prune; --all-payloads removes these too, but those of a
-    copy. Where JOB was adopted from this log, or is to be, give --keep-payloads.
+    The deletion is refused while a driver of JOB runs. A later job of that name begins from its
+    start, without knowledge of earlier commits. If this log is a copy, its payloads stay. Payloads
+    of epochs before an adoption stay, because the original log may need them, and so do those of
+    epochs missing from the log, as after a prune, unless --all-payloads is given. If JOB was or
+    will be adopted from this log, give --keep-payloads.
     """
     if is_keeping and is_all:
         raise OptionError("--all-payloads", "given", "left out with --keep-payloads")
-    there = logs.jobs()
-    if job not in there:
-        raise no_such_job(job, logs.where, there)
+    job_ids = logs.jobs()
+    if job not in job_ids:
+        raise no_such_job(job, logs.where, job_ids)
     if not is_take_over:
         _refuse_live_driver(logs, job)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
     finder = None if is_keeping else StoreFinder(job, payload_store)
-    store, kept, why_not = _payloads_of(logs, job, finder, is_all=is_all)
+    store, doomed, why_kept = _payloads_of(logs, job, finder, is_all=is_all)
     if not is_take_over:
-        looked = _refuse_live_driver(logs, job)  # again: a prompt may stand for hours
-        _refuse_change(logs, job, looked)
+        seen = _refuse_live_driver(logs, job)  # again: a prompt may wait for hours
+        _refuse_change(logs, job, seen)
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
-    if store is not None and kept:
-        store.remove(kept)
-        click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
-    if why_not:
-        what = "others of its large payloads" if kept else "its large payloads, if there are any,"
+    if store is not None and doomed:
+        store.remove(doomed)
+        click.echo(f"deleted {len(doomed):,} payloads in {store.where}", err=True)
+    if why_kept:
+        kept = "others of its large payloads" if doomed else "its large payloads, if there are any,"
         where = "" if store is None else f" in {store.where}"
-        click.echo(f"{what} stay{where}: {why_not}", err=True)
+        click.echo(f"{kept} stay{where}: {why_kept}", err=True)
 
 
-class _Looked(NamedTuple):
-    """What a log was when it was looked at."""
+class _LogVersion(NamedTuple):
+    """Identity and end of a log at one time."""
 
     identity: LogIdentity
     end_offset: int
 
 
-def _refuse_live_driver(logs: Logs, job: str) -> _Looked:
+def _refuse_live_driver(logs: Logs, job: str) -> _LogVersion:
     with opened(logs, job) as log:
-        # Before it is read: what comes later is a change.
-        looked = _Looked(log.identity, log.high_watermark())
+        # Taken before the reading: later records are a change.
+        seen = _LogVersion(log.identity, log.high_watermark())
         driver = driver_in(log, job)
     if driver is not None:
         refuse_live_driver(driver, is_take_over=False)
-    return looked
+    return seen
 
 
-def _refuse_change(logs: Logs, job: str, looked: _Looked) -> None:
-    """Refuse where a driver may have begun since the log was looked at: to ask one that is gone takes seconds.
+def _refuse_change(logs: Logs, job: str, seen: _LogVersion) -> None:
+    """Refuse if a driver may have begun since the check of the last one, which takes seconds if it does not answer.
 
-    A broker deletes a topic whatever stands in it, so one that begins between this and the deletion, a round trip or
-    two, is not seen.
+    A broker deletes a topic whatever its content, so a driver that begins between this check and the deletion, a
+    round trip or two, is not noticed.
     """
     with opened(logs, job) as log:
-        now = _Looked(log.identity, log.high_watermark())
-    if now == looked:
+        now = _LogVersion(log.identity, log.high_watermark())
+    if now == seen:
         return
     problem = (
-        f"its log has grown from {looked.end_offset} records to {now.end_offset} since its driver was asked"
-        if now.identity == looked.identity
-        else "another topic of its name stands there than when its driver was asked"
+        f"its log has grown from {seen.end_offset} records to {now.end_offset} since its driver was checked"
+        if now.identity == seen.identity
+        else "its topic was replaced by another one since its driver was checked"
     )
     raise CommandError(
-        job, problem, "a driver may have begun on it: see that none runs, and try again"
+        job, problem, "a driver may have begun on it: check that none runs, and try again"
     )
 
 
 def _payloads_of(
     logs: Logs, job: str, finder: StoreFinder | None, *, is_all: bool
 ) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
-    """What the epochs of this very log have kept, which is what goes with it; and why something stays.
+    """Store and payloads to delete, those of this log's own epochs; and the reason why payloads are kept.
 
-    The store has one folder for a job, whichever log it is in: what another log's epochs kept there, that log may need.
+    The store has one folder for a job, shared by all of its logs: another log may need the payloads of its epochs.
     """
     if finder is None:
         return None, (), "--keep-payloads"
@@ -224,24 +225,25 @@ def _payloads_of(
         return None, (), str(error)
     if use.copy_of:
         return None, (), f"it is a copy of {use.copy_of}, which may need them"
-    known = [one.kept for one in use.files if one.use in _OF_KNOWN_EPOCHS]
-    others = [*use.of(FileUse.UNKNOWN), *(one for one in known if one.owner in use.shared)]
+    known = [file.kept for file in use.files if file.use in _OF_KNOWN_EPOCHS]
+    shared = [payload for payload in known if payload.owner in use.shared]
     if is_all:
-        return store, [*known, *use.of(FileUse.UNKNOWN)], _staying([], use)
-    return store, [one for one in known if one.owner not in use.shared], _staying(others, use)
+        return store, [*known, *use.of(FileUse.UNKNOWN)], _why_kept([], use)
+    own = [payload for payload in known if payload.owner not in use.shared]
+    return store, own, _why_kept([*use.of(FileUse.UNKNOWN), *shared], use)
 
 
-def _staying(others: Sequence[KeptPayload], use: PayloadUse) -> str:
-    """Of which epochs' folders how many files stay, and why; empty where none does."""
-    shared = [one for one in others if one.owner in use.shared]
-    unknown = [one for one in others if one.owner not in use.shared]
+def _why_kept(others: Sequence[KeptPayload], use: PayloadUse) -> str:
+    """Number and folders of the files that are kept, with the reasons; empty if there are none."""
+    shared = [payload for payload in others if payload.owner in use.shared]
+    unknown = [payload for payload in others if payload.owner not in use.shared]
     foreign = use.of(FileUse.FOREIGN)
     parts = []
     if shared:
-        why = "of before it was adopted, which the log it comes from may need"
+        why = "of epochs before its adoption, which the original log may need"
         parts.append(f"{len(shared):,} {why}{_folders(shared)}")
     if unknown:
-        why = "of epochs that the log does not know, as after a prune"
+        why = "of epochs that are not in the log, as after a prune"
         parts.append(f"{len(unknown):,} {why}{_folders(unknown)}")
     if shared or unknown:
         parts[-1] += "; --all-payloads would have removed them"
@@ -251,13 +253,13 @@ def _staying(others: Sequence[KeptPayload], use: PayloadUse) -> str:
 
 
 def _folders(files: Sequence[KeptPayload]) -> str:
-    names = sorted({one.owner for one in files})
+    names = sorted({payload.owner for payload in files})
     more = f" and {len(names) - _FOLDERS_SHOWN:,} more" if len(names) > _FOLDERS_SHOWN else ""
     return f" (in {', '.join(names[:_FOLDERS_SHOWN])}{more})"
 
 
 def _described(logs: Logs, job: str) -> str:
-    """What is about to be deleted: how much, and since when nothing has come."""
+    """Description of the log to delete: its size, and the time of its last record."""
     log = logs.open(job)
     try:
         start, end = log.start_offset(), log.high_watermark()

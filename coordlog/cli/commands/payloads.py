@@ -1,4 +1,4 @@
-"""`coordlog payloads`: a job's payload store held against its log, and what no record addresses removed."""
+"""`coordlog payloads`: compares a job's payload store with its log, and removes payloads without an address."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from coordlog.amounts import many
 from coordlog.cli.console import print_json
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import FileLogs, Logs, with_history
@@ -22,19 +23,19 @@ __all__ = ["payloads"]
 
 @click.command()
 @click.argument("job")
-@click.option("--clean", "is_cleaning", is_flag=True, help="Remove what is left over.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--clean", "is_cleaning", is_flag=True, help="Remove left-over payloads.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @payload_store_option
 @with_history
 def payloads(
     logs: Logs, *, job: str, is_cleaning: bool, as_json: bool, payload_store: str | None
 ) -> None:
-    """Show what of JOB is in its payload store, and what no record addresses.
+    """Show the payloads of JOB in its payload store, and those that no record addresses.
 
-    Left over is what a driver or a task kept and could not append any more. Nothing goes that a
-    record addresses, nor what the driver in force keeps, nor what this log knows nothing of. Exit
-    status 1 where a payload that is addressed is not there; `coordlog verify` names its records.
-    Against a file, in JOB's place, nothing is removed.
+    A payload is left over if its driver or task could not append its address any more. Payloads
+    that a record addresses, those of the driver in force, and those of epochs missing from this log
+    are never removed. The exit status is 1 if an addressed payload is missing; `coordlog verify`
+    names its records. With a file in JOB's place nothing is removed.
     """
     if isinstance(logs, FileLogs) and is_cleaning:
         raise click.UsageError(
@@ -62,34 +63,34 @@ def _as_json(store: PayloadStore, use: PayloadUse, removed: Sequence[KeptPayload
     return {
         "store": store.where,
         "high_watermark": use.high_watermark,
+        "record_count": use.record_count,
         "files": [
-            {"path": one.kept.path, "bytes": one.kept.size_bytes, "use": one.use.name.lower()}
-            for one in use.files
+            {"path": file.kept.path, "bytes": file.kept.size_bytes, "use": file.use.name.lower()}
+            for file in use.files
         ],
         "missing": list(use.missing),
-        "removed": [one.path for one in removed],
+        "removed": [payload.path for payload in removed],
     }
 
 
 def _print(job: str, store: PayloadStore, use: PayloadUse, *, is_cleaning: bool) -> None:
-    click.echo(f"{store.where}, held against {use.high_watermark:,} records:")
+    click.echo(f"{store.where}, compared with {many(use.record_count, 'record')}:")
     click.echo(f"  {_sum(use.of(FileUse.ADDRESSED))} addressed by records")
-    over = use.of(FileUse.LEFT_OVER)
+    left_over = use.of(FileUse.LEFT_OVER)
     done = "removed" if is_cleaning else f"`coordlog payloads {job} --clean` removes them"
-    click.echo(f"  {_sum(over)} left over" + (f": {done}" if over else ""))
-    for worth, why in (
+    click.echo(f"  {_sum(left_over)} left over" + (f": {done}" if left_over else ""))
+    for kind, text in (
         (FileUse.IN_FORCE, "of the driver in force, not addressed so far: they stay"),
-        (FileUse.UNKNOWN, "of drivers that this log does not know: they stay; is it theirs?"),
+        (FileUse.UNKNOWN, "of drivers that are not in this log: they stay; is this their log?"),
         (FileUse.FOREIGN, "that are no payloads: they stay"),
     ):
-        found = use.of(worth)
-        if found:
-            click.echo(f"  {_sum(found)} {why}")
+        files = use.of(kind)
+        if files:
+            click.echo(f"  {_sum(files)} {text}")
     for path in use.missing:
         click.echo(f"  missing: {path}")
 
 
 def _sum(files: Sequence[KeptPayload]) -> str:
-    size = sum(one.size_bytes for one in files)
-    noun = "file" if len(files) == 1 else "files"
-    return f"{len(files):,} {noun} of {size:,} bytes"
+    size = sum(file.size_bytes for file in files)
+    return f"{many(len(files), 'file')} of {many(size, 'byte')}"

@@ -1,7 +1,8 @@
-"""`coordlog prune`: the beginning of a job's log goes, archived first; what a restart needs stays."""
+"""`coordlog prune`: removes the beginning of a job's log after archiving it; a restart needs none of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from coordlog.errors import (
     RequestError,
 )
 from coordlog.limits import RETAINED_CHECKPOINTS
-from coordlog.log.file import check_target
+from coordlog.log.file import check_target, remove_drafts
 from coordlog.log.interface import Log
 from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.offline.epoch import read_job
@@ -31,7 +32,7 @@ from coordlog.projections.inspection.prune_plan import PrunePlan
 from coordlog.projections.job.state import JobState, Phase, sorted_items
 from coordlog.projections.snapshot.codec import state_and_kept_apart
 from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
-from coordlog.schemas.payload_address import STORE_ATTRIBUTE, opened
+from coordlog.schemas.payload_address import opened
 from coordlog.spark_integration.driver.liveness import NamedDriver
 from coordlog.spark_integration.driver.requests import request_coordinator
 
@@ -48,26 +49,26 @@ _PROGRESS_EVERY = 50_000
     default=RETAINED_CHECKPOINTS,
     show_default=True,
     metavar="N",
-    help="How many of the last checkpoints stay restorable.",
+    help="Number of the newest checkpoints that stay restorable.",
 )
 @click.option(
     "--archive",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where what is removed goes; default: a file below COORDLOG_HOME/archives.",
+    help="File for the removed records; by default one below COORDLOG_HOME/archives.",
 )
 @click.option(
     "--drop-payloads",
     "is_dropping",
     is_flag=True,
-    help="Large payloads that only removed records address go too; the archive lacks them then.",
+    help="Also remove large payloads that only removed records address; the archive lacks them then.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Where it cannot be known whether a driver lives: it does not.",
+    help="Assume that no driver runs, if that cannot be known.",
 )
 @payload_store_option
 @with_logs
@@ -84,11 +85,11 @@ def prune(
 ) -> None:
     """Remove the beginning of JOB's log, up to a snapshot that a restart can begin with.
 
-    A driver that lives is asked for a new snapshot, and goes on meanwhile. Where none does, this
-    command takes one, whether the job has stopped, failed or finished, if all that its coordinators
-    remember is coordlog's own, as in what `coordlog ingest` runs; else the newest one in the log is
-    taken. All of the log is folded and compared with its snapshots before anything is removed, and
-    what is removed is archived first, in the form of `coordlog export`.
+    If a driver runs, it takes a new snapshot and goes on. If none runs, because the job has
+    stopped, failed or finished, this command takes the snapshot, provided that all coordinators are
+    coordlog's own, as with `coordlog ingest`; otherwise the newest snapshot in the log is used. All
+    of the log is folded and compared with its snapshots before any removal, and the removed records
+    are archived first, in the form of `coordlog export`.
     """
     if archive is not None:
         check_target(archive, "--archive")
@@ -105,24 +106,24 @@ def prune(
         if plan.begins_with is None:
             _nothing_to_remove(job, plan, is_alive=sequence is not None)
             return
-        shown = _shown(job, plan)
-        if plan.state.kept:
-            click.echo(_warned(job, plan), err=True)
+        description = _described(job, plan)
+        if plan.state.savepoints:
+            click.echo(_savepoint_warning(job, plan), err=True)
         if own := projections_of_users(plan.state):
             click.echo(
-                f"warning: after this only a job with the projections {', '.join(own)} starts on this log: a field "
-                "that its state gets with a default is read, a new version of a projection is not",
+                f"warning: after this only a job with the projections {', '.join(own)} starts on this log: their "
+                "states may get fields with defaults, but a new version of a projection cannot read them",
                 err=True,
             )
         if not yes:
-            click.confirm(f"{shown}. Archive and remove it?", abort=True)
+            click.confirm(f"{description}. Archive and remove them?", abort=True)
         path = archive or _archive(job, plan)
         clean_store = _cleaning(log, finder, plan.begins_with.offset if is_dropping else None)
         try:
             done = prune_log(log, job, plan, path, _opener(finder, plan.state))
         except FileExistsError as error:
             raise click.BadParameter(
-                f"{path} is there, and is not what goes now; nothing was removed: name another "
+                f"{path} exists with other records than these; nothing was removed: name another "
                 "file, or move that one away",
                 param_hint="--archive",
             ) from error
@@ -135,21 +136,21 @@ def prune(
     )
     if done.kept_apart:
         click.echo(
-            f"what the coordinators of job {job} remember is in its payload store: it starts with "
-            f"that alone, {plan.state.launch.get(STORE_ATTRIBUTE, '')}",
+            f"the states of the coordinators of job {job} are in its payload store: it starts only with "
+            f"that store, {plan.state.launch_info.payload_store}",
             err=True,
         )
     clean_store()
 
 
 def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callable[[], None]:
-    """What removes, once the log is shorter, the payloads that are left over: of whose epochs it knows nothing then."""
+    """Function that removes left-over payloads after the prune; prepared before it, while the log has their epochs."""
     try:
         store = finder.store_of(log)
         use = None if store is None else payload_use(log, store, begins_with=begins_with)
     except CoordlogError as error:
-        why_not = str(error)
-        return lambda: click.echo(f"payloads that are left over stay: {why_not}", err=True)
+        problem = str(error)
+        return lambda: click.echo(f"left-over payloads stay: {problem}", err=True)
 
     def clean_store() -> None:
         removed = () if store is None or use is None else clean(store, use)
@@ -160,7 +161,7 @@ def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callabl
 
 
 def _snapshot(job: str, driver: NamedDriver | None, *, is_take_over: bool) -> int | None:
-    """The sequence of a new one, taken by the driver; None where none lives."""
+    """Sequence of a new snapshot taken by the driver, or None if no driver runs."""
     if driver is None or not driver_lives(driver, is_take_over=is_take_over):
         return None
     try:
@@ -179,62 +180,63 @@ def _snapshot(job: str, driver: NamedDriver | None, *, is_take_over: bool) -> in
 
 
 def _own_snapshot(log: Log, job: str, finder: StoreFinder) -> int | None:
-    """The sequence of one that this command takes, where it can; None where only the job's driver could."""
-    made = read_job(log, job, _any_state)
-    why_not = why_no_own_snapshot(made.state)
-    newest, end = made.newest_snapshot, made.state.next_sequence
-    open_payload = _opener(finder, made.state)
-    if newest.sequence == end - 1 and _stands(log, newest.offset, open_payload):
-        return None  # it is the newest record: of an earlier prune, say
+    """Sequence of a snapshot taken by this command, or None if there is no need, or only the driver can take one."""
+    rebuild = read_job(log, job, _any_state)
+    why_not = why_no_own_snapshot(rebuild.state)
+    newest, end = rebuild.newest_snapshot, rebuild.state.next_sequence
+    open_payload = _opener(finder, rebuild.state)
+    if newest.sequence == end - 1 and _is_usable(log, newest.offset, open_payload):
+        return None  # it is the newest record, for instance of an earlier prune
     if why_not is not None:
         click.echo(
-            f"job {job} does not run, and has the snapshots that are in its log: {why_not}",
+            f"job {job} does not run, and has only the snapshots in its log: {why_not}",
             err=True,
         )
         return None
-    driver_id = made.state.driver_id
+    driver_id = rebuild.state.driver_id
 
-    def same(state: JobState) -> None:
-        was, now = (one.launch.get("operators") for one in (made.state, state))
-        if was != now:
+    def check_operators(state: JobState) -> None:
+        if state.launch.get("operators") != rebuild.state.launch.get("operators"):
             raise CommandError(
-                job, f"a driver has begun since {driver_id} was seen to be gone", "try again"
+                job, f"a driver has begun since the end of driver {driver_id}", "try again"
             )
 
     try:
         return take_own_snapshot(
             log,
-            made.state,
+            rebuild.state,
             open_payload=open_payload,
             store=finder.store_of(log),
-            check=same,
+            check=check_operators,
         )
-    except AccessError as error:  # who may remove need not be allowed to write
+    except AccessError as error:  # the right to remove does not include the right to append
         click.echo(f"no snapshot of job {job} is taken: {error}", err=True)
         return None
 
 
-def _stands(log: Log, offset: int, open_payload: Callable[[bytes], bytes]) -> bool:
-    """Whether a `SNAPSHOT` is there with which a log can begin, or does."""
-    for one in log.read(offset, offset + 1) if offset >= 0 else ():
-        # ValueError: it cannot be used, or what stands there for a part is no address that this version reads.
+def _is_usable(log: Log, offset: int, open_payload: Callable[[bytes], bytes]) -> bool:
+    """Whether the record at `offset` is a `SNAPSHOT` that a log can begin with."""
+    for stored in log.read(offset, offset + 1) if offset >= 0 else ():
+        # ValueError: it cannot be used, or the address of a part cannot be read by this version.
         with suppress(ValueError, PayloadLostError):
-            _, apart = state_and_kept_apart(one.record())
-            if offset > log.start_offset():  # else whoever folds the log needs these parts too
-                for part in apart:
+            _, parts = state_and_kept_apart(stored.record())
+            if (
+                offset > log.start_offset()
+            ):  # at the log's start, folding the log has opened the parts
+                for part in parts:
                     open_payload(part)
             return True
     return False
 
 
 def _opener(finder: StoreFinder, state: JobState) -> Callable[[bytes], bytes]:
-    """Gives what a record holds, or addresses."""
-    said = state.launch.get(STORE_ATTRIBUTE, "")
-    return lambda data: opened(data, lambda address: finder.open(address, said))
+    """Function that opens inline and addressed payloads of the job."""
+    recorded_url = state.launch_info.payload_store
+    return lambda data: opened(data, lambda address: finder.open(address, recorded_url))
 
 
 def _any_state(_state: JobState) -> None:
-    """A log of any state can be pruned."""
+    """Accept any state: every log can be pruned."""
 
 
 def _folded(offset: int) -> None:
@@ -243,7 +245,11 @@ def _folded(offset: int) -> None:
 
 
 def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
-    """Say why; an error where it is not that all of it has been done already."""
+    """Print the reason if the log is pruned already.
+
+    Raises:
+        CommandError: Another reason; the message has the next step.
+    """
     if plan.newest is not None and plan.newest.offset <= plan.start:
         click.echo(f"nothing of job {job} is to be removed: {plan.why_not}", err=True)
         return
@@ -252,16 +258,16 @@ def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
         next_step = "keep fewer checkpoints"
     elif plan.state.phase is Phase.FINISHED:
         next_step = (
-            f"where it is not to run any more, `coordlog export {job} FILE` keeps its history, and "
-            f"`coordlog delete {job}` removes the log; where all its coordinators are event-sourced, it can be "
-            f"opened again too (again=True): {next_step}"
+            f"if it is not to run any more, `coordlog export {job} FILE` keeps its history, and "
+            f"`coordlog delete {job}` removes the log; if all its coordinators are event-sourced, it can also be "
+            f"opened again (again=True): {next_step}"
         )
     raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
 
 
-def _shown(job: str, plan: PrunePlan) -> str:
+def _described(job: str, plan: PrunePlan) -> str:
     target = plan.begins_with
-    assert target is not None, "there is something to remove"
+    assert target is not None, "the plan removes records"
     kept = ", ".join(map(str, plan.checkpoints)) or "none, as there are none"
     return (
         f"The first {target.records_below:,} of {plan.record_count:,} records of job {job}, "
@@ -270,20 +276,23 @@ def _shown(job: str, plan: PrunePlan) -> str:
     )
 
 
-def _warned(job: str, plan: PrunePlan) -> str:
-    """What is lost of checkpoints that somebody keeps for a purpose."""
-    kept = ", ".join(f"{name!r} ({number})" for name, number in sorted_items(plan.state.kept))
+def _savepoint_warning(job: str, plan: PrunePlan) -> str:
+    """Warning about the loss of forks from savepoints."""
+    savepoints = ", ".join(
+        f"{name!r} ({number})" for name, number in sorted_items(plan.state.savepoints)
+    )
     return (
-        f"warning: after this no other job can be begun (coordlog begin) from a checkpoint of job {job}, "
-        f"of those that are kept {kept}; that job itself can still go back to them with "
+        f"warning: after this no other job can be begun (coordlog fork) from a checkpoint of job {job}, "
+        f"of its savepoints {savepoints}; that job itself can still go back to them with "
         "--from-checkpoint"
     )
 
 
 def _archive(job: str, plan: PrunePlan) -> Path:
     target = plan.begins_with
-    assert target is not None, "there is something to remove"
+    assert target is not None, "the plan removes records"
     private_folder(home_folder())
     private_folder(home_folder() / "archives")
     folder = private_folder(home_folder() / "archives" / job)
+    remove_drafts(folder, rf"{re.escape(job)}-\d+-\d+\.avro")  # each prune has a name of its own
     return folder / f"{job}-{plan.start}-{target.offset}.avro"

@@ -1,4 +1,4 @@
-"""`coordlog reads`: what queries have read of a source, task by task or split by split."""
+"""`coordlog reads`: reads of a source by queries, task by task or split by split."""
 
 from __future__ import annotations
 
@@ -59,44 +59,48 @@ _SPLIT_COLUMNS = (
 
 @click.command()
 @click.argument("job")
-@click.option("--splits", "by_split", is_flag=True, help="A line for each split of each read.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a read, with everything.")
+@click.option(
+    "--splits", "by_split", is_flag=True, help="Print a line for each split of each read."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each read, with all fields."
+)
 @with_history
 def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
-    """List what queries have read of JOB's source, by `spark.read.format("coordlog")` or as a stream.
+    """List the reads of JOB's source by queries, with `spark.read.format("coordlog")` or as a stream.
 
-    A read is what one batch DataFrame, or one batch of a stream, covers: a range of the splits in
-    the order of their discovery. TASK is Spark's task attempt id; a partition that was tried again
-    has several, which were given the same splits. Below stand the streams that may go on, and how
-    far each has committed.
+    A read is a range of the splits in the order of their discovery, for one batch DataFrame or one
+    batch of a stream. TASK is Spark's task attempt id; a partition that was tried again has several
+    tasks with the same splits. The last line has the streams that may go on, with the progress of
+    their commits.
     """
     with records_of(logs, job) as records:
-        found, streams = reads_and_streams(records)
+        rows, streams = reads_and_streams(records)
     if as_json:
-        for one in found:
-            print_json(json_of(one))
+        for read in rows:
+            print_json(json_of(read))
         return
-    cells = _by_split(found) if by_split else _by_task(found)
+    cells = _by_split(rows) if by_split else _by_task(rows)
     print_table(new_console(), _SPLIT_COLUMNS if by_split else _TASK_COLUMNS, list(cells))
-    tasks = sum(len(one.tasks) for one in found)
-    again = sum(one.plans > 1 for one in found)
-    failed = sum(task.status is TaskEnd.FAILED for one in found for task in one.tasks)
+    tasks = sum(len(read.tasks) for read in rows)
+    again = sum(read.plans > 1 for read in rows)
+    failed = sum(task.status is TaskEnd.FAILED for read in rows for task in read.tasks)
     click.echo(
-        f"\nreads: {len(found):,} ({again:,} planned again, "
-        f"{sum(one.is_committed for one in found):,} committed). "
+        f"\nreads: {len(rows):,} ({again:,} planned again, "
+        f"{sum(read.is_committed for read in rows):,} committed). "
         f"tasks: {tasks:,} ({failed:,} failed)."
     )
     if streams:
-        said = ", ".join(
-            f"{one.reader} has committed {one.committed:,} splits and planned last at "
-            f"{day_of(one.planned_us)} {time_of(one.planned_us)} UTC"
-            for one in streams
+        texts = ", ".join(
+            f"{stream.reader} has committed {stream.committed:,} splits and planned last at "
+            f"{day_of(stream.planned_us)} {time_of(stream.planned_us)} UTC"
+            for stream in streams
         )
-        click.echo(f"streams: {said}.")
+        click.echo(f"streams: {texts}.")
 
 
-def _by_task(found: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
-    for read in found:
+def _by_task(rows: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+    for read in rows:
         for task in read.tasks:
             yield _task_cells(read, task)
 
@@ -118,8 +122,8 @@ def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
     )
 
 
-def _by_split(found: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
-    for read in found:
+def _by_split(rows: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+    for read in rows:
         for split in read.splits:
             yield _split_cells(read, split)
 

@@ -1,4 +1,4 @@
-"""`coordlog skip`: go on without a split or an event at which a job fails again and again."""
+"""`coordlog skip`: lets a job go on without a split or an event at which it fails again and again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from coordlog.cli.driver_request import ask_driver
 from coordlog.cli.living import driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
 from coordlog.errors import SkipError
+from coordlog.history import History
 from coordlog.log.interface import Log
 from coordlog.offline.epoch import append_fact, read_job
 from coordlog.projections.job.skips import digest_of, event_key
 from coordlog.projections.job.state import JobState, Phase
-from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
 from coordlog.restore.rebuild import Rebuild
 from coordlog.schemas.builtin_types import (
@@ -33,13 +34,15 @@ from coordlog.spark_integration.kafka.payloads import KafkaListing
 
 __all__ = ["skip"]
 
-_OF_SPLITS = frozenset(payload_type_of(one).key for one in (AddSplits, NoMoreSplits, RequestSplit))
+_OF_SPLITS = frozenset(
+    payload_type_of(event).key for event in (AddSplits, NoMoreSplits, RequestSplit)
+)
 _DONE = (SplitPlace.FINISHED, SplitPlace.IN_CHECKPOINT, SplitPlace.COMMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What is to be skipped, as the log has it."""
+class _Target:
+    """Split or event to skip, as it is in the log."""
 
     shown: str
     operator_id: str
@@ -49,25 +52,27 @@ class _Wanted:
 
 @click.command()
 @click.argument("job")
-@click.option("--split", "split_id", metavar="ID", help="As `coordlog splits` shows it.")
+@click.option(
+    "--split", "split_id", metavar="ID", help="Skip this split; `coordlog splits` lists the ids."
+)
 @click.option(
     "--event",
     "sequence",
     type=click.IntRange(min=0),
     metavar="SEQUENCE",
-    help="SEQ of its record, as `coordlog history` shows it.",
+    help="Skip the event with this SEQ in `coordlog history`.",
 )
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, recorded in the history.")
 @click.option(
     "--rest-of-partition",
     is_flag=True,
-    help="Where the split is a topic's partition: leave out all of it that is not read yet.",
+    help="Leave out all unread records of the partition, if the split is a partition of a topic.",
 )
 @click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Where it cannot be known whether a driver lives: take its place.",
+    help="Take the place of the driver, if it cannot be known whether one runs.",
 )
 @with_logs
 def skip(
@@ -82,29 +87,29 @@ def skip(
 ) -> None:
     """Skip a split, or an event, of JOB: the job goes on without it, and no restart brings it back.
 
-    What has been committed of a split stays; the history says up to which row. An event is told by
-    its content: one that is sent again to, or by, the same subtask is skipped too.
+    Committed rows of a split stay; the history has their number. An event is identified by its
+    content: if it is sent again to, or by, the same subtask, it is skipped too.
 
-    A driver that lives is asked to do it; else it is appended to the log, and the next run goes on
-    without what is skipped.
+    If a driver runs, it records the skip; otherwise this command appends it to the log, and the
+    next run goes on without the split or event.
     """
     if (split_id is None) == (sequence is None):
         raise click.UsageError("give either --split or --event")
     why = reason or "skipped by command"
     log = logs.open_to_write(job)
     try:
-        wanted = (
+        target = (
             _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
         )
-        made = read_job(log, job, _check_goes_on)
+        rebuild = read_job(log, job, _check_goes_on)
         if split_id is not None and not rest_of_partition:
-            _check_is_no_partition(made.state, split_id)
-        if _is_skipped(made.state, wanted):
-            click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(NamedDriver.of(made.state), is_take_over=is_take_over):
-            _ask(job, made.state, wanted, why)
+            _check_is_no_partition(rebuild.state, split_id)
+        if _is_skipped(rebuild.state, target):
+            click.echo(f"{target.shown} of job {job} is skipped already", err=True)
+        elif driver_lives(NamedDriver.of(rebuild.state), is_take_over=is_take_over):
+            _skip_by_driver(job, rebuild.state, target, why)
         else:
-            _append(log, job, made, wanted, why)
+            _append(log, job, rebuild, target, why)
     finally:
         log.close()
 
@@ -120,25 +125,21 @@ def _check_goes_on(state: JobState) -> None:
         raise SkipError(
             state.job_id,
             "its source is read by queries, each of which reads all of it",
-            "mend the split's file as it was, or read what is left under another job id",
+            "restore the split's file as it was, or read the rest under another job id",
         )
 
 
-def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
-    found = [
-        one
-        for one in audit(log.read(log.start_offset(), log.high_watermark())).splits
-        if one.split_id == split_id
-    ]
-    if not found:
+def _find_split(log: Log, job: str, split_id: str) -> _Target:
+    rows = audit(History(log).stored()).splits
+    split = next((row for row in rows if row.split_id == split_id), None)
+    if split is None:
         raise SkipError(
-            job, f"it has no split {split_id!r}", f"`coordlog splits {job}` lists those that it has"
+            job, f"it has no split {split_id!r}", f"`coordlog splits {job}` lists its splits"
         )
-    (split,) = found[:1]
     shown = f"split {split_id!r}"
     if split.place in _DONE:
         raise SkipError(job, f"{shown} has been read to its end", "there is nothing to skip")
-    return _Wanted(
+    return _Target(
         shown=shown,
         operator_id=split.operator_id,
         subtask=None,
@@ -147,25 +148,25 @@ def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
 
 
 def _check_is_no_partition(state: JobState, split_id: str) -> None:
-    """A split of a topic is all that is still to be read of a partition, and perhaps what will come."""
+    """Refuse a split of a topic: it is all of a partition that is not read yet, and may have no end."""
     if payload_type_of(KafkaListing).key in state.types:
         raise SkipError(
             state.job_id,
             f"split {split_id!r} is a part of a topic: to skip it leaves out not one record, but "
-            "all of its partition that is not read yet, for ever where it has no end",
-            "let the transform pass over the records that it cannot handle: a job goes on with one "
-            "that has changed; or leave the partition out with --rest-of-partition",
+            "all of its partition that is not read yet, for ever if it has no end",
+            "change the transform to skip the records that it cannot handle: a job goes on with a changed "
+            "transform; or leave the partition out with --rest-of-partition",
         )
 
 
-def _find_event(log: Log, job: str, sequence: int | None) -> _Wanted:
+def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
     record = _record_at(log, sequence)
     if record is None or record.kind not in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
-        what = "no record" if record is None else record.kind.value
+        kind = "no record" if record is None else record.kind.value
         raise SkipError(
             job,
-            f"sequence {sequence} is {what}, and no operator event",
-            f"`coordlog history {job} --kind EVENT_TO_SUBTASK --kind EVENT_TO_COORDINATOR` has them",
+            f"sequence {sequence} is {kind}, and no operator event",
+            f"`coordlog history {job} --kind EVENT_TO_SUBTASK --kind EVENT_TO_COORDINATOR` lists them",
         )
     if record.payload_type in _OF_SPLITS:
         raise SkipError(
@@ -173,7 +174,7 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Wanted:
             f"sequence {sequence} is a {record.payload_type}, without which a source stops",
             "skip the split instead, with --split",
         )
-    return _Wanted(
+    return _Target(
         shown=f"event {sequence}, a {record.payload_type}",
         operator_id=record.operator_id or "",
         subtask=record.subtask,
@@ -187,19 +188,19 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Wanted:
 
 
 def _record_at(log: Log, sequence: int | None) -> Record | None:
-    for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
-        if one.counts and one.record is not None and one.record.sequence == sequence:
-            return one.record
+    for entry in History(log).records():
+        if entry.counts and entry.record is not None and entry.record.sequence == sequence:
+            return entry.record
     return None
 
 
-def _is_skipped(state: JobState, wanted: _Wanted) -> bool:
-    fact = wanted.fact
+def _is_skipped(state: JobState, target: _Target) -> bool:
+    fact = target.fact
     if isinstance(fact, SplitSkipped):
-        return (wanted.operator_id, fact.split_id) in state.skipped_splits
+        return (target.operator_id, fact.split_id) in state.skipped_splits
     key = event_key(
-        operator_id=wanted.operator_id,
-        subtask=wanted.subtask or 0,
+        operator_id=target.operator_id,
+        subtask=target.subtask or 0,
         is_down=fact.is_down,
         event_type=fact.event_type,
         digest=fact.digest,
@@ -207,14 +208,14 @@ def _is_skipped(state: JobState, wanted: _Wanted) -> bool:
     return key in state.skipped_events
 
 
-def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
-    fact = wanted.fact
+def _skip_by_driver(job: str, state: JobState, target: _Target, why: str) -> None:
+    fact = target.fact
     request: SkipSplit | SkipEvent
     if isinstance(fact, SplitSkipped):
         request = SkipSplit(split_id=fact.split_id, why=why)
     else:
         request = SkipEvent(
-            operator_id=wanted.operator_id, subtask=wanted.subtask or 0, skipped=fact, why=why
+            operator_id=target.operator_id, subtask=target.subtask or 0, skipped=fact, why=why
         )
     answer = ask_driver(
         job,
@@ -222,26 +223,26 @@ def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
         request,
         SkipRecorded,
         refusal=SkipError,
-        next_step="see what it is with `coordlog splits`",
+        next_step="`coordlog splits` shows the split",
     )
     click.echo(
-        f"skipped {wanted.shown} of job {job}, by its driver, at sequence {answer.sequence}",
+        f"skipped {target.shown} of job {job}, by its driver, at sequence {answer.sequence}",
         err=True,
     )
 
 
-def _append(log: Log, job: str, made: Rebuild, wanted: _Wanted, why: str) -> None:
+def _append(log: Log, job: str, rebuild: Rebuild, target: _Target, why: str) -> None:
     sequence = append_fact(
         log,
-        made,
-        wanted.fact,
+        rebuild,
+        target.fact,
         command="skip",
         check=_check_goes_on,
-        operator_id=wanted.operator_id,
-        subtask=wanted.subtask,
+        operator_id=target.operator_id,
+        subtask=target.subtask,
         why=why,
     )
     click.echo(
-        f"skipped {wanted.shown} of job {job}, at sequence {sequence}; run the job again to go on",
+        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to go on",
         err=True,
     )

@@ -1,4 +1,4 @@
-"""`coordlog attempts`, `splits` and `checkpoints`: the tables that a job's history adds up to."""
+"""`coordlog attempts`, `splits` and `checkpoints`: tables of a job's history."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import click
 from rich.text import Text
 
+from coordlog.amounts import many
 from coordlog.cli.console import (
     Column,
     json_of,
@@ -104,7 +105,7 @@ _CHECKPOINT_COLUMNS = (
 )
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line, with everything."
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
 )
 
 
@@ -113,97 +114,99 @@ json_option = click.option(
 @json_option
 @with_history
 def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the execution attempts of JOB: where each ran, what it did, how it ended.
+    """List the execution attempts of JOB, with host, duration, work and end of each.
 
-    SPLITS are finished of assigned, EVENTS up, down, failed; FROM is the checkpoint that the
-    attempt began from and RESETS those that its subtask went back to after it, -1 for the start.
+    SPLITS are finished of assigned, EVENTS up, down, failed. FROM is the checkpoint that the
+    attempt began from, and RESETS those that its subtask went back to after it; -1 is the start.
     """
-    found = audit_of(logs, job)
+    audit = audit_of(logs, job)
     if as_json:
-        print_rows("attempts", found.attempts)
+        print_rows("attempts", audit.attempts)
         return
-    print_table(new_console(), _ATTEMPT_COLUMNS, [_attempt_cells(one) for one in found.attempts])
-    ends = Counter(one.end.value for one in found.attempts)
-    subtasks = len({one.subtask for one in found.attempts})
-    _sum_up(found, f"{_many(len(found.attempts), 'attempt')} of {_many(subtasks, 'subtask')}", ends)
+    print_table(new_console(), _ATTEMPT_COLUMNS, [_attempt_cells(row) for row in audit.attempts])
+    ends = Counter(row.end.value for row in audit.attempts)
+    subtasks = len({row.subtask for row in audit.attempts})
+    _sum_up(audit, f"{many(len(audit.attempts), 'attempt')} of {many(subtasks, 'subtask')}", ends)
 
 
-def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
+def _attempt_cells(row: AttemptRow) -> tuple[str | Text, ...]:
     return (
-        f"{one.subtask}/{one.attempt_number}",
-        str(one.epoch),
-        number_text(one.stage_run),
-        number_text(one.spark_task_attempt_id),
-        f"{one.host or '?'}:{number_text(one.pid)}",
-        time_of(one.started_us),
-        lasted(one.started_us, one.ended_us),
-        str(one.restored_from),
-        Text(one.end.value, style=_END_STYLES[one.end]),
-        f"{one.splits_finished}/{one.splits_assigned}",
-        f"{one.rows:,}",
-        f"{one.events_up}/{one.events_down}/{one.events_failed}",
-        str(one.checkpoints_acked),
-        " ".join(map(str, one.resets)),
-        reason_text(one.reason),
+        f"{row.subtask}/{row.attempt_number}",
+        str(row.epoch),
+        number_text(row.stage_run),
+        number_text(row.spark_task_attempt_id),
+        f"{row.host or '?'}:{number_text(row.pid)}",
+        time_of(row.started_us),
+        lasted(row.started_us, row.ended_us),
+        str(row.restored_from),
+        Text(row.end.value, style=_END_STYLES[row.end]),
+        f"{row.splits_finished}/{row.splits_assigned}",
+        f"{row.rows:,}",
+        f"{row.events_up}/{row.events_down}/{row.events_failed}",
+        str(row.checkpoints_acked),
+        " ".join(map(str, row.resets)),
+        reason_text(row.reason),
     )
 
 
 @click.command()
 @click.argument("job")
-@click.option("--thrown-away", is_flag=True, help="Only splits of which work was thrown away.")
-@click.option("--skipped", is_flag=True, help="Only splits that are skipped.")
+@click.option("--thrown-away", is_flag=True, help="Only splits with work that was thrown away.")
+@click.option("--skipped", is_flag=True, help="Only skipped splits.")
 @json_option
 @with_history
 def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: bool) -> None:
-    """List the splits of JOB: where each is, who had it, whose work on it was thrown away and why.
+    """List the splits of JOB, with place and attempts of each, and work on it that was thrown away.
 
-    Work is thrown away where an attempt's subtask went back to a checkpoint that does not hold it:
-    in whole where the split was assigned after that checkpoint, else in part.
+    Work is thrown away if its subtask goes back to a checkpoint without it: all work on the split
+    if it was assigned after that checkpoint, else a part.
     """
-    found = audit_of(logs, job)
+    audit = audit_of(logs, job)
     rows = tuple(
-        one
-        for one in found.splits
-        if (one.thrown_away or not thrown_away) and (one.skipped_because is not None or not skipped)
+        row
+        for row in audit.splits
+        if (row.thrown_away or not thrown_away) and (row.skipped_because is not None or not skipped)
     )
     if as_json:
         print_rows("splits", rows)
         return
-    print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(one) for one in rows])
-    lost = [thrown for one in found.splits for thrown in one.thrown_away]
-    whole = sum(one.is_whole for one in lost)
-    what = (
-        f"{_many(len(found.splits), 'split')}, thrown away {_many(len(lost), 'time')} "
-        f"({whole} in whole, {len(lost) - whole} in part)"
+    print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(row) for row in rows])
+    losses = [loss for row in audit.splits for loss in row.thrown_away]
+    whole = sum(loss.is_whole for loss in losses)
+    total = (
+        f"{many(len(audit.splits), 'split')}, thrown away {many(len(losses), 'time')} "
+        f"({whole} in whole, {len(losses) - whole} in part)"
     )
-    _sum_up(found, what, Counter(one.place.value for one in found.splits))
+    _sum_up(audit, total, Counter(row.place.value for row in audit.splits))
 
 
-def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
-    given = [f"{each.subtask}/{each.attempt_number}" for each in one.assignments]
+def _split_cells(row: SplitRow) -> tuple[str | Text, ...]:
+    attempts = [
+        f"{assignment.subtask}/{assignment.attempt_number}" for assignment in row.assignments
+    ]
     return (
-        on_one_line(one.split_id, _REASON_CHARS),
-        Text(one.place.value, style=_PLACE_STYLES[one.place]),
-        number_text(one.checkpoint_id),
-        "" if one.finished_by is None else f"{one.finished_by[0]}/{one.finished_by[1]}",
-        "" if one.rows is None else f"{one.rows:,}",
-        " ".join(given),
+        on_one_line(row.split_id, _REASON_CHARS),
+        Text(row.place.value, style=_PLACE_STYLES[row.place]),
+        number_text(row.checkpoint_id),
+        "" if row.finished_by is None else f"{row.finished_by[0]}/{row.finished_by[1]}",
+        "" if row.rows is None else f"{row.rows:,}",
+        " ".join(attempts),
         "\n".join(
             [
-                *_skipped(one),
+                *_skipped(row),
                 *(
-                    f"{each.subtask}/{each.attempt_number} back to {each.checkpoint_id}, "
-                    f"{'whole' if each.is_whole else 'part'}: "
-                    f"{reason_text(each.reason)}"
-                    for each in one.thrown_away
+                    f"{loss.subtask}/{loss.attempt_number} back to {loss.checkpoint_id}, "
+                    f"{'whole' if loss.is_whole else 'part'}: "
+                    f"{reason_text(loss.reason)}"
+                    for loss in row.thrown_away
                 ),
             ]
         ),
     )
 
 
-def _skipped(one: SplitRow) -> tuple[str, ...]:
-    why = one.skipped_because
+def _skipped(row: SplitRow) -> tuple[str, ...]:
+    why = row.skipped_because
     return () if why is None else (f"skipped: {reason_text(why)}",)
 
 
@@ -212,59 +215,55 @@ def _skipped(one: SplitRow) -> tuple[str, ...]:
 @json_option
 @with_history
 def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the checkpoints of JOB: when each was triggered and cut, and what became of it.
+    """List the checkpoints of JOB, with their status and the times of trigger, cut and end.
 
-    MISSING names the coordinators without a cut and the subtasks without an ack: of a pending
-    checkpoint those that it waits for, of an aborted one those that it waited for.
+    MISSING names the coordinators without a cut and the subtasks without an ack, for which a
+    pending checkpoint waits, or an aborted one waited.
     """
-    found = audit_of(logs, job)
+    audit = audit_of(logs, job)
     if as_json:
-        print_rows("checkpoints", found.checkpoints)
+        print_rows("checkpoints", audit.checkpoints)
         return
-    cells = [_checkpoint_cells(one) for one in found.checkpoints]
+    cells = [_checkpoint_cells(row) for row in audit.checkpoints]
     print_table(new_console(), _CHECKPOINT_COLUMNS, cells)
-    statuses = Counter(one.status.value for one in found.checkpoints)
-    _sum_up(found, _many(len(found.checkpoints), "checkpoint"), statuses)
+    statuses = Counter(row.status.value for row in audit.checkpoints)
+    _sum_up(audit, many(len(audit.checkpoints), "checkpoint"), statuses)
 
 
-def _checkpoint_cells(one: CheckpointRow) -> tuple[str | Text, ...]:
+def _checkpoint_cells(row: CheckpointRow) -> tuple[str | Text, ...]:
     return (
-        str(one.checkpoint_id),
-        str(one.epoch),
-        Text(one.status.value, style=_STATUS_STYLES[one.status]),
-        time_of(one.triggered_us),
-        lasted(one.triggered_us, one.cut_us),
-        lasted(one.triggered_us, one.ended_us),
-        str(one.acks),
-        f"{one.state_bytes:,}",
-        on_one_line(one.missing, _REASON_CHARS),
-        reason_text(one.reason),
+        str(row.checkpoint_id),
+        str(row.epoch),
+        Text(row.status.value, style=_STATUS_STYLES[row.status]),
+        time_of(row.triggered_us),
+        lasted(row.triggered_us, row.cut_us),
+        lasted(row.triggered_us, row.ended_us),
+        str(row.acks),
+        f"{row.state_bytes:,}",
+        on_one_line(row.missing, _REASON_CHARS),
+        reason_text(row.reason),
     )
 
 
 def print_all(rows: Iterable[object]) -> None:
-    """Each row as a line of JSON."""
-    for one in rows:
-        print_json(json_of(one))
+    """Print each row as a line of JSON."""
+    for row in rows:
+        print_json(json_of(row))
 
 
 def print_rows(table: str, rows: Iterable[TableRow]) -> None:
-    """Each row as a line of JSON, with the columns of `TABLES`."""
+    """Print each row as a line of JSON, with the columns of `TABLES`."""
     for row in rows:
         print_json(table_json(TABLES[table], values_of(row)))
 
 
-def _sum_up(found: Audit, what: str, parts: Counter[str]) -> None:
-    counted = ", ".join(f"{parts[name]} {name}" for name in sorted(parts))
-    void = f", {found.void_count:,} do not count" if found.void_count else ""
-    colon = ": " if counted else ""
-    click.echo(f"\n{what}{colon}{counted}. {_many(found.record_count, 'record')}{void}.")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _sum_up(audit: Audit, total: str, parts: Counter[str]) -> None:
+    counts = ", ".join(f"{parts[name]} {name}" for name in sorted(parts))
+    void = f", {audit.void_count:,} do not count" if audit.void_count else ""
+    colon = ": " if counts else ""
+    click.echo(f"\n{total}{colon}{counts}. {many(audit.record_count, 'record')}{void}.")
 
 
 def number_text(value: int | None) -> str:
-    """The number; nothing where there is none."""
+    """The number as text; empty for None."""
     return "" if value is None else str(value)

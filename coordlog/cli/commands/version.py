@@ -1,4 +1,4 @@
-"""`coordlog --version`: ours, and those that a report of a fault needs."""
+"""`coordlog --version`: versions of coordlog, Python and libraries, for bug reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BESIDE = ("pyspark", "kafka-python")
 
 
 def print_version(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:  # noqa: FBT001, click's
-    """One line each; imports none of them."""
+    """Print one line for each version, without imports of the libraries."""
     if not is_asked or context.resilient_parsing:
         return
     click.echo(f"coordlog {_version_of('coordlog')}")

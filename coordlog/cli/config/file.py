@@ -1,8 +1,8 @@
-"""`coordlog.toml`: where it is, what may stand in it, and what it sets for which command.
+"""`coordlog.toml`: its places, its keys, and the values of each command's options.
 
-A key at the top is for each command that has the option; one in the table of a command, such as
-`[ingest]` or `[broker.start]`, for that command alone, and goes before it. One file counts: the first
-that is found. click does the rest: the values are its `default_map`.
+A key at the top is for each command that has the option. A key in the table of a command, such as
+`[ingest]` or `[broker.start]`, is for that command alone, and has precedence. Only the first existing
+file is read. Its values become the `default_map` of click.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from coordlog.cli.config.names import (
     options_of,
     variable_of,
 )
-from coordlog.errors import UsageError
+from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.limits import CONFIG_BYTES_MAX
 from coordlog.log.local.fsync import open_plain
-from coordlog.log.local.paths import home_folder
+from coordlog.log.local.paths import chosen_folder, home_folder
 
 __all__ = [
     "FILE_NAME",
@@ -52,7 +52,7 @@ Commands = Iterable[tuple[CommandPath, click.Command]]
 
 
 class ConfigFileError(UsageError):
-    """`coordlog.toml` cannot be read, or something in it is unknown or wrong: all, not the first."""
+    """`coordlog.toml` cannot be read, or has unknown keys or wrong values; the message has all of them."""
 
     def __init__(self, path: str, problems: tuple[str, ...]) -> None:
         super().__init__(path, problems)
@@ -61,21 +61,22 @@ class ConfigFileError(UsageError):
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return f"{self.path}: {self.problems[0]}"
-        lines = "".join(f"\n  {one}" for one in self.problems)
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
         return f"{self.path}: {len(self.problems)} problems:{lines}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A file's keys; without a path: none was found, and nothing is set."""
+    """Content of the file."""
 
     path: Path | None
+    """Path of the file, or None if there is none."""
     values: Mapping[str, object] = field(default_factory=dict)
     mode: int = 0
     """Mode of the file when it was read."""
 
     def find(self, option: click.Option, path: CommandPath) -> tuple[str, object] | None:
-        """Where the file sets an option, in words, and to what."""
+        """Place of an option in the file, in words, and its value; None if it is not set."""
         table = self._table(path)
         name, key = long_name(option), key_of(option, path)
         if path and name in table and not isinstance(table[name], dict):
@@ -87,55 +88,55 @@ class ConfigFile:
     def defaults(
         self, commands: Commands, context: click.Context
     ) -> tuple[dict[str, object], list[str]]:
-        """What it sets, as the `default_map` of `coordlog` itself; and what is wrong."""
-        made: dict[str, object] = {}
+        """Values of options, as the `default_map` of `coordlog` itself; and a line for each wrong value."""
+        default_map: dict[str, object] = {}
         problems: list[str] = []
         for path, command in commands:
-            target = _inner(made, path)
+            target = _inner(default_map, path)
             for option in options_of(command):
-                found = self.find(option, path)
-                if found is None:
+                entry = self.find(option, path)
+                if entry is None:
                     continue
-                where, value = found
+                where, value = entry
                 expected = _misfit(option, value, context)
                 if expected is not None:
                     problems.append(_wrong(where, key_of(option, path), value, expected))
                 assert option.name is not None, "click names each"
                 target[option.name] = _as_text(option, value)
-        return made, problems
+        return default_map, problems
 
     def unknown_keys(self, near: Commands, everything: Commands) -> list[str]:
-        """A line for each key and table that is nothing's, with the nearest name there is.
+        """A line for each unknown key and table, with the nearest known name.
 
         Args:
-            near: The commands that are looked at first.
-            everything: All; gone through as far as is needed, for that imports them.
+            near: Commands that are searched first.
+            everything: All commands; read only as far as needed, because reading imports them.
         """
-        left = {one: value for one, value in _flat(self.values) if one not in _SETTING_PATHS}
+        unknown = {path: value for path, value in _flat(self.values) if path not in _SETTING_PATHS}
         known: set[CommandPath] = set(_SETTING_PATHS)
         tables: set[CommandPath] = set()
         for commands in (near, everything):
             for path, command in commands:
-                if not left:
+                if not unknown:
                     return []
                 tables.add(path)
                 for option in options_of(command):
                     known |= {(key_of(option, path),), (*path, long_name(option))}
-                left = {
+                unknown = {
                     keys: value
-                    for keys, value in left.items()
+                    for keys, value in unknown.items()
                     if keys not in (tables if isinstance(value, dict) else known)
                 }
-        return [_unknown(keys, value, known, tables) for keys, value in left.items()]
+        return [_unknown(keys, value, known, tables) for keys, value in unknown.items()]
 
     def settings(self, besides: Commands) -> tuple[dict[str, str], list[str]]:
-        """The settings that it sets and no variable does, as texts by their keys; and what is wrong.
+        """Settings of the file that no variable sets, as texts by key; and a line for each wrong value.
 
         Args:
-            besides: Commands whose own options take what they need.
+            besides: Commands; a key of an option of theirs is no setting.
         """
-        own = {key_of(one, path) for path, command in besides for one in options_of(command)}
-        made: dict[str, str] = {}
+        own = {key_of(option, path) for path, command in besides for option in options_of(command)}
+        values: dict[str, str] = {}
         problems: list[str] = []
         for setting in SETTINGS:
             value = self.values.get(setting.key)
@@ -146,16 +147,16 @@ class ConfigFile:
             if expected is not None:
                 problems.append(_wrong(setting.key, setting.key, value, expected))
             elif not os.environ.get(setting.variable):
-                made[setting.key] = str(value)
-        return made, problems
+                values[setting.key] = str(value)
+        return values, problems
 
     def refuse(self, problems: list[str]) -> None:
-        """Raise a ConfigFileError of these, where there are any."""
+        """Raise a ConfigFileError of these problems, if there are any."""
         if problems:
             raise ConfigFileError(str(self.path), tuple(problems))
 
     def warnings(self) -> list[str]:
-        """What is not wrong, and not right."""
+        """Warnings about a file that can be used."""
         if self.path is None or not any(is_secret(keys[-1]) for keys, _ in _flat(self.values)):
             return []
         if self.mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -170,30 +171,30 @@ class ConfigFile:
 
 
 _OWN_KINDS: Final = (str, int, float)
-"""For a type that is not one of click's."""
+"""TOML types accepted for an option type that is not click's own."""
 
-_PASSED_OVER: Final = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
-"""Of a place without a plain file: the next one is tried."""
+_SKIPPED_ERRORS: Final = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
+"""Errors of a place without a plain file: the next place is tried."""
 
-_SETTING_PATHS: Final[frozenset[CommandPath]] = frozenset((one.key,) for one in SETTINGS)
+_SETTING_PATHS: Final[frozenset[CommandPath]] = frozenset((setting.key,) for setting in SETTINGS)
 
 
 def load_config(named: Path | None) -> ConfigFile:
-    """The file that counts: the one named, else the first that is there.
+    """The file `named` by the user, else the first file that exists.
 
     Raises:
-        ConfigFileError: It cannot be read, or nobody knows who wrote it.
+        ConfigFileError: The file cannot be read, or other users may have written it.
     """
     if named is not None:
-        with _told(named), named.open("rb") as file:
+        with _as_config_error(named), named.open("rb") as file:
             return _parsed(named, file)
     here = Path(FILE_NAME).absolute()
     for path in (here, *_own_places()):
-        with _told(path), contextlib.ExitStack() as stack:
+        with _as_config_error(path), contextlib.ExitStack() as stack:
             try:
                 file = stack.enter_context(open_plain(path))
             except OSError as error:
-                if error.errno in _PASSED_OVER:
+                if error.errno in _SKIPPED_ERRORS:
                     continue
                 raise
             if path == here:
@@ -203,8 +204,8 @@ def load_config(named: Path | None) -> ConfigFile:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Generator[None]:
-    """Raise what happens while a file is read as ConfigFileError."""
+def _as_config_error(path: Path) -> Generator[None]:
+    """Raise errors of reading a file as ConfigFileError."""
     try:
         yield
     except OSError as error:
@@ -216,37 +217,41 @@ def _told(path: Path) -> Generator[None]:
 def _parsed(path: Path, file: BinaryIO) -> ConfigFile:
     content = file.read(CONFIG_BYTES_MAX + 1)
     if len(content) > CONFIG_BYTES_MAX:
-        problem = f"it has more than {CONFIG_BYTES_MAX:,} bytes, the most that is read"
+        problem = f"it has more than {CONFIG_BYTES_MAX:,} bytes, the limit"
         raise ConfigFileError(str(path), (problem,))
     mode = os.fstat(file.fileno()).st_mode
     return ConfigFile(path=path, values=tomllib.loads(content.decode()), mode=mode)
 
 
 def _own_places() -> list[Path]:
-    shared = os.environ.get("XDG_CONFIG_HOME")
-    root = Path(shared) if shared and Path(shared).is_absolute() else Path.home() / ".config"
-    return [home_folder() / FILE_NAME, root / "coordlog" / FILE_NAME]
+    places: list[Path] = []
+    for folder in (home_folder, lambda: chosen_folder("XDG_CONFIG_HOME", ".config")):
+        with contextlib.suppress(EnvironmentSetupError):  # there may be no home folder
+            places.append(folder() / FILE_NAME)
+    return places
 
 
 def _refuse_strangers(path: Path, opened: os.stat_result) -> None:
-    """A file that lies about may name code to run: in a shared folder anybody may have put it.
+    """Refuse a file that other users may have put into a shared folder: it may name code to run.
 
     Args:
-        path: Its name.
-        opened: Status of the open file; another file may have its name by now.
+        path: Path of the file.
+        opened: Status of the open file, because another file may have this path by now.
     """
     problem = None
     if opened.st_uid not in {os.geteuid(), 0}:
         problem = f"it belongs to user {opened.st_uid}, not to you"
     elif opened.st_mode & stat.S_IWOTH:
-        problem = "everybody may write to it"
+        problem = "every user may write to it"
     if problem is not None:
-        raise ConfigFileError(str(path), (f"{problem}; if you trust it, say --config {FILE_NAME}",))
+        raise ConfigFileError(
+            str(path), (f"{problem}; if you trust it, give --config {FILE_NAME}",)
+        )
 
 
 @contextlib.contextmanager
 def variables_set(settings: Mapping[str, str]) -> Generator[None]:
-    """Set the variables of settings for the block: the library and what it starts read them."""
+    """Set the variables of settings for the block: the library and its child processes read them."""
     variables = {variable_of(key): value for key, value in settings.items()}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -261,27 +266,27 @@ def variables_set(settings: Mapping[str, str]) -> Generator[None]:
 
 
 def unknown_variables(near: Commands, everything: Commands) -> list[str]:
-    """A line for each variable with our prefix that nothing reads, with the nearest name."""
-    left = {one for one in os.environ if one.startswith(PREFIX)}
-    known = {CONFIG_VARIABLE, *(one.variable for one in SETTINGS)}
+    """A line for each unused variable with coordlog's prefix, with the nearest known name."""
+    unknown = {name for name in os.environ if name.startswith(PREFIX)}
+    known = {CONFIG_VARIABLE, *(setting.variable for setting in SETTINGS)}
     for commands in ((), near, everything):
         for path, command in commands:
-            known.update(variable_of(key_of(one, path)) for one in options_of(command))
-            if left <= known:
+            known.update(variable_of(key_of(option, path)) for option in options_of(command))
+            if unknown <= known:
                 return []
-        left -= known
-    # Without what they have in common: it would make all of them alike.
-    names = {one.removeprefix(PREFIX) for one in known}
+        unknown -= known
+    # Compared without the prefix, which would make all names similar.
+    names = {name.removeprefix(PREFIX) for name in known}
     return [
-        f"nothing reads the variable {one}{_nearest(one.removeprefix(PREFIX), names, PREFIX)}"
-        for one in sorted(left)
+        f"nothing reads the variable {name}{_nearest(name.removeprefix(PREFIX), names, PREFIX)}"
+        for name in sorted(unknown)
     ]
 
 
 def _flat(
     values: Mapping[str, object], above: CommandPath = ()
 ) -> Generator[tuple[CommandPath, object]]:
-    """Each key with its tables' names before it; an empty table as itself."""
+    """Path and value of each key, and of each empty table."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, (*above, name))
@@ -294,13 +299,13 @@ def _unknown(
 ) -> str:
     table, name = (keys, "") if isinstance(value, dict) else (keys[:-1], keys[-1])
     if table and table not in tables:
-        nearest = _nearest(".".join(table), {".".join(one) for one in tables if one})
+        nearest = _nearest(".".join(table), {".".join(path) for path in tables if path})
         return f"[{'.'.join(table)}] is no command{nearest}"
     where = f"[{'.'.join(table)}] " if table else ""
-    beside = {one[-1] for one in known if one[:-1] == table}
-    nearest = _nearest(name, beside)
+    siblings = {path[-1] for path in known if path[:-1] == table}
+    nearest = _nearest(name, siblings)
     if not nearest and (name,) in known:
-        nearest = f"; {name} stands above all tables"
+        nearest = f"; {name} belongs above all tables"
     return f"{where}{name} is no option{nearest}"
 
 
@@ -309,13 +314,13 @@ def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-def _inner(made: dict[str, object], path: CommandPath) -> dict[str, object]:
-    """The map of a command inside the one of `coordlog`; made where it is missing."""
+def _inner(default_map: dict[str, object], path: CommandPath) -> dict[str, object]:
+    """The map of a command inside that of `coordlog`; created if it is missing."""
     for name in path:
-        below = made.setdefault(name, dict[str, object]())
-        assert isinstance(below, dict), "no option has the name of a command"
-        made = below
-    return made
+        inner = default_map.setdefault(name, dict[str, object]())
+        assert isinstance(inner, dict), "no option has the name of a command"
+        default_map = inner
+    return default_map
 
 
 def _wrong(where: str, key: str, value: object, expected: str) -> str:
@@ -324,15 +329,15 @@ def _wrong(where: str, key: str, value: object, expected: str) -> str:
 
 
 def _misfit(option: click.Option, value: object, context: click.Context) -> str | None:
-    """What the option's value must be, where this is none."""
-    one = "true or false" if option.is_flag else _kind_of(option.type)[0]
+    """Description of the expected value, or None if `value` is correct."""
+    single = "true or false" if option.is_flag else _kind_of(option.type)[0]
     if option.multiple or option.nargs != 1:
-        expected = f"a list, each of it {one}"
-        if not isinstance(value, list) or not all(_fits(option, each) for each in value):
+        expected = f"a list, each item {single}"
+        if not isinstance(value, list) or not all(_has_type(option, item) for item in value):
             return expected
     else:
-        expected = one
-        if not _fits(option, value):
+        expected = single
+        if not _has_type(option, value):
             return expected
     try:
         option.type_cast_value(context, _as_text(option, value))
@@ -342,14 +347,14 @@ def _misfit(option: click.Option, value: object, context: click.Context) -> str 
 
 
 def _as_text(option: click.Option, value: object) -> object:
-    """A value as the option takes it: a type of our own reads what a command line has."""
+    """A value as the option reads it: as text for a type of coordlog's own, as on a command line."""
     if isinstance(value, list):
-        return [_as_text(option, one) for one in value]
+        return [_as_text(option, item) for item in value]
     is_own = _kind_of(option.type)[1] == _OWN_KINDS
     return str(value) if is_own and isinstance(value, _OWN_KINDS) else value
 
 
-def _fits(option: click.Option, value: object) -> bool:
+def _has_type(option: click.Option, value: object) -> bool:
     if option.is_flag and isinstance(option.type, click.types.BoolParamType):
         return isinstance(value, bool)
     return _is_of(option.type, value)
@@ -371,7 +376,7 @@ def _is_of(kind: click.ParamType[Any], value: object) -> bool:
 
 
 def _kind_of(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:
-    """What TOML has for a type of click: in words, and as types of Python."""
+    """TOML type for a type of click: in words, and as types of Python."""
     match kind:
         case click.types.BoolParamType():
             return "true or false", (bool,)

@@ -1,4 +1,4 @@
-"""What an option is called outside the command line: its variable, its key; and what has no option.
+"""Names of options outside the command line, as variable and as key; and settings without an option.
 
 One rule: `--checkpoint-interval` is the key `checkpoint-interval` of `coordlog.toml` and the variable
 `COORDLOG_CHECKPOINT_INTERVAL`. An option of a command in a group has the group's name before it:
@@ -43,7 +43,7 @@ HIDDEN: Final = "(hidden)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is set by a variable or a key, and by no option: it is for all commands, or secret."""
+    """Setting with a variable and a key but without an option: it is for all commands, or secret."""
 
     key: str
     summary: str
@@ -51,35 +51,47 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """By the rule."""
+        """Name of the setting's variable."""
         return variable_of(self.key)
 
 
 SETTINGS: Final = (
     Setting(
         key="home",
-        summary="Data that must be kept: the shared broker's, the drivers' files, output.",
+        summary="Folder of data to keep: the shared broker's data, files of drivers, output.",
     ),
-    Setting(key="cache", summary="What can be fetched again: jars."),
+    Setting(key="cache", summary="Folder of files that can be fetched again: jars."),
     Setting(
         key="broker-idle-minutes",
-        summary="The shared broker stops after so long without a client; 0: never.",
+        summary="Minutes without a client after which the shared broker stops; 0: never.",
         kind=click.FloatRange(min=0),
     ),
     Setting(key="ivy-settings", summary="A settings file of Ivy, for a mirror of Maven Central."),
     Setting(key="token", summary="A driver's token, for a client on another machine."),
-    Setting(key="certificate", summary="A file with the certificate of a job's driver, there too."),
+    Setting(
+        key="certificate",
+        summary="File with the certificate of a driver, for a client on another machine.",
+    ),
     Setting(key="secret-key", summary="The key of payloads' secret fields: 128 hex digits."),
-    Setting(key="kafka-security-file", summary="A TOML file with what follows, without `kafka-`."),
+    Setting(
+        key="kafka-security-file",
+        summary="TOML file with the following settings, without `kafka-`.",
+    ),
     Setting(key="kafka-protocol", summary="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
     Setting(key="kafka-sasl-mechanism", summary="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
-    Setting(key="kafka-sasl-username", summary="Who asks."),
-    Setting(key="kafka-sasl-password", summary="And the proof of it."),
-    Setting(key="kafka-ssl-cafile", summary="The authority that signed the broker's certificate."),
-    Setting(key="kafka-ssl-certfile", summary="The client's certificate."),
-    Setting(key="kafka-ssl-keyfile", summary="The client's key."),
-    Setting(key="kafka-ssl-key-password", summary="The password of that key."),
-    Setting(key="kafka-ssl-check-hostname", summary="yes or no."),
+    Setting(key="kafka-sasl-username", summary="User name at the broker."),
+    Setting(key="kafka-sasl-password", summary="Password of that user."),
+    Setting(
+        key="kafka-ssl-cafile",
+        summary="File of the authority that signed the broker's certificate.",
+    ),
+    Setting(key="kafka-ssl-certfile", summary="File of the client's certificate."),
+    Setting(key="kafka-ssl-keyfile", summary="File of the client's key."),
+    Setting(key="kafka-ssl-key-password", summary="Password of that key."),
+    Setting(
+        key="kafka-ssl-check-hostname",
+        summary="yes or no: whether the certificate must have the broker's host name.",
+    ),
 )
 
 
@@ -90,7 +102,7 @@ def variable_of(key: str) -> str:
 
 def long_name(option: click.Option) -> str:
     """An option's name without its dashes."""
-    return next((one for one in option.opts if one.startswith("--")), option.opts[0]).lstrip("-")
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0]).lstrip("-")
 
 
 def key_of(option: click.Option, path: CommandPath) -> str:
@@ -99,35 +111,36 @@ def key_of(option: click.Option, path: CommandPath) -> str:
 
 
 def options_of(command: click.Command) -> list[click.Option]:
-    """The options that set something; `--version` and `--config` do not."""
-    return [one for one in command.params if isinstance(one, click.Option) and one.expose_value]
+    """Options with a value for the command, unlike `--version` and `--config`."""
+    params = command.params
+    return [param for param in params if isinstance(param, click.Option) and param.expose_value]
 
 
 def commands_below(
     command: click.Command, path: CommandPath, context: click.Context
 ) -> Iterator[tuple[CommandPath, click.Command]]:
-    """The command and those below it, each when it is asked for: that may be its import."""
+    """The command and those below it, lazily, because a subcommand may be imported for this."""
     yield path, command
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            one = command.get_command(context, name)
-            assert one is not None, "it is in the list"
-            yield from commands_below(one, (*path, name), context)
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None, "it is in the list"
+            yield from commands_below(subcommand, (*path, name), context)
 
 
 def name_variables(command: click.Command, path: CommandPath, context: click.Context) -> None:
     """Give each option of a command, and of those below it, its variable."""
-    for below, one in commands_below(command, path, context):
-        for option in options_of(one):
+    for subpath, subcommand in commands_below(command, path, context):
+        for option in options_of(subcommand):
             if option.envvar is None:
-                option.envvar = variable_of(key_of(option, below))
+                option.envvar = variable_of(key_of(option, subpath))
 
 
 def is_secret(key: str) -> bool:
-    """Whether a value of that key is never shown."""
+    """Whether values of that key are never shown."""
     return _SECRET.search(key) is not None
 
 
 def masked(key: str, text: str) -> str:
-    """The text as it may be shown: a secret not at all, an address without its credentials."""
+    """The text for display: a secret is hidden, an address has no credentials."""
     return HIDDEN if is_secret(key) and text else without_credentials(text, HIDDEN)

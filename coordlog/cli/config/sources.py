@@ -1,4 +1,4 @@
-"""Brings `coordlog.toml` to the command that runs, and says of a wrong value where it came from.
+"""Applies `coordlog.toml` to the running command, and names the source of a wrong value.
 
 The order is click's: option, variable, file (its `default_map`), default.
 """
@@ -46,78 +46,78 @@ _RUNNING: Final = "coordlog.cli.running"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The file that counts, and which variables it has set."""
+    """The configuration file, and the settings applied from it."""
 
     file: ConfigFile
     applied: frozenset[str] = frozenset()
-    """Keys of settings."""
+    """Keys of the settings whose variables were set from the file."""
 
     def source(
         self, option: click.Option, path: CommandPath, source: ParameterSource | None
     ) -> str:
-        """Where a value comes from, in words."""
+        """Source of an option's value, in words."""
         match source:
             case ParameterSource.COMMANDLINE:
                 return "the command line"
             case ParameterSource.ENVIRONMENT:
                 return f"the variable {option.envvar}"
             case ParameterSource.DEFAULT_MAP:
-                found = self.file.find(option, path)
-                assert found is not None, "the map is made of it"
-                return f"{self.file.path}: {found[0]}"
+                entry = self.file.find(option, path)
+                assert entry is not None, "the map was made from the file"
+                return f"{self.file.path}: {entry[0]}"
             case _:
                 return "default"
 
 
 class _ConfigProblem(click.ClickException):
-    """Found before the command's edge is reached."""
+    """A problem found before `invoke`, which handles other errors, is entered."""
 
     exit_code = int(Exit.USAGE)
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401, click's own signature
-        """As each other error."""
+        """Print the message like that of every error."""
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
 class _RememberedContext(click.Context):
-    """The context of a subcommand: what has been given can be asked for after its end."""
+    """Context of a subcommand that remains accessible after the subcommand's end, for error messages."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401, click's own signature
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401, click's own signature
+        super().__init__(*args, **options)
         self.meta[_RUNNING] = self
 
 
 def configuration_of(context: click.Context) -> Configuration:
-    """Of the command that runs."""
-    found = context.meta[_META]
-    assert isinstance(found, Configuration)
-    return found
+    """Configuration of the running command."""
+    configuration = context.meta[_META]
+    assert isinstance(configuration, Configuration)
+    return configuration
 
 
 def read_config(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
-    """The callback of `--config`: reads the file that counts."""
+    """Callback of `--config`: reads the configuration file."""
     if context.resilient_parsing:
         return
     try:
         file = load_config(named)
-        own, problems = file.defaults([((), _bare(context.command))], context)
+        defaults, problems = file.defaults([((), _bare(context.command))], context)
         file.refuse(problems)
     except ConfigFileError as error:
         raise _ConfigProblem(str(error)) from error
-    context.default_map = own
+    context.default_map = defaults
     context.meta[_META] = Configuration(file=file)
 
 
 def configure(context: click.Context, path: CommandPath, command: click.Command) -> None:
-    """Give a subcommand what the file sets for it; warn of variables that nothing reads.
+    """Apply the file's values to a subcommand; warn of unused variables.
 
     Raises:
         ConfigFileError: A key is unknown, or a value wrong.
     """
     file = configuration_of(context).file
-    mine = list(commands_below(command, path, context))
-    near = [((), _bare(context.command)), *mine]
-    # `coordlog config` shows them all, so all must be right.
+    own = list(commands_below(command, path, context))
+    near = [((), _bare(context.command)), *own]
+    # `coordlog config` shows the values of all commands, so all must be correct.
     shown = list(_all(context)) if path == ("config",) else near
     unknown = file.unknown_keys(near, _all(context))
     settings, misfits = file.settings(shown)
@@ -126,8 +126,8 @@ def configure(context: click.Context, path: CommandPath, command: click.Command)
     context.default_map = defaults
     context.with_resource(variables_set(settings))
     context.meta[_META] = Configuration(file=file, applied=frozenset(settings))
-    for _, one in mine:
-        one.context_class = _RememberedContext
+    for _, subcommand in own:
+        subcommand.context_class = _RememberedContext
     for warning in [*file.warnings(), *unknown_variables(near, _all(context))]:
         click.echo(f"warning: {warning}", err=True)
 
@@ -137,7 +137,7 @@ def _all(context: click.Context) -> Iterator[tuple[CommandPath, click.Command]]:
 
 
 def name_variable(error: click.BadParameter) -> None:
-    """Let an error of click name the variable where the value is a variable's."""
+    """Make an error of click name the variable, if the value comes from a variable."""
     option, context = error.param, error.ctx
     if not isinstance(option, click.Option) or context is None:
         return
@@ -146,7 +146,7 @@ def name_variable(error: click.BadParameter) -> None:
 
 
 def in_options(context: click.Context, message: str) -> str:
-    """An error's text with the options of the command that runs in place of the names that Python has for them."""
+    """An error's text with the options of the running command in place of their names in Python."""
     running = context.meta.get(_RUNNING)
     if not isinstance(running, click.Context):
         return message
@@ -155,9 +155,9 @@ def in_options(context: click.Context, message: str) -> str:
         name = long_name(option)
         options |= {option.name or name: name, name.replace("-", "_"): name}
 
-    def option_of(found: re.Match[str]) -> str:
-        name = options.get(found["name"])
-        return found[0] if name is None else found["before"] + f"--{name}" + found["after"]
+    def option_of(match: re.Match[str]) -> str:
+        name = options.get(match["name"])
+        return match[0] if name is None else match["before"] + f"--{name}" + match["after"]
 
     message = re.sub(r"(?P<before>`)(?P<name>\w+)=(?P<after>`)", option_of, message)
     return re.sub(
@@ -166,21 +166,21 @@ def in_options(context: click.Context, message: str) -> str:
 
 
 def provenance(context: click.Context, error: Exception) -> list[str]:
-    """A line for each option that the error names and nobody has given on the command line."""
+    """A line for each option in the error whose value is not from the command line."""
     running = context.meta.get(_RUNNING)
     if not isinstance(error, UsageError) or not isinstance(running, click.Context):
         return []
-    path, said = _path_of(running), str(error)
+    path, message = _path_of(running), str(error)
     lines: list[str] = []
     for option in options_of(running.command):
         source = running.get_parameter_source(option.name or "")
         if source not in {ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP}:
             continue
         name = long_name(option)
-        # An error of the library has the name that Python knows: job_id.
-        if re.search(rf"(?m)^ *(?:--{name}|{name.replace('-', '_')}) is ", said):
-            where = configuration_of(context).source(option, path, source)
-            lines.append(f"  --{name} comes from {where}")
+        # An error of the library has the name in Python: job_id.
+        if re.search(rf"(?m)^ *(?:--{name}|{name.replace('-', '_')}) is ", message):
+            origin = configuration_of(context).source(option, path, source)
+            lines.append(f"  --{name} comes from {origin}")
     return lines
 
 
@@ -193,5 +193,5 @@ def _path_of(context: click.Context) -> CommandPath:
 
 
 def _bare(command: click.Command) -> click.Command:
-    """`coordlog` itself, without what is below it."""
+    """`coordlog` itself, without its subcommands."""
     return click.Command(None, params=command.params)

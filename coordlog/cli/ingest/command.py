@@ -32,19 +32,19 @@ __all__ = ["ingest"]
     "file_format",
     type=click.Choice(["csv", "jsonl", "parquet", "text"]),
     default="csv",
-    help="Of SRC; jsonl: an object on each line; text: a row for each line.",
+    help="Format of SRC; jsonl: an object on each line; text: a row for each line.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["infer", "none", "gzip", "bz2", "zstd", "xz", "lz4"]),
     default="infer",
-    help="Not Parquet: how files are packed; infer: as their names end.",
+    help="Not Parquet: compression of the files; infer: by the ends of their names.",
 )
 @click.option(
     "--watch",
     "is_watching",
     is_flag=True,
-    help="Go on looking for new files, until Ctrl-C or --idle-timeout.",
+    help="Keep looking for new files, until Ctrl-C or --idle-timeout.",
 )
 @click.option(
     "--watch-interval",
@@ -52,14 +52,14 @@ __all__ = ["ingest"]
     type=float,
     default=WATCH_INTERVAL_S,
     metavar="SECONDS",
-    help="--watch: between two listings; a file is read when two have found it the same.",
+    help="--watch: time between two listings; a file is read if two listings find it unchanged.",
 )
 @click.option(
     "--idle-timeout",
     "idle_timeout_s",
     type=float,
     metavar="SECONDS",
-    help="--watch: end when for so long no file was new.",
+    help="--watch: end after this time without a new file.",
 )
 @click.option(
     "--listing-timeout",
@@ -67,7 +67,7 @@ __all__ = ["ingest"]
     type=float,
     default=LISTING_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long tries to list SRC may fail one after the other before the job fails.",
+    help="Time after which the job fails, if no listing of SRC succeeds.",
 )
 @click.option(
     "--schemas",
@@ -79,113 +79,117 @@ __all__ = ["ingest"]
     "--changed-by",
     type=click.Choice(["modified", "size"]),
     default="modified",
-    help="What tells that a file has changed: its size and its time or etag, or the size alone.",
+    help="Sign of a changed file: its size and its time or etag, or the size alone.",
 )
-@click.option("--parallelism", type=int, default=4, metavar="N", help="How many subtasks.")
+@click.option("--parallelism", type=int, default=4, metavar="N", help="Number of subtasks.")
 @click.option(
     "--checkpoint-interval",
     "checkpoint_interval_s",
     type=float,
     default=5.0,
     metavar="SECONDS",
-    help="Between two checkpoints; what is read becomes visible with each.",
+    help="Time between two checkpoints; rows become visible with each checkpoint.",
 )
 @click.option(
     "--batch",
     "is_batch",
     is_flag=True,
-    help="No checkpoints: finished files stay finished, and all becomes visible at the end.",
+    help="No checkpoints: finished files stay finished, and all rows become visible at the end.",
 )
 @click.option(
     "--bootstrap-servers",
     envvar=SERVERS_VARIABLE,
     show_envvar=True,
     metavar="HOST:PORT",
-    help="The Kafka broker; without it the shared local one, started where needed.",
+    help="The Kafka broker; by default the shared local one, started if needed.",
 )
 @prefix_option
 @click.option(
-    "--job-id", metavar="JOB", help="Which job goes on; without it one of DEST's own is made."
+    "--job-id", metavar="JOB", help="Id of the job; by default an id is derived from DEST."
 )
 @click.option(
     "--null-value",
     "null_values",
     multiple=True,
     metavar="WORD",
-    help="CSV: stands for null; may be given several times. Without it: the empty field.",
+    help="CSV: text that means null, by default the empty field; may be given several times.",
 )
 @click.option(
-    "--encoding", default="utf-8", metavar="NAME", help="Not Parquet: any that Python knows."
+    "--encoding", default="utf-8", metavar="NAME", help="Not Parquet: encoding, any of Python's."
 )
-@click.option("--delimiter", default=",", metavar="CHARACTER", help="CSV: between two fields.")
+@click.option(
+    "--delimiter", default=",", metavar="CHARACTER", help="CSV: character between two fields."
+)
 @click.option(
     "--quote",
     default='"',
     metavar="CHARACTER",
-    help="CSV: around a field; an empty text if quotes mean nothing.",
+    help="CSV: character around a field; empty if quotes have no meaning.",
 )
-@click.option("--escape", metavar="CHARACTER", help="CSV: before a quote that is part of a field.")
+@click.option(
+    "--escape", metavar="CHARACTER", help="CSV: character before a quote that is part of a field."
+)
 @click.option(
     "--schema",
     metavar="DDL",
-    help="All columns with their types, as in 'id bigint, name string'; without it they are found.",
+    help="All columns with their types, as in 'id bigint, name string'; by default they are inferred.",
 )
 @click.option(
     "--no-newlines-in-fields",
     is_flag=True,
-    help="CSV: your word that no field holds a line end; large files are split then.",
+    help="CSV: assert that no field has a line end, so that large files can be split.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(["fail", "skip"]),
     default="fail",
-    help="What becomes of a file that cannot be read, or a part of it, after the listing.",
+    help="Fail, or skip a file or a part of it, if it cannot be read after the listing.",
 )
 @click.option(
     "--exclude",
     multiple=True,
     metavar="GLOB",
-    help="Files or folders that are left out, by name or by path below SRC; may be given several times.",
+    help="Files or folders to leave out, by name or by path below SRC; may be given several times.",
 )
 @click.option(
     "--partition-folders",
     type=click.Choice(["refuse", "ignore"]),
     default="refuse",
-    help="Files in folders such as month=3 whose rows have no such column: refuse them, or ignore the folder.",
+    help="Refuse files in folders such as month=3 if their rows have no such column, or ignore the folder.",
 )
 @click.option(
     "--allow-other-source",
     is_flag=True,
-    help="Files: go on with another SRC than the history has; a file of another path is another one.",
+    help="Files: accept another SRC than that of the history; a file with another path is another file.",
 )
 @click.option(
     "--bounded/--unbounded",
     "is_bounded",
     default=True,
-    help="Topics: up to where they end when the job begins, or without end.",
+    help="Topics: read up to their ends at the job's beginning, or without end.",
 )
 @click.option(
     "--starting",
     default="earliest",
     metavar="WHERE",
-    help="Topics: earliest, latest, or a moment as in 2026-01-31T08:00:00Z.",
+    help="Topics: begin at earliest, latest, or a time as in 2026-01-31T08:00:00Z.",
 )
 @click.option(
     "--decode",
     type=click.Choice(["utf8"]),
-    help="Topics: values are text; without it they are bytes.",
+    help="Topics: read values as text; by default they are bytes.",
 )
 @click.option(
     "--batch-rows",
     type=int,
     default=FILE_BATCH_ROWS,
     metavar="N",
-    help="The most rows that are transformed at once; a checkpoint waits for as many.",
+    help="Maximum rows of a batch for the transform; a checkpoint waits for the current batch.",
 )
 @click.option(
     "--transform",
     metavar="MODULE:FUNCTION",
-    help="What each pyarrow.RecordBatch becomes: module:function or file.py:function.",
+    help="Function applied to each pyarrow.RecordBatch: module:function or file.py:function.",
 )
 @click.option(
     "--partition-by",
@@ -197,65 +201,65 @@ __all__ = ["ingest"]
     type=int,
     default=ROLL_BYTES,
     metavar="N",
-    help="About how long a file of DEST may be; each checkpoint ends all files anyway.",
+    help="Approximate maximum bytes of a file of DEST; each checkpoint ends all files anyway.",
 )
-@click.option("--roll-rows", type=int, metavar="N", help="The most rows of a file of DEST.")
+@click.option("--roll-rows", type=int, metavar="N", help="Maximum rows of a file of DEST.")
 @click.option(
     "--roll-seconds",
     type=float,
     metavar="SECONDS",
-    help="How old a file may be when rows come for the next.",
+    help="Maximum age of a file of DEST at the arrival of further rows.",
 )
 @click.option(
     "--widen",
     "is_widening",
     is_flag=True,
-    help="Write rows with new, missing or wider columns; without it they are refused.",
+    help="Write rows with new, missing or wider columns; by default they are refused.",
 )
 @click.option(
-    "--master", metavar="URL", help="Spark's; without it all runs in this process's machine."
+    "--master", metavar="URL", help="Master URL of Spark; by default Spark runs on this machine."
 )
 @click.option(
     "--endpoint-host",
     metavar="HOST",
-    help="What tasks and clients reach the driver by; without it spark.driver.host.",
+    help="Host by which tasks and clients reach the driver; by default spark.driver.host.",
 )
 @click.option(
     "--endpoint-bind",
     metavar="ADDRESS",
-    help="Where the driver listens, 0.0.0.0 for everywhere; without it --endpoint-host.",
+    help="Address on which the driver listens, 0.0.0.0 for all; by default --endpoint-host.",
 )
 @click.option(
     "--endpoint-ports",
     metavar="FIRST-LAST",
-    help="The first free one of these ports is taken; without it any.",
+    help="Ports of which the driver takes the first free one; by default any port.",
 )
 @click.option(
     "--endpoint-tls",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    help="Encrypt what tasks and clients say; auto: where they may be on other machines.",
+    help="Encrypt the connections of tasks and clients; auto: if they may be on other machines.",
 )
 @click.option(
     "--restarts-max",
     type=int,
     default=RESTARTS_MAX,
     metavar="N",
-    help="Failures within ten minutes; one more fails the job.",
+    help="Number of failures allowed within ten minutes; one more fails the job.",
 )
 @click.option(
-    "--take-over", "is_take_over", is_flag=True, help="Take the place of a driver that lives."
+    "--take-over", "is_take_over", is_flag=True, help="Take the place of a driver that runs."
 )
 @click.option(
     "--again",
     "is_again",
     is_flag=True,
-    help="Open a job again that has finished, and read the files that have come since.",
+    help="Open a finished job again, and read the files that are new since.",
 )
 @click.option(
     "--restore",
     type=click.Choice(["rollback", "resume"]),
-    help="How to go on; without it rollback, with --batch resume.",
+    help="Kind of restore; by default rollback, with --batch resume.",
 )
 @click.option(
     "--from-checkpoint",
@@ -267,7 +271,7 @@ __all__ = ["ingest"]
     "--allow-non-restored-state",
     multiple=True,
     metavar="OPERATOR",
-    help="Whose state may be left behind, where it is not in the chain any more.",
+    help="Operator whose state may be dropped, if it is no longer in the chain.",
 )
 @click.option(
     "--log-timeout",
@@ -275,7 +279,7 @@ __all__ = ["ingest"]
     type=float,
     default=LOG_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long to wait for a broker that does not answer.",
+    help="Time to wait for a broker that does not answer.",
 )
 @click.option(
     "--call-timeout",
@@ -283,7 +287,7 @@ __all__ = ["ingest"]
     type=float,
     default=CALL_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long the transform may take for one batch before its attempt is failed.",
+    help="Time after which a call of the transform for one batch fails its attempt.",
 )
 @click.option(
     "--ack-timeout",
@@ -291,7 +295,7 @@ __all__ = ["ingest"]
     type=float,
     default=ACK_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long an attempt that is in no call may take to ack an event before it is failed.",
+    help="Time after which an event without an ack fails its attempt, if that is in no call.",
 )
 @click.option(
     "--stop-timeout",
@@ -299,12 +303,12 @@ __all__ = ["ingest"]
     type=float,
     default=STOP_TIMEOUT_S,
     metavar="SECONDS",
-    help="How long a stop waits for its checkpoint before it stops without one.",
+    help="Time after which a stop gives up its checkpoint and stops without one.",
 )
 @click.option(
     "--payload-store",
     metavar="URL",
-    help="Where what is too large for the log goes; without it COORDLOG_HOME, with a broker here.",
+    help="Store of payloads too large for the log; by default COORDLOG_HOME, if the broker is local.",
 )
 @click.option(
     "--payload-limit",
@@ -312,33 +316,33 @@ __all__ = ["ingest"]
     type=int,
     default=PAYLOAD_BYTES_MAX,
     metavar="BYTES",
-    help="A payload above this goes there.",
+    help="Size above which a payload goes to the payload store.",
 )
 @click.option(
-    "-v", "--verbose", "is_verbose", is_flag=True, help="Show what Spark and the broker say."
+    "-v", "--verbose", "is_verbose", is_flag=True, help="Show the output of Spark and the broker."
 )
 @click.pass_context
-def ingest(context: click.Context, /, **given: object) -> None:
+def ingest(context: click.Context, /, **values: object) -> None:
     """Read the files or topics of SRC and write them to DEST as Parquet, each row exactly once.
 
-    SRC is a file, a folder, a glob, an fsspec URL, or topics as kafka://HOST:PORT/TOPIC,TOPIC;
+    SRC is a file, a folder, a glob, an fsspec URL, or topics as kafka://HOST:PORT/TOPIC,TOPIC,
     without credentials (they come from the environment). DEST is a local folder of this job's own,
     or s3://BUCKET/PREFIX.
 
-    Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
-    files that are finished. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job
-    has finished, the same command changes nothing; with --again it reads what is new.
+    After a kill at any time, the same command goes on: from the last checkpoint, or with --batch
+    from the finished files. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job
+    has finished, the same command changes nothing; with --again it reads new files.
     """
     from coordlog.cli.ingest.run import run_ingest  # noqa: PLC0415, Arrow and the Kafka client; not for --help
 
     # The options have the names of the fields.
-    told = frozenset(
-        name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    on_command_line = frozenset(
+        name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     )
-    options = IngestOptions(told=told, **given)  # type: ignore[arg-type]
-    for one in unfit(options):
-        if not one.is_told:
-            click.echo(f"warning: {one.problem}", err=True)
+    options = IngestOptions(told=on_command_line, **values)  # type: ignore[arg-type]
+    for option in unfit(options):
+        if not option.is_told:
+            click.echo(f"warning: {option.problem}", err=True)
     status = run_ingest(fitted(options))
     if status:
         context.exit(status)

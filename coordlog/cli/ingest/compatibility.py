@@ -1,6 +1,6 @@
-"""Options of `coordlog ingest` that do nothing for the job at hand: an error where they are given to it.
+"""Options of `coordlog ingest` without effect on the job: an error if they are on the command line.
 
-Where `coordlog.toml` or a variable sets one for all jobs it is left out, with a warning.
+If `coordlog.toml` or a variable sets such an option, it is ignored with a warning.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ _OF_WATCHES: Final = ("watch_interval_s", "idle_timeout_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """An option that has a value, and does nothing."""
+    """An option that has a value but no effect."""
 
     field: str
     option: str
     is_for: str
     is_told: bool
-    """Whether the command has been given it, and not all commands."""
+    """Whether the option is on the command line, not in a file or a variable."""
 
     @property
     def problem(self) -> str:
-        """What is said of it."""
+        """Text of the error or the warning."""
         if self.is_told:
             return f"{self.option} is given; it is for {self.is_for}"
         return f"{self.option} is set, and does nothing here: it is for {self.is_for}"
 
 
 def unfit(options: IngestOptions) -> list[Unfit]:
-    """All that do nothing, in the order of their groups."""
-    defaults = {one.name: one.default for one in fields(options)}
-    found: list[Unfit] = []
+    """All options without effect, in the order of their groups."""
+    defaults = {field.name: field.default for field in fields(options)}
+    unfit_options: list[Unfit] = []
     for field, option, is_for in _useless(options):
         differs = getattr(options, field) != defaults[field]
         is_told = differs if options.told is None else field in options.told
         if differs or is_told:
-            found.append(Unfit(field=field, option=option, is_for=is_for, is_told=is_told))
-    return found
+            unfit_options.append(Unfit(field=field, option=option, is_for=is_for, is_told=is_told))
+    return unfit_options
 
 
 def fitted(options: IngestOptions) -> IngestOptions:
-    """The same without those that do nothing: each is an error or a warning of its own already."""
-    defaults = {one.name: one.default for one in fields(options)}
-    left_out = {one.field: defaults[one.field] for one in unfit(options)}
-    return replace(options, **left_out)  # type: ignore[arg-type]
+    """The options, with defaults in place of values without effect: these are reported separately."""
+    defaults = {field.name: field.default for field in fields(options)}
+    changes = {option.field: defaults[option.field] for option in unfit(options)}
+    return replace(options, **changes)  # type: ignore[arg-type]
 
 
 def _useless(options: IngestOptions) -> Iterator[tuple[str, str, str]]:

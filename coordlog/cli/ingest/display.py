@@ -1,4 +1,4 @@
-"""Shows how a job is getting on: redrawn in place on a terminal, else a line every few seconds."""
+"""Shows the progress of a job: redrawn in place on a terminal, else as a line every few seconds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Display"]
 _REDRAW_S: Final = 0.25
 _LINE_EVERY_S: Final = 3.0
 _END_S: Final = 30.0
-"""How long a command that is over waits for a reader that does not read; a signal ends that wait."""
+"""Seconds that an ended command waits for a slow reader of its output; a signal ends the wait."""
 _RESTORE_S: Final = 1.0
 _LINES_MAX: Final = 10_000
-"""Lines that wait for a reader; of more the newest are dropped, and their number is shown."""
+"""Maximum number of lines that wait for a reader; newer ones are dropped, and their number is shown."""
 _BAR_COLUMNS: Final = 40
 _WIDE: Final = 10_000
 
 
 class _PatientConsole(Console):
-    """Goes on, silently, when its reader has gone: the job does not depend on who watches it."""
+    """Console that goes silent if its reader has ended: the job does not depend on a reader."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing more; rich would end the process."""
@@ -40,15 +40,15 @@ class _PatientConsole(Console):
 
 
 class Display:
-    """Lines, and below them what is under way. A context manager.
+    """Lines, and below them the current activity. A context manager.
 
-    `say` and `doing` never wait, on any thread and in a handler of a signal: a thread of the display
-    alone writes, so that a reader that does not read stops no job.
+    `say` and `doing` never wait, on any thread and in a handler of a signal: only the display's own
+    thread writes, so that a reader that does not read stops no job.
 
     Args:
-        output: Where to.
-        look: Gives the progress as of now; None while there is nothing to be shown.
-        is_terminal: Whether it can be redrawn; by default what `output` is.
+        output: Stream to write to.
+        look: Returns the current progress, or None while there is nothing to show.
+        is_terminal: Whether lines can be redrawn; by default whether `output` is a terminal.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Display:
             self._console.width = _WIDE
         self._look, self._meter = look, RateMeter()
         self._doing = ""
-        # Put from a signal's handler too, which may interrupt another `put` of its thread.
+        # A signal's handler may call `put`, and may interrupt another `put` of its thread.
         self._lines: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
         self._dropped = 0
         self._ended = threading.Event()
@@ -78,13 +78,13 @@ class Display:
             console=self._console,
             auto_refresh=False,
             transient=True,
-            redirect_stdout=False,  # these are a file by now
+            redirect_stdout=False,  # both are redirected to a file
             redirect_stderr=False,
         )
         self._thread = threading.Thread(target=self._run, name="coordlog-display", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         if self._is_terminal:
             self._live.start()
         self._thread.start()
@@ -96,16 +96,16 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop; what `say` was given is written first."""
+        """Write all waiting lines, then stop."""
         self._ended.set()
         self._lines.put(None)
         self._thread.join(_END_S)
         self.restore_terminal()
 
     def restore_terminal(self) -> None:
-        """Give the terminal back as it was; for an end at once, too."""
+        """Restore the terminal's state; also called for an immediate end."""
         if self._is_terminal:
-            # On a thread of its own: a terminal that stands still may hold the one that writes.
+            # On another thread: a terminal that does not read may block the writing thread.
             restoring = threading.Thread(target=self._restore, daemon=True)
             restoring.start()
             restoring.join(_RESTORE_S)
@@ -115,17 +115,17 @@ class Display:
         self._console.show_cursor()
 
     def say(self, line: str, *, style: str | None = None) -> None:
-        """One line that stays."""
+        """Show a line that stays."""
         if self._lines.qsize() >= _LINES_MAX:
             self._dropped += 1
             return
         self._lines.put(Text(line, style=style or ""))
 
-    def doing(self, what: str) -> None:
-        """What is under way, until it is said to be something else; nothing: only the progress."""
-        self._doing = what
-        if what and not self._is_terminal:
-            self.say(f"{what} ...")
+    def doing(self, activity: str) -> None:
+        """Show the current activity, until the next call; empty: only the progress."""
+        self._doing = activity
+        if activity and not self._is_terminal:
+            self.say(f"{activity} ...")
 
     def _run(self) -> None:
         last_line_s = time.monotonic()
@@ -145,12 +145,12 @@ class Display:
         self._write_lines(is_last=True)
 
     def _write_lines(self, *, is_last: bool = False) -> None:
-        """What waits, and what comes until the next redrawing."""
+        """Write waiting lines, and new ones until the next redrawing."""
         due_s = time.monotonic() + _REDRAW_S
         while True:
             try:
-                left_s = 0.0 if is_last else max(0.0, due_s - time.monotonic())
-                line = self._lines.get(timeout=left_s) if left_s else self._lines.get_nowait()
+                wait_s = 0.0 if is_last else max(0.0, due_s - time.monotonic())
+                line = self._lines.get(timeout=wait_s) if wait_s else self._lines.get_nowait()
             except queue.Empty:
                 return
             if line is not None:

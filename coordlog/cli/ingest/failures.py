@@ -1,4 +1,4 @@
-"""The causes of a job's failures, as lines for its display: each distinct one once, while the job tries again."""
+"""Lines for the display about failures of a running job, one for each distinct cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordlog.schemas.record import Kind, Record
 __all__ = ["FailureLines"]
 
 _CAUSES_MAX: Final = 20
-"""Distinct causes that are shown; the history has all of them."""
+"""Maximum number of distinct causes that are shown; the history has all of them."""
 
 _SPLIT_CHARS: Final = 300
 _NUMBERS: Final = re.compile(r"\d+")
@@ -23,10 +23,10 @@ _ENDS: Final = frozenset({Kind.RESET_TO_CHECKPOINT, Kind.JOB_FAILED, Kind.JOB_FI
 
 
 class FailureLines:
-    """Lines about failures. `see` each turn's records, once they count; one thread.
+    """Lines about failures. The caller passes each turn's records to `see` once they count; one thread.
 
     Args:
-        command: Lists all failures of the job.
+        command: Command that lists all failures of the job.
     """
 
     def __init__(self, command: str) -> None:
@@ -34,9 +34,9 @@ class FailureLines:
         self._seen: set[tuple[str, str]] = set()
 
     def see(self, records: Sequence[Record]) -> list[str]:
-        """The lines about causes that were not shown before.
+        """Lines about causes that were not shown before.
 
-        Causes that differ in numbers alone (attempts, stage runs, times) are one cause, if the split is the same.
+        Causes that differ only in numbers (attempts, stage runs, times) are one cause, if the split is the same.
         """
         kinds = {record.kind for record in records}
         lines: list[str] = []
@@ -57,8 +57,9 @@ class FailureLines:
         if len(self._seen) > _CAUSES_MAX:
             return [f"failed again, by further causes; all of them: {self._command}"]
         if record.kind is Kind.GLOBAL_FAILURE:
-            what = "the whole job failed, and goes back to its last checkpoint"
+            failure = "the whole job failed, and goes back to its last checkpoint"
         else:
-            at = f" at split {on_one_line(split, _SPLIT_CHARS)}" if split else ""
-            what = f"attempt {record.attempt_number} of subtask {record.subtask} failed{at}, and is replaced"
-        return [f"{what}: {reason_text(reason)} (all failures: {self._command})"]
+            place = f" at split {on_one_line(split, _SPLIT_CHARS)}" if split else ""
+            attempt = f"attempt {record.attempt_number} of subtask {record.subtask}"
+            failure = f"{attempt} failed{place}, and is replaced"
+        return [f"{failure}: {reason_text(reason)} (all failures: {self._command})"]

@@ -20,7 +20,7 @@ _FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
 
 
 def kafka_source(options: IngestOptions) -> KafkaSource:
-    """The source that SRC and the options name; who is asked for is in the environment, as for the log.
+    """The source of SRC and the options; its credentials come from the environment, as those of the log.
 
     Raises:
         OptionError: The URL or an option is wrong.
@@ -29,7 +29,7 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
 
     url = urlsplit(options.source)
     if "@" in options.source:  # no host and no topic has one
-        # Not shown: it holds a user, perhaps a password.
+        # Hidden: it has a user, and perhaps a password.
         raise OptionError(
             "SRC",
             "(hidden)",
@@ -55,10 +55,10 @@ def _starting(text: str) -> Literal["earliest", "latest"] | datetime:
     if text == "latest":
         return "latest"
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        expected = "earliest, latest, or a moment with its zone as in 2026-01-31T08:00:00Z"
+        time = None
+    if time is None or time.tzinfo is None:
+        expected = "earliest, latest, or a time with its zone as in 2026-01-31T08:00:00Z"
         raise OptionError("--starting", text, expected)
-    return moment
+    return time

@@ -28,7 +28,7 @@ KAFKA_SCHEME: Final = "kafka://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """The command line, as it came, with what a file or a variable sets."""
+    """Values of the options, from the command line, variables and a file; unchecked."""
 
     source: str
     destination: str
@@ -47,24 +47,24 @@ class IngestOptions:
     topic_prefix: str = ""
     job_id: str | None = None
     null_values: tuple[str, ...] = ()
-    """Nothing: the empty field."""
+    """Texts that mean null; if there are none, the empty field does."""
     on_error: Literal["fail", "skip"] = "fail"
     exclude: tuple[str, ...] = ()
-    """Globs of files that are left out."""
+    """Globs of files to leave out."""
     allow_other_source: bool = False
     partition_folders: Literal["refuse", "ignore"] = "refuse"
     encoding: str = "utf-8"
     delimiter: str = ","
     quote: str = '"'
-    """Empty: quotes mean nothing."""
+    """Character around a field; empty if quotes have no meaning."""
     escape: str | None = None
     schema: str | None = None
-    """A DDL string."""
+    """Schema as a DDL string, or None to infer it."""
     batch_rows: int = FILE_BATCH_ROWS
     no_newlines_in_fields: bool = False
     transform: str | None = None
     is_bounded: bool = True
-    """Of topics; files end."""
+    """Whether topics are read up to their end at the job's beginning."""
     starting: str = "earliest"
     decode: Literal["utf8"] | None = None
     master: str | None = None
@@ -86,13 +86,13 @@ class IngestOptions:
     payload_limit_bytes: int = PAYLOAD_BYTES_MAX
     is_verbose: bool = False
     partition_by: str | None = None
-    """Columns, with commas between them."""
+    """Columns, separated by commas."""
     roll_bytes: int = ROLL_BYTES
     roll_rows: int | None = None
     roll_seconds: float | None = None
     is_widening: bool = False
     told: frozenset[str] | None = None
-    """The fields that the command line has given; None: all that differ from their default."""
+    """Fields set on the command line, or None: all that differ from their default."""
 
     @property
     def is_kafka(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where the output of Spark, its workers and libraries goes: into a file, shown if asked for."""
+"""Redirects the output of Spark, its workers and libraries to a file; `--verbose` shows its lines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from coordlog.log.local.paths import home_folder, private_folder
 __all__ = ["Followed", "output_file", "redirected"]
 
 _KEPT: Final = 20
-"""Files of earlier runs of a job that stay."""
+"""Number of output files kept for each job."""
 
-_LOOK_S: Final = 0.2
-"""Pause between two looks at files that are followed."""
+_POLL_S: Final = 0.2
+"""Seconds between two reads of the followed files."""
 
 _END_S: Final = 2.0
+"""Longest wait for the end of a thread, in seconds."""
 
 
 def output_file(job_id: str) -> Path:
-    """A new file for the output of one run of a job; the oldest of many are deleted."""
+    """Path for the output of one run of a job. Deletes the oldest files, so that few remain."""
     folder = private_folder(home_folder())
     for name in ("jobs", job_id, "output"):
         folder = private_folder(folder / name)
@@ -38,10 +39,10 @@ def output_file(job_id: str) -> Path:
 
 @contextmanager
 def redirected(path: Path) -> Iterator[IO[str]]:
-    """Send this process's output to a file; what the block is given is the former output.
+    """Redirect this process's standard output and error to a file; yields the original output.
 
-    Child processes inherit it: this is done before Spark starts its JVM. All is put back at the
-    end, so that a last message reaches the terminal.
+    Child processes inherit the file, so call this before Spark's JVM starts. The original output
+    is restored at the end, so that a last message reaches the terminal.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -57,12 +58,13 @@ def redirected(path: Path) -> Iterator[IO[str]]:
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        former = os.fdopen(os.dup(saved[0]), "w", encoding=sys.stdout.encoding)
+        original = os.fdopen(os.dup(saved[0]), "w", encoding=sys.stdout.encoding)
         try:
-            yield former
+            yield original
         finally:
-            # A thread that writes to a reader that does not read holds the file.
-            closing = threading.Thread(target=former.close, daemon=True)
+            # If the reader has stopped reading, another thread may be blocked in a write to this file;
+            # `close` would then wait for that thread.
+            closing = threading.Thread(target=original.close, daemon=True)
             closing.start()
             closing.join(_END_S)
     finally:
@@ -70,41 +72,41 @@ def redirected(path: Path) -> Iterator[IO[str]]:
         logger.setLevel(level)
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, old in zip((1, 2), saved, strict=True):
-            os.dup2(old, number)
-            os.close(old)
+        for descriptor, copied in zip((1, 2), saved, strict=True):
+            os.dup2(copied, descriptor)
+            os.close(copied)
 
 
 class Followed:
-    """Shows what is added to some files, line by line; `close` shows the rest."""
+    """Follows files and shows their new lines, up to the call of `close`."""
 
     def __init__(self, paths: Sequence[Path], show: Callable[[str], None]) -> None:
         self._show = show
-        self._places = {path: _size(path) for path in paths}
-        self._rests = dict.fromkeys(paths, b"")
+        self._offsets = {path: _size(path) for path in paths}
+        self._unfinished = dict.fromkeys(paths, b"")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordlog-output", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following."""
+        """Show the lines that are new until now, and stop."""
         self._ended.set()
         self._thread.join(_END_S)
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK_S):
-            self._look()
-        self._look()
+        while not self._ended.wait(_POLL_S):
+            self._show_new_lines()
+        self._show_new_lines()
 
-    def _look(self) -> None:
-        for path, place in self._places.items():
-            if _size(path) <= place:
+    def _show_new_lines(self) -> None:
+        for path, offset in self._offsets.items():
+            if _size(path) <= offset:
                 continue
             with path.open("rb") as file:
-                file.seek(place)
+                file.seek(offset)
                 new = file.read()
-            self._places[path] = place + len(new)
-            *lines, self._rests[path] = (self._rests[path] + new).split(b"\n")
+            self._offsets[path] = offset + len(new)
+            *lines, self._unfinished[path] = (self._unfinished[path] + new).split(b"\n")
             for line in lines:
                 self._show(line.decode("utf-8", "replace"))
 

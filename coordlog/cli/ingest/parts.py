@@ -1,4 +1,4 @@
-"""Parts of a job, made of checked options: all are checked at once, before anything is started."""
+"""Parts of a job, made from options that are all checked at once, before any start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestParts:
-    """What a job is made of, from checked options."""
+    """Parts of a job, made from checked options."""
 
     job_id: str
     source: FileSource | KafkaSource
@@ -48,7 +48,7 @@ class IngestParts:
     endpoint: EndpointOptions
 
     def chain(self) -> Chain:
-        """As `Job` makes it of them."""
+        """Chain of these parts, as `Job` makes it."""
         from coordlog.spark_integration.transform import transform_spec  # noqa: PLC0415, heavy
 
         between = [] if self.transform is None else [transform_spec(self.transform)]
@@ -56,10 +56,10 @@ class IngestParts:
 
 
 def default_job_id(destination: str) -> str:
-    """The job that a destination has where none is named: the same each time, another for another.
+    """Job id derived from a destination, if the user gives none.
 
-    A second run of a command goes on with the first one's job, and two commands that write to
-    different places never share one.
+    A second run of a command goes on with the job of the first, and commands with different
+    destinations never share a job.
     """
     path = destination.rstrip("/")
     if "://" not in destination:
@@ -70,10 +70,10 @@ def default_job_id(destination: str) -> str:
 
 
 def parts_of(options: IngestOptions) -> IngestParts:
-    """The job's parts. Reads the transform's module, and nothing else.
+    """Parts of the job. Reads the transform's module, but no data.
 
     Raises:
-        OptionsError: With all that is wrong.
+        OptionsError: Options are wrong; the error has all problems.
     """
     from coordlog.cli.ingest.transform import load_transform  # noqa: PLC0415
     from coordlog.spark_integration.driver.payload_options import PayloadChoice  # noqa: PLC0415
@@ -110,9 +110,9 @@ def parts_of(options: IngestOptions) -> IngestParts:
     endpoint = attempt(lambda: _endpoint(options))
     transform = None
     if options.transform is not None:
-        named = options.transform
+        text = options.transform
         is_local = options.master is None or options.master.startswith("local")
-        transform = attempt(lambda: load_transform(named, is_local=is_local))
+        transform = attempt(lambda: load_transform(text, is_local=is_local))
     if problems or source is None or sink is None or endpoint is None:
         raise OptionsError(tuple(problems))
     parts = IngestParts(
@@ -188,5 +188,5 @@ def _out_of_range(options: IngestOptions) -> list[str]:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
     if options.is_kafka and options.is_batch and not options.is_bounded:
         problems.append("--unbounded is given with --batch; a batch ends")
-    problems += [one.problem for one in unfit(options) if one.is_told]
+    problems += [option.problem for option in unfit(options) if option.is_told]
     return problems

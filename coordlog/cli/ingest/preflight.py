@@ -1,4 +1,4 @@
-"""What can be refused before Spark starts is refused here: a start of Spark takes seconds."""
+"""Checks before the start of Spark, which takes seconds."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import counting_at
 from coordlog.projections.tables.progress import JobEnd, ProgressFold
-from coordlog.restore.destination_claim import former_logs
 from coordlog.restore.rebuild import (
     check_counts,
     check_fits,
@@ -31,7 +29,7 @@ from coordlog.restore.rebuild import (
     projection_of,
     rebuild,
 )
-from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.schemas.validity import Turns, beginning_of
 from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -54,16 +52,16 @@ class UnreadableHistoryError(RestoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What stands in the log of a job that is about to run."""
+    """Log of a job that is about to run, and the progress in it."""
 
     log: KafkaLog
     progress: ProgressFold
     catch_up: Callable[[], None]
-    """Gives `progress` what has been appended since."""
+    """Applies records appended since the last call to `progress`."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the job has finished."""
         return self.progress.progress.end is JobEnd.FINISHED
 
 
@@ -74,32 +72,31 @@ def look(
     *,
     on_progress: Callable[[int, int], None],
 ) -> Found:
-    """Open or make the job's log, and refuse all that can be refused by now.
+    """Open or create the job's log, and make all checks that need no Spark.
 
-    A job that is new has its source listed and its destination taken; nothing is appended.
+    For a new job, the source is listed and the destination claimed. Nothing is appended to the log.
 
     Raises:
-        LogUnavailableError, AccessError: The broker does not answer, or not to this user.
+        LogUnavailableError, AccessError: The broker does not answer, or refuses this user.
         TopicError: The topic would lose history.
-        RestoreError: The history is not one of this job, or of another version; or a live driver
-            holds it.
-        SourceError: There is nothing to read.
+        RestoreError: The history belongs to another job or version; or a live driver holds it.
+        SourceError: The source has no files or cannot be listed.
         SinkError: The destination is not this job's.
     """
     job_id = parts.job_id
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
-    is_there = job_id in place.jobs(patience_s)
+    exists = job_id in place.jobs(patience_s)
     log = place.log(job_id, patience_s)
     watched = _Watched(log, ProgressFold())
-    found = Found(log=log, progress=watched.fold, catch_up=watched.catch_up)
+    job_log = Found(log=log, progress=watched.fold, catch_up=watched.catch_up)
     try:
         choice = PayloadChoice(job_id, options.payload_store, options.payload_limit_bytes)
-        # A pruned log may begin with a snapshot of which a part is in the payload store.
+        # A pruned log may begin with a snapshot that has a part in the payload store.
         payloads = DriverPayloads(choice.before_session(log))
         state, chain = JobState(), parts.chain().opening(payloads.open)
-        if is_there:
-            # The whole log: what is shown of a job's progress no snapshot holds.
-            made = rebuild(
+        if exists:
+            # The whole log, because snapshots do not have all of a job's progress.
+            result = rebuild(
                 log,
                 chain,
                 projection_of(chain),
@@ -107,8 +104,8 @@ def look(
                 is_whole=True,
                 watch=watched.feed,
             )
-            check_counts(job_id, made)
-            state = made.state
+            check_counts(job_id, result)
+            state = result.state
         is_new = state.epoch == -1
         elsewhere: tuple[str, ...] = ()
         if is_new and options.from_checkpoint is None:
@@ -118,24 +115,26 @@ def look(
             elsewhere = _check_fits(job_id, state, chain, options)
             if not options.allow_other_source:
                 _check_source(job_id, _known_splits(state, watched.fold), options.source)
-            if found.is_finished and not options.is_again:
-                return found
+            if job_log.is_finished and not options.is_again:
+                return job_log
             if not options.is_take_over:
-                refuse_unless_gone(NamedDriver.of(state))  # as the driver does, before Spark starts
+                refuse_unless_gone(
+                    NamedDriver.of(state)
+                )  # the driver checks this too, after Spark's start
             if not elsewhere:
                 _check_destination(job_id, watched.fold, parts.sink)
         parts.sink.prepare(job_id)
         if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
         log.create()
-        parts.sink.claim(job_id, log.identity, former_logs(state.launch))
+        parts.sink.claim(job_id, log.identity, state.launch_info.former_logs)
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
     except BaseException:
         log.close()
         raise
-    return found
+    return job_log
 
 
 def _check_fits(
@@ -155,35 +154,35 @@ def _check_fits(
 
 
 def _known_splits(state: JobState, fold: ProgressFold) -> Collection[str]:
-    """All that have been listed; of a pruned log the job state alone has them."""
-    found: set[str] = set(fold.progress.known)
-    for one in state.projections.values():
-        if isinstance(one, SplitsState):
-            found.update(one.splits)
-    return found
+    """Ids of all listed splits; for a pruned log they are only in the job state."""
+    known: set[str] = set(fold.progress.known)
+    for projection in state.projections.values():
+        if isinstance(projection, SplitsState):
+            known.update(projection.splits)
+    return known
 
 
 def _check_source(job_id: str, known: Collection[str], source_path: str) -> None:
-    """Splits are listed once: another source under an old name would not be read, silently.
+    """Refuse another source than that of the listed splits: splits are listed once, so it would not be read.
 
-    Of a history that does not say what its source was; of others `check_fits` knows it.
+    For histories without a record of their source; for others `check_fits` compares it.
     """
     if not known or "://" in source_path or _MAGIC & set(source_path):
         return
-    here = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it
+    path = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it
     first = min(known)
-    if first.partition("#")[0] != here and not first.startswith(f"{here.rstrip('/')}/"):
+    if first.partition("#")[0] != path and not first.startswith(f"{path.rstrip('/')}/"):
         raise RestoreError(
             job_id,
             "the source",
             f"that of {first}",
-            here,
+            path,
             "give the source of its first run, or another job id",
         )
 
 
 def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> None:
-    """What an earlier run has published or staged is in the folder that it had."""
+    """Refuse another destination than that of earlier runs, which has their published and staged files."""
     if not fold.progress.attempts_started:
         return
     if not sink.is_taken():
@@ -197,35 +196,29 @@ def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> No
 
 
 class _Watched:
-    """A log whose records, where they count, are given to a fold, in offset order."""
+    """Applies the records of a log that count to a fold, in offset order."""
 
     def __init__(self, log: Log, fold: ProgressFold) -> None:
         self.fold = fold
         self._log = log
         self._next_offset = 0
-        self._counting: Counting = NOTHING_COUNTED
-        self._turn: list[StoredRecord] = []
+        self._turns = Turns[StoredRecord]()
 
     def catch_up(self) -> None:
-        """Read what has been appended since the last reading."""
+        """Read the records appended since the last reading."""
         for stored in self._log.read(self._next_offset, self._log.high_watermark()):
             self.feed(stored)
 
     def feed(self, stored: StoredRecord) -> None:
-        """The next record; the first is the log's, or a snapshot that counts."""
+        """Take in the next record; the first is the log's, or a snapshot that counts."""
         if self._next_offset == 0 and stored.offset > 0:
-            with contextlib.suppress(RecordError):  # the restore tells of it
-                self._counting = counting_at(stored)
+            with contextlib.suppress(RecordError):  # the restore raises it
+                beginning = beginning_of(stored)
+                self._turns = Turns(beginning.counting)
+                self.fold.begin(beginning)
         self._next_offset = stored.offset + 1
-        self._counting, verdict = count(self._counting, stored.header)
-        if verdict.is_void:
-            return
-        if verdict is Verdict.EPOCH:
-            self._turn.clear()
-        self._turn.append(stored)
-        if verdict is not Verdict.FITS:
-            for one in self._turn:
-                record = one.record()
-                with Applying(one.offset, record):
+        for judged in self._turns.feed(stored):
+            if judged.counts:
+                record = judged.entry.record(judged.header)
+                with Applying(judged.entry.offset, record):
                     self.fold.apply(record)
-            self._turn.clear()

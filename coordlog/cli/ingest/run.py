@@ -1,4 +1,4 @@
-"""Runs the job of `coordlog ingest`: broker, preflight, Spark, the job; and tells of them."""
+"""Runs the job of `coordlog ingest`: broker, preflight, Spark, the job; and shows their progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from coordlog.cli.ingest.text import (
 from coordlog.cli.log_access import LogPlace, security_of
 from coordlog.log.broker.shared import ensure_shared_broker, shared_status
 from coordlog.projections.tables.progress import Progress, ProgressFold
-from coordlog.restore.rebuild import Restored
+from coordlog.restore.rebuild import Restored, RestoreMode
 from coordlog.runtime.driver import JobResult, JobStatus
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.job import Job
@@ -40,17 +40,17 @@ __all__ = ["run_ingest"]
 
 _LOOK_S: Final = 0.2
 _AT_ONCE_S: Final = 1.0
-"""How long an end at once waits for the log to hold that it was asked for."""
+"""Seconds that an immediate end waits for its record in the log."""
 
 _LONG_HISTORY: Final = 50_000
-"""Records: with fewer, its reading is over before anybody has read that it goes on."""
+"""Number of records from which the progress of reading a history is shown."""
 
 
 def run_ingest(options: IngestOptions) -> Exit:
-    """Run to the end, or until told to stop; what needs no Spark to be refused is refused first.
+    """Run to the end, or to a stop signal; checks that need no Spark come first.
 
     Raises:
-        CoordlogError: As `Job.run`; the process's output is what it was before.
+        CoordlogError: As `Job.run`; the process's output is restored.
     """
     parts = parts_of(options)
     path = output_file(parts.job_id)
@@ -67,7 +67,7 @@ def run_ingest(options: IngestOptions) -> Exit:
             return ingest.run(display, signals)
         except StoppedError as stopped:
             status = _status_of(stopped.signal_number)
-        except KeyboardInterrupt:  # as Spark's own handler raises it
+        except KeyboardInterrupt:  # raised by Spark's own handler
             status = Exit.INTERRUPTED
         display.say("stopped before the job had begun; nothing is lost")
         return status
@@ -78,24 +78,24 @@ def _status_of(signal_number: int) -> Exit:
 
 
 class _Ingest:
-    """One run. `run` once."""
+    """One run; `run` is called once."""
 
     def __init__(self, options: IngestOptions, parts: IngestParts, output: Path) -> None:
         self._options, self._parts, self._output = options, parts, output
         self._began_s = time.monotonic()
         self._fold = ProgressFold()
         self._failures = FailureLines(f"coordlog failures {parts.job_id}{self._servers_option()}")
-        self._found: Found | None = None
+        self._job_log: Found | None = None
         self._is_running = False
         self._is_waiting = False
         self._display: Display | None = None
         self._running: Job | None = None
 
     def ends_at_once(self, display: Display, number: int) -> None:
-        """A second signal: the history is to say so, where it can within a moment."""
+        """Handle a second signal: record it in the history, if that takes no longer than a moment."""
         job = self._running
         if job is not None:
-            # On a thread of its own: this one may hold, right now, what that needs.
+            # On another thread: this one may hold a lock that the recording needs.
             by = signal.Signals(number).name
             last = threading.Thread(target=lambda: job.end_at_once(by=by), daemon=True)
             last.start()
@@ -104,19 +104,19 @@ class _Ingest:
 
     @property
     def progress(self) -> Progress | None:
-        """What is shown; None while the job does not run."""
+        """Progress for the display, or None while the job does not run."""
         return self._fold.progress if self._is_running else None
 
     def run(self, display: Display, signals: StopSignals) -> Exit:
-        """All of it."""
+        """Run the job. Returns the exit status."""
         self._display = display
         display.say(self._first_line())
-        follows = [self._output]
+        paths = [self._output]
         if self._options.bootstrap_servers is None:
-            follows.append(shared_status().log_path)
+            paths.append(shared_status().log_path)
         followed = None
         if self._options.is_verbose:
-            followed = Followed(follows, lambda line: display.say(line, style="dim"))
+            followed = Followed(paths, lambda line: display.say(line, style="dim"))
         try:
             return self._run_against(self._servers(), signals)
         finally:
@@ -125,10 +125,10 @@ class _Ingest:
                 followed.close()
 
     def _first_line(self) -> str:
-        says = f"job {self._parts.job_id}; output of Spark: {self._output}"
+        line = f"job {self._parts.job_id}; output of Spark: {self._output}"
         if self._options.bootstrap_servers is None:
-            says += f", of the broker: {shared_status().log_path}"
-        return says
+            line += f", of the broker: {shared_status().log_path}"
+        return line
 
     def _servers(self) -> str:
         if self._options.bootstrap_servers is not None:
@@ -138,14 +138,14 @@ class _Ingest:
 
     @property
     def _shown(self) -> Display:
-        assert self._display is not None, "`run` has it"
+        assert self._display is not None, "`run` has set it"
         return self._display
 
     def _run_against(self, servers: str, signals: StopSignals) -> Exit:
-        found = self._look(servers)
+        job_log = self._look(servers)
         try:
             progress = self._fold.progress
-            if found.is_finished and not self._options.is_again:
+            if job_log.is_finished and not self._options.is_again:
                 self._shown.doing("")
                 self._shown.say(already_finished(progress, self._parts.job_id))
                 return Exit.DONE
@@ -153,9 +153,9 @@ class _Ingest:
                 progress, is_again=self._options.is_again, now_us=time.time_ns() // 1000
             ):
                 self._shown.say(line)
-            return self._run_on_spark(found, signals)
+            return self._run_on_spark(job_log, signals)
         finally:
-            found.log.close()
+            job_log.log.close()
 
     def _look(self, servers: str) -> Found:
         options, parts = self._options, self._parts
@@ -165,27 +165,29 @@ class _Ingest:
             security=security_of(is_shared=options.bootstrap_servers is None),
             topic_prefix=options.topic_prefix,
         )
-        found = look(parts, place, options, on_progress=self._folded)
-        self._fold, self._found = found.progress, found
+        job_log = look(parts, place, options, on_progress=self._folded)
+        self._fold, self._job_log = job_log.progress, job_log
         if (
             options.is_watching
             and not options.is_again
-            and found.progress.progress.is_listing_complete
+            and job_log.progress.progress.is_listing_complete
         ):
-            self._shown.say("its listing has ended before: what is left is read, no new files")
-        return found
+            self._shown.say(
+                "its listing has ended before: remaining splits are read, but no new files"
+            )
+        return job_log
 
-    def _run_on_spark(self, found: Found, signals: StopSignals) -> Exit:
+    def _run_on_spark(self, job_log: Found, signals: StopSignals) -> Exit:
         from coordlog.cli.ingest.spark import spark_session  # noqa: PLC0415, nothing before needs Spark
 
         self._shown.doing("starting Spark")
-        job = self._job(found)
+        job = self._job(job_log)
         with ExitStack() as stack:
-            # Cut off in its beginning, the JVM would stay.
+            # An interruption during the start of the JVM would leave it running.
             with signals.deferred():
                 session = spark_session(self._options.master, self._options.parallelism)
                 spark = stack.enter_context(session)
-                signals.take()  # Spark has put a handler of its own in the place of ours
+                signals.take()  # Spark has replaced the handlers
             self._shown.doing("starting the job")
             job.start(spark)
             self._running = job
@@ -196,13 +198,13 @@ class _Ingest:
             self._is_running, self._running = False, None
             self._shown.doing("ending Spark")
         self._shown.doing("")
-        return self._told(result, found, signals)
+        return self._report(result, job_log, signals)
 
-    def _job(self, found: Found) -> Job:
+    def _job(self, job_log: Found) -> Job:
         options, parts = self._options, self._parts
         return Job(
             job_id=parts.job_id,
-            log=found.log,
+            log=job_log.log,
             source=parts.source,
             transform=parts.transform,
             sink=parts.sink,
@@ -237,21 +239,21 @@ class _Ingest:
             if signals.received is not None and not is_stopping:
                 is_stopping = True
                 with_checkpoint = not self._options.is_batch
-                what = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
-                self._shown.doing(f"stopping, {what}; the same signal again ends at once")
+                effect = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
+                self._shown.doing(f"stopping, {effect}; the same signal again ends at once")
                 by = signal.Signals(signals.received).name
                 job.stop(with_checkpoint=with_checkpoint, by=by)
 
-    def _told(self, result: JobResult, found: Found, signals: StopSignals) -> Exit:
+    def _report(self, result: JobResult, job_log: Found, signals: StopSignals) -> Exit:
         if result.status is JobStatus.ALREADY_FINISHED:
-            found.catch_up()  # another driver was faster: what it did is not known here yet
+            job_log.catch_up()  # another driver was faster: its records were not read yet
             self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
             return Exit.DONE
         progress = self._fold.progress
         around = Surrounding(
             job_id=self._parts.job_id,
             destination=self._parts.sink.destination,
-            log_name=found.log.identity.name,
+            log_name=job_log.log.identity.name,
             servers_option=self._servers_option(),
             seconds=time.monotonic() - self._began_s,
         )
@@ -269,25 +271,27 @@ class _Ingest:
         where = "" if servers is None else f" --bootstrap-servers {shlex.quote(servers)}"
         return f"{where} --topic-prefix {shlex.quote(prefix)}" if prefix else where
 
-    # What follows is called by the job, on its threads.
+    # The job calls the following methods, on its threads.
     def _folded(self, offset: int, high_watermark: int) -> None:
         if high_watermark >= _LONG_HISTORY:
             self._shown.doing(f"reading the history: offset {offset:,} of {high_watermark:,}")
 
     def _restored(self, restored: Restored) -> None:
-        if restored.mode == "finished":
+        if restored.mode is RestoreMode.FINISHED:
             return
         self._shown.say(restored_line(restored, self._fold.progress))
-        # The take-over's own record is in the log by now, and nothing after it.
-        assert self._found is not None, "the job was made from it"
-        self._found.catch_up()
+        # By now the log's last record is that of the take-over.
+        assert self._job_log is not None, "the job was made from it"
+        self._job_log.catch_up()
 
-    def _tell_of_listing(self, earlier: Progress, now: Progress) -> None:
-        """A try to list that has failed, and that one has succeeded again."""
+    def _show_listing(self, earlier: Progress, now: Progress) -> None:
+        """Show a failed listing, and the first successful one after it."""
         limit_s = self._options.listing_timeout_s
         failing_s = (now.last_us - now.listing_failing_since_us) / 1e6
         if now.listing_tries > earlier.listing_tries:
-            if failing_s < limit_s:  # else that was the last try, and the job's end says so
+            if (
+                failing_s < limit_s
+            ):  # else that was the last try, and the job's failure has the cause
                 self._shown.doing(not_listed_line(now, limit_s))
         elif earlier.listing_tries and not now.listing_tries:
             self._shown.doing("")
@@ -305,13 +309,13 @@ class _Ingest:
         for record in records:
             self._fold.apply(record)
         progress = self._fold.progress
-        self._tell_of_listing(earlier, progress)
+        self._show_listing(earlier, progress)
         for line in self._failures.see(records):
             self._shown.say(line, style="yellow")
-        for what, command in sorted(progress.poison.items()):
-            if what not in earlier.poison:
+        for place, command in sorted(progress.poison.items()):
+            if place not in earlier.poison:
                 self._shown.say(
-                    f"warning: the job fails again and again at {what}; to go on without it: "
+                    f"warning: the job fails again and again at {place}; to go on without it: "
                     f"{command}{self._servers_option()}"
                 )
         if self._is_waiting:

@@ -17,7 +17,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StoppedError(BaseException):
-    """A signal came while there was nothing to be brought to an end first."""
+    """A stop signal arrived while no work in progress had to be ended first."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -25,12 +25,12 @@ class StoppedError(BaseException):
 
 
 class StopSignals:
-    """The signals that ask a command to stop, while its block lasts. Main thread only.
+    """Handlers of the stop signals for the duration of a block. Main thread only.
 
-    The first signal raises `StoppedError`; while `deferred`, at its end, and after `keep` never:
-    then who is concerned looks at `received`, and `noted` is called. The second ends the process at
-    once, after `at_once`, which is given its number, with the children of its session. Spark puts a
-    handler of its own in the place of these; `take` puts them back.
+    The first signal raises `StoppedError`; during `deferred`, at the end of that block. After
+    `keep` it calls `noted` instead, and the caller reads `received`. The second signal calls
+    `at_once` with its number, then ends the process with the children of its session. Spark
+    replaces these handlers by its own; `take` installs them again.
     """
 
     def __init__(
@@ -38,45 +38,46 @@ class StopSignals:
     ) -> None:
         self._at_once, self._noted = at_once, noted
         self._is_deferred = False
-        self._former = {one: signal.getsignal(one) for one in _SIGNALS}
+        self._former = {number: signal.getsignal(number) for number in _SIGNALS}
         self.received: int | None = None
+        """Number of the first signal, or None so far."""
 
     def __enter__(self) -> Self:
-        """Take the signals."""
+        """Install the handlers."""
         self.take()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give them back to whom they were."""
-        for one, handler in self._former.items():
-            signal.signal(one, handler)
+        """Restore the former handlers."""
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
 
     def take(self) -> None:
-        """Be who is told of the signals."""
-        for one in _SIGNALS:
-            signal.signal(one, self._handle)
+        """Install the handlers, in place of Spark's if it has replaced them."""
+        for number in _SIGNALS:
+            signal.signal(number, self._handle)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """A block that must not be cut off; a signal that came meanwhile is raised at its end."""
+        """A block that must not be interrupted; a signal during the block is raised at its end."""
         self._is_deferred = True
         signals: list[int] = []
         try:
             with _noticed(signals):
                 yield
         except Exception as error:
-            # Spark's handler stands in the place of ours while it starts, and may fail at that.
+            # While Spark starts, its handler replaces this one, and may fail.
             self.received = self.received or next(iter(signals), None)
             if self.received is None:
                 raise
-            # A signal to the whole process group ends the JVM that is only starting, too.
+            # A signal to the whole process group also ends the starting JVM.
             raise StoppedError(self.received) from error
         self._is_deferred = False
         if self.received is not None:
             raise StoppedError(self.received)
 
     def keep(self) -> None:
-        """From here on the first signal is looked at by who asks for `received`."""
+        """From here on the first signal raises no error: the caller reads `received`."""
         self._is_deferred = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
@@ -92,7 +93,7 @@ class StopSignals:
 
 @contextmanager
 def _noticed(signals: list[int]) -> Iterator[None]:
-    """Adds the signals that came during the block, whatever handles them, at its end."""
+    """Add the stop signals that arrived during the block, whatever their handler, to `signals` at its end."""
     reads, writes = socket.socketpair()
     with reads, writes:
         for end in (reads, writes):
@@ -103,13 +104,13 @@ def _noticed(signals: list[int]) -> Iterator[None]:
         finally:
             signal.set_wakeup_fd(former)
             with suppress(BlockingIOError):
-                signals += (one for one in reads.recv(100) if one in _SIGNALS)
+                signals += (number for number in reads.recv(100) if number in _SIGNALS)
 
 
 def _kill_children() -> None:
-    """End the children in our session: a JVM that has only begun does not notice that it is alone.
+    """Kill the children in this process's session: a starting JVM does not notice the end of its parent.
 
-    A broker that is shared has a session of its own.
+    The shared broker has a session of its own.
     """
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):

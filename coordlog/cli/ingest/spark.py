@@ -1,4 +1,4 @@
-"""The Spark session of one command, and its end: nothing of it is left when the command is."""
+"""The Spark session of one command, which ends with its JVM before the command does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spark_session(master: str | None, slots: int) -> Iterator[SparkSession]:
 
 
 def _end_jvm() -> None:
-    """Wait until the JVM is gone: it ends by itself once nobody holds its standard input."""
+    """Wait until the JVM has ended; it ends when its standard input is closed."""
     from pyspark import SparkContext  # noqa: PLC0415, a second
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001, there is no other way to it

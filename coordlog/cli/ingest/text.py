@@ -1,4 +1,4 @@
-"""What `coordlog ingest` says, as functions of what it knows: lines, numbers, the summary."""
+"""Texts of `coordlog ingest`: progress, rates, the summary. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordlog.cli.console import iso
 from coordlog.limits import CLOCK_AHEAD_S
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.projections.tables.progress import JobEnd, Progress
-from coordlog.restore.rebuild import Restored
+from coordlog.restore.rebuild import Restored, RestoreMode
 from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _WINDOW_S: Final = 15.0
-"""Over how long a rate is taken: three checkpoints at the default interval."""
+"""Seconds over which a rate is taken: three checkpoints at the default interval."""
 
 _SKIPPED_SHOWN: Final = 10
 _SKIPPED_CHARS: Final = 300
@@ -38,44 +38,45 @@ _PROBLEM_CHARS: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrounding:
-    """What the summary tells beside the history."""
+    """Facts of the summary that are not in the history."""
 
     job_id: str
     destination: str
     log_name: str
     servers_option: str
-    """` --bootstrap-servers …` where the commands need it, else nothing."""
+    """` --bootstrap-servers …` and the like, if the advised commands need options; else empty."""
     seconds: float
+    """Duration of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Per second, over the last seconds."""
+    """Rates per second, over the last `_WINDOW_S` seconds."""
 
     rows: float
     read_bytes: float
 
 
 class RateMeter:
-    """Rates of what `see` was told, over a window of some seconds."""
+    """Rates of the progress passed to `see`, over a window of some seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
     def see(self, at_s: float, progress: Progress) -> Rates:
-        """The rates up to now.
+        """Rates up to now.
 
-        In streaming rows are counted when they are published, in batch when their split is
-        finished; bytes always with their split.
+        Rows count when they are published (streaming) or when their split is finished (batch);
+        bytes always count with their split.
 
         Args:
-            at_s: Monotonic, seconds.
-            progress: As of then.
+            at_s: Monotonic time, seconds.
+            progress: Progress at that time.
         """
         rows = progress.rows if progress.is_batch else progress.rows_published
         seen = self._seen
         if not rows and not progress.bytes_read:
-            seen.clear()  # the time before the first rows is not the rate's
+            seen.clear()  # the time before the first rows does not count
         seen.append((at_s, rows, progress.bytes_read))
         while at_s - seen[0][0] > _WINDOW_S:
             seen.popleft()
@@ -83,7 +84,7 @@ class RateMeter:
         passed_s = at_s - began_s
         if passed_s <= 0:
             return Rates(rows=0.0, read_bytes=0.0)
-        # A reset takes finished work away: nothing is read backwards.
+        # A reset takes finished work away; rates are never negative.
         return Rates(
             rows=max(0, rows - began_rows) / passed_s,
             read_bytes=max(0, progress.bytes_read - began_bytes) / passed_s,
@@ -91,12 +92,12 @@ class RateMeter:
 
 
 def rates_text(rates: Rates) -> str:
-    """Both rates."""
+    """Both rates, in words."""
     return f"{rates.rows:,.0f} rows/s, {in_bytes(rates.read_bytes)}/s"
 
 
 def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
-    """All that is shown while a job runs, on one line."""
+    """Progress of a running job, on one line."""
     known = f"{progress.splits_known:,}" if progress.splits_known else "?"
     more = "" if progress.is_listing_complete or not progress.splits_known else "+"
     skipped = f", {len(progress.skipped):,} skipped" if progress.skipped else ""
@@ -113,17 +114,17 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
 
 
 def not_listed_line(progress: Progress, limit_s: float) -> str:
-    """That the source cannot be listed, for how long, and when the job gives up."""
+    """Line about a source that cannot be listed, with the time so far and its limit."""
     failing_s = (progress.last_us - progress.listing_failing_since_us) / 1e6
     problem = on_one_line(progress.listing_problem, _PROBLEM_CHARS)
     return (
         f"the source cannot be listed for {failing_s:.0f} of {limit_s:g} s ({problem}); it is tried "
-        "again, and what was found before is read on"
+        "again, and known splits are read meanwhile"
     )
 
 
 def checkpoint_text(progress: Progress, now_us: int) -> str:
-    """The last completed checkpoint, and how long ago that was."""
+    """Number and age of the last completed checkpoint."""
     if progress.last_checkpoint_us is None or progress.last_checkpoint == NO_CHECKPOINT:
         return "none yet"
     age_s = max(0, now_us - progress.last_checkpoint_us) / 1e6
@@ -131,19 +132,21 @@ def checkpoint_text(progress: Progress, now_us: int) -> str:
 
 
 def restored_line(restored: Restored, progress: Progress) -> str:
-    """How a job goes on; for one that begins, that it does."""
+    """Line about a restore or about the job's first start."""
     folded = f"{restored.record_count:,} records folded in {restored.seconds:.2f} s"
     if restored.snapshot_offset is not None:
         folded = f"from the snapshot at offset {restored.snapshot_offset}: {folded}"
     void = f" ({restored.void_count:,} void)" if restored.void_count else ""
     mark = ":" if restored.snapshot_offset is None else ";"
     match restored.mode:
-        case "start":
+        case RestoreMode.START:
             return "a new job" if progress.epoch == -1 else f"started again, {folded}{void}"
-        case "settle":
+        case RestoreMode.SETTLE:
             return f"every subtask has finished, only commits are left{mark} {folded}{void}"
-        case "again":
-            return f"opened again{mark} {folded}{void}; what is committed stays, and new files are read"
+        case RestoreMode.AGAIN:
+            return (
+                f"opened again{mark} {folded}{void}; committed files stay, and new files are read"
+            )
         case mode:
             return f"restored by {mode} {_from(restored, progress)}{mark} {folded}{void}"
 
@@ -153,23 +156,23 @@ def _from(restored: Restored, progress: Progress) -> str:
     if number != NO_CHECKPOINT:
         offset = restored.checkpoint_offset
         return f"from checkpoint {number}" + ("" if offset is None else f" at offset {offset}")
-    if restored.mode == "resume" and progress.is_batch:
+    if restored.mode is RestoreMode.RESUME and progress.is_batch:
         done, known = progress.splits_finished, progress.splits_known
         return f"with {done:,} of {known:,} splits finished (no checkpoints in batch)"
     return f"from checkpoint {NO_CHECKPOINT}, the start"
 
 
 def already_finished(progress: Progress, job_id: str) -> str:
-    """What is said where there is nothing left to do."""
-    what = f"{_finished(progress, job_id)}, and its log was pruned since"
+    """Line about a job that has finished before."""
+    result = f"{_finished(progress, job_id)}, and its log was pruned since"
     if progress.ended_us is not None:
         rows, files = progress.rows_published, progress.files_published
-        what = f"{_finished(progress, job_id)}: {rows:,} rows in {files:,} files"
-    return f"{what}; nothing was changed (--again reads what has come since)"
+        result = f"{_finished(progress, job_id)}: {rows:,} rows in {files:,} files"
+    return f"{result}; nothing was changed (--again reads new files)"
 
 
 def _finished(progress: Progress, job_id: str) -> str:
-    """With the time, where the log has that still: one that was pruned behind it does not."""
+    """The end of the job, with its time unless a prune has removed it."""
     ended_us = progress.ended_us
     return (
         f"job {job_id} has finished"
@@ -179,22 +182,22 @@ def _finished(progress: Progress, job_id: str) -> str:
 
 
 def before_lines(progress: Progress, *, is_again: bool, now_us: int) -> list[str]:
-    """How the job stood before this run, where it had ended, or was to be opened again and had not.
+    """Lines about the job before this run, if it had ended, or had not although it is to be opened again.
 
-    And that a clock was wrong: a history's times never go back.
+    One more line if a clock was wrong: times in a history never decrease.
     """
     ahead_s = (progress.last_us - now_us) / 1e6
-    lines = _how_it_stood(progress, is_again=is_again)
+    lines = _former_status(progress, is_again=is_again)
     if ahead_s > CLOCK_AHEAD_S:
         lines.append(
             f"the clock is wrong here or was wrong before: the last record of job {progress.job_id} "
             f"is of {iso(progress.last_us)}, {ahead_s:,.0f} s ahead of this machine's clock; its "
-            "times stand still for as long: see that the machines' clocks agree"
+            "times do not advance until then: synchronise the machines' clocks"
         )
     return lines
 
 
-def _how_it_stood(progress: Progress, *, is_again: bool) -> list[str]:
+def _former_status(progress: Progress, *, is_again: bool) -> list[str]:
     match progress.end:
         case JobEnd.FAILED:
             cause = (progress.last_failure or "no cause is recorded").partition("\n")[0]
@@ -211,7 +214,7 @@ def _how_it_stood(progress: Progress, *, is_again: bool) -> list[str]:
 
 
 def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
-    """The end of a job that has finished, or of a driver that has stopped."""
+    """Summary at the end of a job."""
     verb = "ingested" if progress.end is JobEnd.FINISHED else "so far"
     again = progress.splits_thrown_away
     lines = [
@@ -249,28 +252,28 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
 
 
 def _history_lines(progress: Progress, around: Surrounding) -> list[str]:
-    since = "counted here is what has come since its log was pruned"
+    note = "the numbers are counted since its log was pruned"
     return [
         f"  history      {around.log_name}",
-        *([f"               {since}"] if progress.is_pruned else []),
+        *([f"               {note}"] if progress.is_pruned else []),
     ]
 
 
 def _skipped_lines(progress: Progress, around: Surrounding) -> list[str]:
-    """A warning that names what is not all there; the first few, where there are many."""
-    named = sorted(progress.skipped.items())
-    if not named:
+    """Warning about skipped splits, with the first of them."""
+    skipped = sorted(progress.skipped.items())
+    if not skipped:
         return []
-    left = len(named) - _SKIPPED_SHOWN
-    many = "1 split was" if len(named) == 1 else f"{len(named):,} splits were"
+    more = len(skipped) - _SKIPPED_SHOWN
+    splits = "1 split was" if len(skipped) == 1 else f"{len(skipped):,} splits were"
     command = f"coordlog splits {around.job_id} --skipped{around.servers_option}"
     return [
-        f"warning: {many} skipped, and not all of the rows are there: {command}",
+        f"warning: {splits} skipped, and some of the rows are missing: {command}",
         *(
             f"  {on_one_line(split_id, _SKIPPED_CHARS)}: {on_one_line(why, _SKIPPED_CHARS)}"
-            for split_id, why in named[:_SKIPPED_SHOWN]
+            for split_id, why in skipped[:_SKIPPED_SHOWN]
         ),
-        *([f"  and {left:,} more"] if left > 0 else []),
+        *([f"  and {more:,} more"] if more > 0 else []),
     ]
 
 
@@ -285,32 +288,32 @@ def _commands(around: Surrounding) -> list[str]:
 def stopped_lines(
     progress: Progress, around: Surrounding, *, stop_checkpoint: int | None
 ) -> list[str]:
-    """The end of a driver that was told to stop: what is safe, and how to go on.
+    """Summary at a stop in order: the finished work, and the next step.
 
     Args:
-        progress: As of the end.
-        around: The rest.
-        stop_checkpoint: The checkpoint that the stop has taken; None where it has taken none.
+        progress: Progress at the stop.
+        around: Facts that are not in the history.
+        stop_checkpoint: Checkpoint taken by the stop, or None if it has taken none.
     """
     if progress.is_batch:
-        what = (
+        result = (
             f"stopped: {progress.splits_finished:,} of {progress.splits_known:,} splits are "
             "finished and stay so"
         )
     elif progress.last_checkpoint == NO_CHECKPOINT:
-        what = "stopped before the first checkpoint: nothing is published yet"
+        result = "stopped before the first checkpoint: nothing is published yet"
     elif stop_checkpoint is None:
-        what = (
-            f"stopped without a checkpoint of its own, what was read since checkpoint "
-            f"{progress.last_checkpoint} is read again: {progress.rows_published:,} rows are published"
+        result = (
+            f"stopped without a checkpoint of its own, rows read since checkpoint "
+            f"{progress.last_checkpoint} are read again: {progress.rows_published:,} rows are published"
         )
     else:
-        what = (
+        result = (
             f"stopped after checkpoint {progress.last_checkpoint}: "
             f"{progress.rows_published:,} rows are published"
         )
     return [
-        f"{what}; run the same command again to go on",
+        f"{result}; run the same command again to go on",
         *_history_lines(progress, around),
         *_commands(around),
     ]

@@ -1,4 +1,4 @@
-"""A transform that a command line names: `module:function` or `path/to/file.py:function`."""
+"""Loads the transform of a command line: `module:function` or `path/to/file.py:function`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _EXPECTED = "module:function or file.py:function"
 
 
 def load_transform(text: str, *, is_local: bool = False) -> TransformFunction:
-    """The function that `text` names, made ready to travel to tasks.
+    """The function named by `text`, prepared for transfer to tasks.
 
-    Modules are looked for in the current folder too, as Python itself does. Where the tasks run on
-    this machine, they import a module by its name, and what it imports as well. Elsewhere, and for
-    a file, the module itself travels, so that workers need not find it; what it imports they must.
+    Modules are also searched in the current folder, as Python does. On this machine, tasks import a
+    module and its imports by name. Elsewhere, and for a file, the module itself is pickled, so that
+    workers need only its imports.
 
     Args:
         text: `module:function` or `file.py:function`.
@@ -37,36 +37,36 @@ def load_transform(text: str, *, is_local: bool = False) -> TransformFunction:
     Raises:
         OptionError: There is no such module, file or function, or it cannot be called.
     """
-    where, colon, name = text.rpartition(":")
-    if not colon or not where or not name.isidentifier():
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name.isidentifier():
         raise OptionError(_OPTION, text, _EXPECTED)
-    is_file = where.endswith(".py")
-    module = _from_file(text, Path(where)) if is_file else _named(text, where)
+    is_file = place.endswith(".py")
+    module = _from_file(text, Path(place)) if is_file else _from_module(text, place)
     function = getattr(module, name, None)
     if not callable(function):
-        raise OptionError(_OPTION, text, f"{_EXPECTED}; {_no_function(module, where, name)}")
+        raise OptionError(_OPTION, text, f"{_EXPECTED}; {_no_function(module, place, name)}")
     if is_local and not is_file:
-        _let_workers_find(Path.cwd())
+        _add_to_worker_path(Path.cwd())
         return cast("TransformFunction", function)
-    from pyspark import cloudpickle  # noqa: PLC0415, a second's import, for those who need it
+    from pyspark import cloudpickle  # noqa: PLC0415, takes a second
 
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return cast("TransformFunction", function)
 
 
-def _no_function(module: ModuleType, where: str, name: str) -> str:
-    """What stands under that name instead, and which function has nearly that name."""
+def _no_function(module: ModuleType, place: str, name: str) -> str:
+    """Problem with that name in the module, and the function with the nearest name."""
     if hasattr(module, name):
-        found = f"{name!r} in {where} is a {type(getattr(module, name)).__name__}, not a function"
+        problem = f"{name!r} in {place} is a {type(getattr(module, name)).__name__}, not a function"
     else:
-        found = f"{name!r} is not in {where}"
-    functions = [one for one, value in vars(module).items() if inspect.isfunction(value)]
+        problem = f"{name!r} is not in {place}"
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     near = difflib.get_close_matches(name, functions, n=1)
-    return f"{found}; did you mean {near[0]}?" if near else found
+    return f"{problem}; did you mean {near[0]}?" if near else problem
 
 
-def _let_workers_find(folder: Path) -> None:
-    """The JVM, once it is started, gives its environment to the workers that it starts."""
+def _add_to_worker_path(folder: Path) -> None:
+    """Add a folder to PYTHONPATH: the JVM, started later, passes its environment to its workers."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(folder) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, paths)])
@@ -85,25 +85,25 @@ def _from_file(text: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise _does_not_import(text, error) from error
+        raise _import_failed(text, error) from error
     return module
 
 
-def _named(text: str, name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def _from_module(text: str, name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            missing = f"there is no module {error.name}, neither installed nor in {here}"
+            missing = f"there is no module {error.name}, neither installed nor in {folder}"
             raise OptionError(_OPTION, text, f"{_EXPECTED}; {missing}") from error
-        raise _does_not_import(text, error) from error
+        raise _import_failed(text, error) from error
     except Exception as error:
-        raise _does_not_import(text, error) from error
+        raise _import_failed(text, error) from error
 
 
-def _does_not_import(text: str, error: Exception) -> OptionError:
+def _import_failed(text: str, error: Exception) -> OptionError:
     problem = f"importing it raised {type(error).__name__}: {error}"
     return OptionError(_OPTION, text, f"{_EXPECTED}; {problem}")

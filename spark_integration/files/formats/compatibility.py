@@ -1,6 +1,8 @@
-"""Batches made to fit one schema: cast exactly (`exact_cast`), widened if that is wanted."""
+"""Batches cast to one schema, exactly (`exact_cast`), and schemas widened for them."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pyarrow as pa
 
@@ -10,37 +12,37 @@ __all__ = ["MisfitError", "fitted", "widened"]
 
 
 class MisfitError(Exception):
-    """A batch does not fit; the message names each column that differs, with both types."""
+    """A batch is incompatible with a schema; the message names each differing column, with both types."""
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema, *, fills_missing: bool) -> pa.RecordBatch:
     """`batch` with the columns of `schema`, in its order; pandas varies a type with a column's nulls.
 
     Args:
-        batch: Its columns may stand in another order.
-        schema: What comes out.
-        fills_missing: A column that the batch lacks becomes null; one that it has more is left out
-            where all its values are null and it has no type.
+        batch: Rows, whose columns may be in another order.
+        schema: Schema of the result.
+        fills_missing: A column that the batch lacks becomes null; a new column without a type, of
+            nulls alone, is left out.
 
     Raises:
-        MisfitError: A column is missing, new, of another kind, or holds a value that the type here
-            cannot.
+        MisfitError: A column is missing, new, of another kind, or holds a value that its type in
+            `schema` cannot hold.
     """
-    names = batch.schema.names
-    differences = _doubled(names)
-    new = [one for one in batch.schema if one.name not in schema.names]
-    for one in new:
-        if not (fills_missing and pa.types.is_null(one.type)):
-            differences.append(f"column {one.name!r} of {one.type} is new")
+    counts, settled = Counter(batch.schema.names), frozenset(schema.names)
+    differences = _doubled(counts)
+    new = [column for column in batch.schema if column.name not in settled]
+    for column in new:
+        if not (fills_missing and pa.types.is_null(column.type)):
+            differences.append(f"column {column.name!r} of {column.type} is new")
     columns: list[pa.Array] = []
     for column in schema:
-        if column.name not in names:
+        if column.name not in counts:
             if fills_missing:
                 columns.append(pa.nulls(batch.num_rows, column.type))
             else:
                 differences.append(f"column {column.name!r} of {column.type} is missing")
             continue
-        if names.count(column.name) > 1:
+        if counts[column.name] > 1:
             continue
         try:
             columns.append(_cast(batch.column(column.name), column))
@@ -52,27 +54,32 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, *, fills_missing: bool) -> 
 
 
 def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """The narrowest schema that holds the values of both, as Arrow's permissive promotion has it.
+    """The narrowest schema that holds the values of both, by Arrow's permissive promotion.
 
-    int32 and int64 become int64, integers and floats double, null anything; a column of `other`
-    alone comes last.
+    int32 and int64 become int64, integers and floats double, null any type; new columns of `other`
+    come last.
 
     Raises:
         MisfitError: Two types have no wider one.
     """
     fields: list[pa.Field] = []
-    differences = _doubled(other.names)
+    counts, settled = Counter(other.names), frozenset(schema.names)
+    differences = _doubled(counts)
     for column in schema:
-        if column.name not in other.names or differences:
+        if column.name not in counts or differences:
             fields.append(column)
             continue
         wider = other.field(column.name)
         both = [pa.schema([column]), pa.schema([wider])]
         try:
             if are_same_kind(wider.type, column.type) or pa.types.is_null(column.type):
-                fields.append(pa.unify_schemas(both, promote_options="permissive").field(0))
+                both_hold = pa.unify_schemas(both, promote_options="permissive").field(0)
+                # Arrow also unites structs of different fields, and could cast rows of neither.
+                for kind in (column.type, wider.type):
+                    exact_cast(pa.array([], kind), both_hold.type)
+                fields.append(both_hold)
                 continue
-        except (pa.ArrowTypeError, pa.ArrowInvalid):
+        except (pa.ArrowTypeError, pa.ArrowInvalid, InexactError):
             pass
         differences.append(
             f"column {column.name!r} is {wider.type} and in the files "
@@ -81,9 +88,11 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     if differences:
         raise MisfitError("; ".join(differences))
     fields += [
-        one for one in other if one.name not in schema.names and not pa.types.is_null(one.type)
+        column
+        for column in other
+        if column.name not in settled and not pa.types.is_null(column.type)
     ]
-    return pa.schema([pa.field(one.name, one.type) for one in fields])
+    return pa.schema([pa.field(column.name, column.type) for column in fields])
 
 
 def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
@@ -97,9 +106,7 @@ def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
         ) from error
 
 
-def _doubled(names: list[str]) -> list[str]:
+def _doubled(counts: Counter[str]) -> list[str]:
     return [
-        f"column {one!r} stands in it {names.count(one)} times"
-        for one in dict.fromkeys(names)
-        if names.count(one) > 1
+        f"column {name!r} stands in it {count} times" for name, count in counts.items() if count > 1
     ]

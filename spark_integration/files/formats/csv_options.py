@@ -1,4 +1,4 @@
-"""How the CSV files of a source are written."""
+"""The format of the CSV files of a source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CsvOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """What a reader must be told about CSV files, checked when it is made.
+    """Options of CSV files, checked when they are made.
 
     Raises:
         OptionError: An option is out of range.
@@ -33,19 +33,19 @@ class CsvOptions:
     quote: str | None = '"'
     escape: str | None = None
     column_names: Sequence[str] | None = None
-    """None: the first line of each file that is not empty names its columns."""
+    """Names of the columns, or None: the first line of each file that is not empty is a header."""
     no_newlines_in_fields: bool = False
     """True: no field holds a carriage return or a line feed; a file may be split at any of them."""
     block_bytes: int = CSV_BLOCK_BYTES
 
     def __post_init__(self) -> None:
-        for name, one in (
+        for name, char in (
             ("delimiter", self.delimiter),
             ("quote", self.quote),
             ("escape", self.escape),
         ):
-            if one is not None and (len(one) != 1 or not one.isascii() or one in "\r\n"):
-                raise OptionError(name, one, "one ASCII character, and no line end")
+            if char is not None and (len(char) != 1 or not char.isascii() or char in "\r\n"):
+                raise OptionError(name, char, "one ASCII character, and no line end")
         if self.delimiter in (self.quote, self.escape):
             raise OptionError("delimiter", self.delimiter, "unlike `quote` and `escape`")
         if isinstance(self.null_values, str):
@@ -68,14 +68,14 @@ class CsvOptions:
         return self.no_newlines_in_fields and has_whole_line_ends(self.encoding)
 
     def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:
-        """Arrow's: one thread, because a task has one core."""
+        """Options of Arrow's reader: one thread, because a task has one core."""
         names = None if self.column_names is None else list(self.column_names)
         return pa_csv.ReadOptions(
             use_threads=False, block_size=block_bytes or self.block_bytes, column_names=names
         )
 
     def parse_options(self) -> pa_csv.ParseOptions:
-        """Arrow's."""
+        """Options of Arrow's parser."""
         return pa_csv.ParseOptions(
             delimiter=self.delimiter,
             quote_char=self.quote or False,
@@ -84,7 +84,7 @@ class CsvOptions:
         )
 
     def convert_options(self, schema: pa.Schema | None) -> pa_csv.ConvertOptions:
-        """Arrow's: with the types of `schema`, or to find out which they are."""
+        """Options of Arrow's conversion: to the types of `schema`, or inferring them."""
         return pa_csv.ConvertOptions(
             null_values=list(self.null_values), strings_can_be_null=True, column_types=schema
         )

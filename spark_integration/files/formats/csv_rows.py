@@ -44,7 +44,7 @@ _SHAPE: Final = re.compile(
 _DECIMAL: Final = re.compile("decimal[0-9]|Decimal value")
 """Words of Arrow's errors of decimals, most of which name no row."""
 _DIGITS_MAX: Final = 38
-"""Of a decimal128."""
+"""Digits of a decimal128."""
 _SHOWN_CHARS: Final = 200
 _TYPE_STEP: Final = (
     "give the column another type with `schema=`, or name the value in `null_values=`"
@@ -70,14 +70,14 @@ class CsvRows:
             SourceError: The file cannot be read, or its header is not that of `schema`.
         """
         self.skip_rows = skip_rows
-        """Rows of what `next` gives that are still to be passed over: lines have no index."""
+        """Rows of the next batches that are still to be passed over: lines have no index."""
         self.bytes_read = max(split.size_bytes, 0)
         self._schema, self._path = schema, split.path
         self._files, self._split = files, split
         self._options = options
         self._compression: Compression = compression
         self._texts: frozenset[str] = frozenset()
-        """Columns that are read as texts: of Arrow's own values of them, one was in doubt."""
+        """Columns that are read as texts, because a value of Arrow's was in doubt."""
         self._floats = tuple(
             (index, column.name)
             for index, column in enumerate(schema)
@@ -90,7 +90,7 @@ class CsvRows:
         self._bytes, is_empty = self._opened()
         # A headless part without a line has no block that Arrow could begin with.
         try:
-            is_empty = is_empty or not self._bytes.has_text()
+            is_empty = is_empty or not self._bytes.has_text(options.block_bytes)
         except SourceError:
             self._bytes.close()
             raise
@@ -116,7 +116,7 @@ class CsvRows:
                 None if options.is_utf8 else options.encoding,
                 codec=codec_of(split.path, self._compression),
             )
-        except Exception as error:  # whatever its file system raises
+        except Exception as error:  # file systems raise errors of any type
             file.close()
             raise SourceError(
                 split.path, f"it cannot be read: {error}", "see that the file is whole"
@@ -162,7 +162,7 @@ class CsvRows:
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._reader is not None:
             self._reader.close()
         self._bytes.close()
@@ -184,7 +184,7 @@ class CsvRows:
                 raise self._error(error) from error
             except StopIteration:
                 break
-        if rows != self._rows:  # blocks are cut by bytes, whatever the types
+        if rows != self._rows:  # blocks are cut by bytes, not by types
             raise SourceError(
                 self._path,
                 f"it has changed while it was read: its first blocks had {self._rows} rows, and have "
@@ -258,7 +258,7 @@ def open_csv(
 
 
 def check_csv_types(schema: pa.Schema) -> None:
-    """See that a field of a CSV file may be a value of each type.
+    """Check that a field of a CSV file may be a value of each type.
 
     Raises:
         ValueError: Of one it never is.
@@ -298,8 +298,8 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_decimal(kind):
         # Of a decimal's precision Arrow's reader takes no notice: 70000 would be a decimal(5, 2).
-        # Digits and scale together must not be more than 38: the product would wrap.
-        is_narrow = kind.scale >= 0 and kind.precision + kind.scale <= _DIGITS_MAX
+        # Digits and scale together must not be more than 38: the product would wrap. A text of more is refused.
+        is_narrow = 0 <= kind.scale < _DIGITS_MAX
         return pa.decimal128(_DIGITS_MAX - kind.scale, kind.scale) if is_narrow else pa.string()
     is_text = types.is_float16(kind) or types.is_nested(kind)
     return pa.string() if is_text and not types.is_dictionary(kind) else kind
@@ -314,7 +314,7 @@ def typed_rows(
     begins_at: int = 0,
     header_rows: int = 1,
 ) -> pa.RecordBatch:
-    """What `open_csv` has read, in the types of `schema`.
+    """A batch of `open_csv`, in the types of `schema`.
 
     Args:
         path: The file.
@@ -360,15 +360,15 @@ def reading_error(
     begins_at: int = 0,
     header_rows: int = 1,
 ) -> SourceError:
-    """What Arrow or a codec found wrong, with file, row, column, value and the next step."""
+    """Error of Arrow or of a codec, with file, row, column, value and the next step."""
     text = str(error)
-    if (found := _CONVERSION.search(text)) is not None:
-        return _conversion_error(path, found, schema, begins_at, header_rows)
-    if (found := _SHAPE.search(text)) is not None:
+    if (match := _CONVERSION.search(text)) is not None:
+        return _conversion_error(path, match, schema, begins_at, header_rows)
+    if (match := _SHAPE.search(text)) is not None:
         return SourceError(
             path,
-            f"{_row(found['row'], begins_at, header_rows)} has {found['got']} fields where "
-            f"{found['expected']} are expected: {found['text'][:_SHOWN_CHARS]!r}",
+            f"{_row(match['row'], begins_at, header_rows)} has {match['got']} fields where "
+            f"{match['expected']} are expected: {match['text'][:_SHOWN_CHARS]!r}",
             "mend the line, or see `delimiter=`, `quote=` and `escape=`",
         )
     if "straddl" in text:
@@ -385,25 +385,25 @@ def reading_error(
 
 
 def _conversion_error(
-    path: str, found: re.Match[str], schema: pa.Schema | None, begins_at: int, header_rows: int
+    path: str, match: re.Match[str], schema: pa.Schema | None, begins_at: int, header_rows: int
 ) -> SourceError:
-    column = int(found["column"])
+    column = int(match["column"])
     name = repr(schema.names[column]) if schema is not None else f"#{column}"
-    row = _row(found["row"], begins_at, header_rows)
-    if found["value"] is None and "UTF8" in str(found["problem"]):
+    row = _row(match["row"], begins_at, header_rows)
+    if match["value"] is None and "UTF8" in str(match["problem"]):
         return SourceError(
             path,
             f"{row}, column {name}: the text is not UTF-8",
             "give the file's encoding with `encoding=`",
         )
-    what = (
-        f"the value {found['value'][:_SHOWN_CHARS]!r} is no {found['type']}"
-        if found["value"] is not None
-        else f"{found['problem']} ({found['type']})"
+    fault = (
+        f"the value {match['value'][:_SHOWN_CHARS]!r} is no {match['type']}"
+        if match["value"] is not None
+        else f"{match['problem']} ({match['type']})"
     )
     return SourceError(
         path,
-        f"{row}, column {name}: {what}",
+        f"{row}, column {name}: {fault}",
         _TYPE_STEP,
     )
 

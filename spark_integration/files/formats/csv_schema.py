@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
 from coordlog.limits import CSV_SAMPLE_BYTES
+from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
 from coordlog.spark_integration.files.faults import EmptyFileError
 from coordlog.spark_integration.files.formats.csv_options import CsvOptions
@@ -28,7 +30,7 @@ from coordlog.spark_integration.files.schema_difference import schemas_differ
 __all__ = ["settle_csv_schema"]
 
 _FIRST_BYTES: Final = 16 * 1024
-"""What Arrow infers types of. The more, the fewer files need a second parse of the sample: about 200 rows."""
+"""Bytes of which Arrow infers types, about 200 rows. With more, fewer files need a second parse of the sample."""
 
 
 def settle_csv_schema(
@@ -40,30 +42,30 @@ def settle_csv_schema(
 ) -> pa.Schema:
     """Names from the headers and types from the sample's values, or `given`, checked against them.
 
-    A column of which the sample shows no value is of strings: it fits whatever comes.
+    A column without a value in the sample is of strings, which take every later value.
 
     Raises:
         SourceError: Two headers differ, or a sampled file cannot be read.
     """
-    for one in listed:
-        refuse_archive(one.path, compression)
-    sampled = evenly([one for one in listed if one.size_bytes != 0])
+    for file in listed:
+        refuse_archive(file.path, compression)
+    sampled = evenly([file for file in listed if file.size_bytes != 0])
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
     settled: pa.Schema | None = given
     first = ""
-    for one in sampled:
-        found = _schema_of(files, one, options, given, settled, block_bytes, compression)
-        if found is None:
+    for file in sampled:
+        inferred = _schema_of(files, file, options, given, settled, block_bytes, compression)
+        if inferred is None:
             continue
         if settled is None:
-            settled, first = found, one.path
-        elif settled.names != found.names:
+            settled, first = inferred, file.path
+        elif settled.names != inferred.names:
             of = "given, or settled before" if given is not None else f"that of {first}"
-            raise schemas_differ(one.path, of, found, settled)
+            raise schemas_differ(file.path, of, inferred, settled)
         elif given is None:
             settled = pa.schema(
-                pa.field(mine.name, _common(mine.type, other.type))
-                for mine, other in zip(settled, found, strict=True)
+                pa.field(column.name, _common(column.type, other.type))
+                for column, other in zip(settled, inferred, strict=True)
             )
     if given is not None:
         return given
@@ -73,90 +75,118 @@ def settle_csv_schema(
             "it has no row and no header",
             "give the schema (`schema=`), or files with a header",
         )
-    return pa.schema(pa.field(one.name, _whole(one.type)) for one in settled)
+    return pa.schema(pa.field(column.name, _whole(column.type)) for column in settled)
 
 
 def _schema_of(
     files: InputFiles,
-    one: ListedFile,
+    file: ListedFile,
     options: CsvOptions,
     given: pa.Schema | None,
     settled: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
-    """None for a file without a row and a header; `settled` is that of the files before."""
+    """Schema of one file, or None without a row and a header; `settled` is that of the files before."""
     if given is None:
-        quick = _quick_schema(files, one, options, settled, block_bytes, compression)
+        quick = _quick_schema(files, file, options, settled, block_bytes, compression)
         if quick is not None:
             return quick
-    stream = _stream(files, one, options, compression)
+    elif _is_compatible(files, file, options, given, block_bytes, compression):
+        return given
+    stream = _stream(files, file, options, compression)
     try:
-        if not stream.has_text():
+        if not stream.has_text(block_bytes):
             return None
         texts = () if given is None else number_columns(given)
         with open_csv(
             stream, options, schema=given, block_bytes=block_bytes, texts=texts
         ) as reader:
-            found: pa.Schema = reader.schema
-            names: list[str] = found.names  # decodes the header
+            inferred: pa.Schema = reader.schema
+            names: list[str] = inferred.names  # decodes the header
             if given is not None and names == given.names:
-                _check_first(one.path, reader, given, options)
+                _check_first(file.path, reader, given, options)
     except (pa.ArrowInvalid, UnicodeError) as error:
         header_rows = 0 if options.column_names is not None else 1
-        raise reading_error(one.path, error, given, header_rows=header_rows) from error
+        raise reading_error(file.path, error, given, header_rows=header_rows) from error
     finally:
         stream.close()
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
         raise SourceError(
-            one.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
+            file.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
         )
-    for column in found if given is None else ():
+    for column in inferred if given is None else ():
         if pa.types.is_binary(column.type):
             raise SourceError(
-                one.path,
+                file.path,
                 f"column {column.name!r} holds bytes that are not {options.encoding}",
                 "give the file's encoding with `encoding=`",
             ) from ValueError("another encoding")
     return (
-        found if given is not None else _exact(files, one, options, found, block_bytes, compression)
+        inferred
+        if given is not None
+        else _exact(files, file, options, inferred, block_bytes, compression)
     )
 
 
 def _stream(
-    files: InputFiles, one: ListedFile, options: CsvOptions, compression: Compression
+    files: InputFiles, file: ListedFile, options: CsvOptions, compression: Compression
 ) -> TextBytes:
     return TextBytes(
-        one.path,
-        files.open(one),
+        file.path,
+        files.open(file),
         None,
         None if options.is_utf8 else options.encoding,
-        codec=codec_of(one.path, compression),
+        codec=codec_of(file.path, compression),
     )
+
+
+def _is_compatible(
+    files: InputFiles,
+    file: ListedFile,
+    options: CsvOptions,
+    given: pa.Schema,
+    block_bytes: int,
+    compression: Compression,
+) -> bool:
+    """Whether the first block is compatible as Arrow reads it; if not, its texts decide, and name the first fault."""
+    stream = _stream(files, file, options, compression)
+    try:
+        if not stream.has_text(block_bytes):
+            return False
+        with open_csv(stream, options, schema=given, block_bytes=block_bytes) as reader:
+            names: list[str] = reader.schema.names
+            return names == given.names and _check_first(file.path, reader, given, options)
+    except (pa.ArrowInvalid, UnicodeError, SourceError):
+        return False
+    finally:
+        stream.close()
 
 
 def _check_first(
     path: str, reader: pa_csv.CSVStreamingReader, given: pa.Schema, options: CsvOptions
-) -> None:
-    """See that the first block fits the schema."""
+) -> bool:
+    """Check the first block against the schema. False: Arrow may have rounded floats."""
     for batch in reader:
         typed_rows(path, batch, given, row=1 if options.column_names is not None else 2)
-        return
+        floats = [values for values in batch.columns if pa.types.is_floating(values.type)]
+        return all(are_whole_exact(values, values.type) for values in floats)
+    return True
 
 
 def _exact(
     files: InputFiles,
-    one: ListedFile,
+    file: ListedFile,
     options: CsvOptions,
     inferred: pa.Schema,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema:
-    """`inferred`, but for columns of numbers that would not be those of the texts."""
+    """`inferred`, with other types for columns whose texts would change as numbers."""
     if not any(map(_is_of_numbers, inferred.types)):
         return inferred
-    batch = _with_texts(files, one, options, inferred, block_bytes, compression)
+    batch = _with_texts(files, file, options, inferred, block_bytes, compression)
     if batch is None:
         return inferred
     types = [
@@ -169,27 +199,27 @@ def _exact(
 
 def _quick_schema(
     files: InputFiles,
-    one: ListedFile,
+    file: ListedFile,
     options: CsvOptions,
     settled: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
-    """What `_schema_of` comes to, by one parse of the sample; None if only the long way shows it.
+    """The result of `_schema_of` by one parse of the sample; None if only the long way shows it.
 
-    Arrow takes the first type, in its own order, that fits all values. Of a file's first rows that is a type
-    before that of the sample, or the same: the same, if all values of the sample fit it. Of later files numbers
-    are tried as numbers, and what is strings in a file before stays strings, whatever it is in others.
+    Arrow takes the first type, in its own order, that can read all values. For a file's first rows that is an
+    earlier type than for the whole sample, or the same: the same, if it can read all values of the sample. In
+    later files numbers are tried as numbers, and a column of strings in an earlier file stays strings.
     """
     first: pa.Schema | None
     try:
         if settled is not None and all(map(_is_plain, settled.types)):
-            first = pa.schema((one.name, _integers(one.type)) for one in settled)
+            first = pa.schema((column.name, _integers(column.type)) for column in settled)
         else:
-            first = _first_types(files, one, options, block_bytes, compression)
+            first = _first_types(files, file, options, block_bytes, compression)
         if first is None or len(set(first.names)) != len(first):
             return None
-        batch = _with_texts(files, one, options, first, block_bytes, compression)
+        batch = _with_texts(files, file, options, first, block_bytes, compression)
     except (pa.ArrowInvalid, UnicodeError):
         return None
     if batch is None or batch.schema.names != first.names:
@@ -203,13 +233,13 @@ def _quick_schema(
 
 def _first_types(
     files: InputFiles,
-    one: ListedFile,
+    file: ListedFile,
     options: CsvOptions,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
-    """Types of a file's first rows, as Arrow has them; None for a file without a row and a header."""
-    stream = _stream(files, one, options, compression)
+    """Types that Arrow infers of a file's first rows; None for a file without a row and a header."""
+    stream = _stream(files, file, options, compression)
     try:
         if not stream.has_text():
             return None
@@ -222,7 +252,7 @@ def _first_types(
 
 def _with_texts(
     files: InputFiles,
-    one: ListedFile,
+    file: ListedFile,
     options: CsvOptions,
     schema: pa.Schema,
     block_bytes: int,
@@ -234,7 +264,7 @@ def _with_texts(
         for column in schema
         if _is_of_numbers(column.type) or pa.types.is_null(column.type)
     ]
-    stream = _stream(files, one, options, compression)
+    stream = _stream(files, file, options, compression)
     try:
         with open_csv(
             stream, options, schema=schema, block_bytes=block_bytes, texts=texts
@@ -252,10 +282,10 @@ def _type_in_sample(values: pa.Array, first: pa.DataType) -> pa.DataType | None:
         return None if pa.types.is_binary(first) else first
     if values.null_count == len(values):
         return pa.null()
-    found = type_of_texts(values, first)
-    # What is no integer, and is a float, is of no type between the two.
-    is_other = found is None and first == pa.int64()
-    return type_of_texts(values, pa.float64()) if is_other else found
+    known = type_of_texts(values, first)
+    # Between integers and floats Arrow tries no other type.
+    is_other = known is None and first == pa.int64()
+    return type_of_texts(values, pa.float64()) if is_other else known
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -270,27 +300,27 @@ def _is_of_numbers(kind: pa.DataType) -> bool:
     return kind in (pa.int64(), pa.float64())
 
 
-def _whole(found: pa.DataType) -> pa.DataType:
-    """The type of a column, once those of all files are known."""
-    if pa.types.is_null(found):
+def _whole(kind: pa.DataType) -> pa.DataType:
+    """Final type of a column, after the samples of all files."""
+    if pa.types.is_null(kind):
         return pa.string()
-    return pa.int64() if found == WIDE else found
+    return pa.int64() if kind == WIDE else kind
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The narrowest type that reads the values of both; in the end strings."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
+    if kind == other or pa.types.is_null(other):
+        return kind
+    if pa.types.is_null(kind):
         return other
-    kinds = {one, other}
+    kinds = {kind, other}
     if kinds == {pa.int64(), pa.float64()}:
         return pa.float64()
     if kinds == {pa.int64(), WIDE}:
         return WIDE
-    moments = [t for t in (one, other) if pa.types.is_timestamp(t)]
+    moments = [t for t in (kind, other) if pa.types.is_timestamp(t)]
     if len(moments) == 2 and moments[0].tz == moments[1].tz:  # noqa: PLR2004, both
-        return pa.timestamp("ns", tz=one.tz)
+        return pa.timestamp("ns", tz=kind.tz)
     if len(moments) == 1 and moments[0].tz is None and pa.date32() in kinds:
         return moments[0]
     return pa.string()

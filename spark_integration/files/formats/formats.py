@@ -43,22 +43,22 @@ class SplitRows(Protocol):
 
     bytes_read: int
     skip_rows: int
-    """Rows of what `next` gives that are still to be passed over."""
+    """Rows of the next batches that are still to be passed over."""
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
 class FileFormat(Protocol):
-    """One format with its options; pickles. All methods raise SourceError."""
+    """A format with its options. Pickles. All methods raise SourceError."""
 
     unit: ClassVar[str]
-    """What `cut` counts in, for the names of splits."""
+    """Unit of `cut`, for the names of splits."""
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
@@ -67,17 +67,17 @@ class FileFormat(Protocol):
         ...
 
     def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
+        self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
-        """A file's splits, as `start` and `end` of each; none where it cannot have a row."""
+        """A file's splits, as `start` and `end` of each; none if it cannot have a row."""
         ...
 
     def row_rules(self) -> str:
-        """The options that decide which row is row N, as text; empty where the file alone does."""
+        """The options that decide which row is row N, as text; empty if the file alone decides."""
         ...
 
     def ruled_by(self, rules: str, schema: pa.Schema) -> FileFormat:
-        """The same, but with the rules that `row_rules` once gave for a split of this schema."""
+        """The same format with `rules`, an earlier result of `row_rules` for a split of this schema."""
         ...
 
     def read(
@@ -108,12 +108,12 @@ class CsvFormat:
         return settle_csv_schema(files, listed, self.options, given, self.compression)
 
     def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
+        self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
         """See `FileFormat`."""
-        may_cut = self.options.may_split and one.may_seek
-        is_packed = codec_of(one.path, self.compression) is not None
-        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut and not is_packed)
+        may_cut = self.options.may_split and file.may_seek
+        is_packed = codec_of(file.path, self.compression) is not None
+        return line_parts(file.size_bytes, split_bytes, may_cut=may_cut and not is_packed)
 
     def row_rules(self) -> str:
         """See `FileFormat`."""
@@ -130,10 +130,10 @@ class CsvFormat:
 
     def ruled_by(self, rules: str, schema: pa.Schema) -> CsvFormat:
         """See `FileFormat`."""
-        told = json.loads(rules)
-        compression = told.pop("compression")
-        names = None if told.pop("has_header") else tuple(schema.names)
-        options = replace(self.options, column_names=names, **told)
+        values = json.loads(rules)
+        compression = values.pop("compression")
+        names = None if values.pop("has_header") else tuple(schema.names)
+        options = replace(self.options, column_names=names, **values)
         return replace(self, options=options, compression=compression)
 
     def read(
@@ -158,7 +158,7 @@ class CsvFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class _LineFormat:
-    """What formats of lines have in common: where a file may be cut, and its lines from there."""
+    """Common part of formats of lines: the cuts of a file, and the lines of a split."""
 
     unit: ClassVar[str] = "bytes"
     encoding: str
@@ -166,12 +166,12 @@ class _LineFormat:
     compression: Compression
 
     def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
+        self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
         """See `FileFormat`."""
-        is_packed = codec_of(one.path, self.compression) is not None
-        may_cut = not is_packed and one.may_seek and has_whole_line_ends(self.encoding)
-        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
+        is_packed = codec_of(file.path, self.compression) is not None
+        may_cut = not is_packed and file.may_seek and has_whole_line_ends(self.encoding)
+        return line_parts(file.size_bytes, split_bytes, may_cut=may_cut)
 
     def row_rules(self) -> str:
         """See `FileFormat`."""
@@ -198,7 +198,7 @@ class JsonLinesFormat(_LineFormat):
     """One JSON object on each line."""
 
     ignores_new_fields: bool
-    """True: the schema was given, and fields that it has not are not wanted."""
+    """True: the schema was given, and fields that it lacks are ignored."""
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
@@ -241,8 +241,8 @@ class TextFormat(_LineFormat):
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
-        for one in listed:
-            refuse_archive(one.path, self.compression)
+        for file in listed:
+            refuse_archive(file.path, self.compression)
         if given is not None and given != TEXT_SCHEMA:
             raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, given)
         return TEXT_SCHEMA
@@ -270,30 +270,30 @@ class ParquetFormat:
 
     unit: ClassVar[str] = "row-groups"
     is_lenient: bool
-    """True: a file whose footer cannot be read is one split, which says so when it is read."""
+    """True: a file whose footer cannot be read is one split, whose reading fails."""
     is_given: bool
-    """True: the user has given the schema. One that was settled picks and casts no columns."""
+    """True: the user has given the schema. A settled schema picks and casts no columns."""
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
-        for one in listed:
-            if codec_of(one.path, "infer") is not None:
+        for file in listed:
+            if codec_of(file.path, "infer") is not None:
                 raise SourceError(
-                    one.path,
+                    file.path,
                     "a Parquet file that is packed as a whole is not read",
                     "unpack it: its columns are compressed already",
                 ) from ValueError("a packed file")
-            refuse_archive(one.path, "infer")
+            refuse_archive(file.path, "infer")
         return settle_parquet_schema(files, listed, given, is_given=self.is_given)
 
     def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
+        self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
         """See `FileFormat`."""
         try:
-            return parquet_row_groups(files, one, split_bytes)
+            return parquet_row_groups(files, file, split_bytes)
         except SourceError:
             if not self.is_lenient:
                 raise
@@ -332,5 +332,5 @@ def _text_of(**options: str | bool | None) -> str:
 
 
 def _read_bytes(split: FileSplit) -> int:
-    """What the split counts for in progress: bytes of the file, packed or not."""
+    """Bytes of a finished split for the progress: of the file, packed or not."""
     return max(0, split.end - split.start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -92,8 +93,10 @@ def infer_json(text: str) -> pa.Schema:
         ValueError: A line is no object, or a field has numbers that no one type holds; as Arrow's
             own errors are.
     """
-    for line in text.split("\n"):
-        _check_depth(line)
+    lines = text.split("\n")
+    if sum(max(map(str.count, lines, repeat(bracket))) for bracket in "{[") > _DEPTH_MAX:
+        for line in lines:
+            _check_depth(line)
     table = read_objects(text, None, "infer")
     inferred = table.schema
     as_texts = readable(inferred)
@@ -123,12 +126,12 @@ def _check_depth(line: str) -> None:
 def _refined(values: pa.Array, inferred: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(inferred):
         zoned = pa.timestamp(inferred.unit, "UTC")
-        return next((one for one in (inferred, zoned) if _are(values, one)), pa.string())
+        return next((kind for kind in (inferred, zoned) if _are(values, kind)), pa.string())
     if inferred == pa.int64():
         return _of_integers(values)
     if pa.types.is_struct(inferred):
         pieces = zip(values.flatten(), inferred, strict=True)
-        return pa.struct([(field.name, _refined(one, field.type)) for one, field in pieces])
+        return pa.struct([(field.name, _refined(piece, field.type)) for piece, field in pieces])
     if pa.types.is_list(inferred):
         return pa.list_(_refined(values.flatten(), inferred.value_type))
     return inferred
@@ -145,12 +148,14 @@ def _with_big_integers(text: str, inferred: pa.Schema, rounded: Collection[str])
 
     def replaced(path: str, kind: pa.DataType) -> pa.DataType:
         if pa.types.is_struct(kind):
-            return pa.struct([(one.name, replaced(f"{path}.{one.name}", one.type)) for one in kind])
+            return pa.struct(
+                [(field.name, replaced(f"{path}.{field.name}", field.type)) for field in kind]
+            )
         if pa.types.is_list(kind):
             return pa.list_(replaced(f"{path}[]", kind.value_type))
         return BIG_INTEGERS if path in rounded else kind
 
-    return pa.schema(pa.field(one.name, replaced(one.name, one.type)) for one in inferred)
+    return pa.schema(pa.field(field.name, replaced(field.name, field.type)) for field in inferred)
 
 
 def _of_integers(values: pa.Array) -> pa.DataType:

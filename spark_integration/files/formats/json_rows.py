@@ -31,13 +31,13 @@ class JsonRows:
     blocks: LineBlocks
     schema: pa.Schema
     unexpected: Literal["error", "ignore"]
-    """What is done with a field that the schema has not."""
+    """Treatment of a field that the schema lacks."""
     bytes_read: int
     skip_rows: int
-    """Rows of what `next` gives that are still to be passed over: lines have no index."""
+    """Rows of the next batches that are still to be passed over: lines have no index."""
 
     def next(self) -> pa.RecordBatch | None:
-        """The next rows; None after the last. A field that an object has not is null."""
+        """The next rows; None after the last. A field that an object lacks is null."""
         while (text := self.blocks.next()) is not None:
             if not text.strip():
                 continue
@@ -52,7 +52,7 @@ class JsonRows:
         return None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.blocks.close()
 
 
@@ -63,7 +63,7 @@ def wrong_json(
     schema: pa.Schema | None,
     unexpected: Literal["error", "ignore"],
 ) -> SourceError:
-    """The error for the first line of `text` that does not fit."""
+    """The error of the first line of `text` that is not compatible."""
     lines = text.split("\n")
     good, bad = 0, len(lines)  # so many lines fit; so many do not
     while bad - good > 1:
@@ -77,7 +77,7 @@ def wrong_json(
     is_last = blocks.is_at_end and good == len(lines) - 1
     problem = _problem([line], schema, unexpected)
     if problem is None:
-        # Alone it is well: what differs are the types of the lines before.
+        # Alone the line is well: it differs from the types of the lines before.
         together = _problem(lines[:bad], schema, unexpected)
         return SourceError(path, f"{where}: {together}: {shown}", _SCHEMA_STEP)
     try:
@@ -134,4 +134,5 @@ def _problem(
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
+    columns = [pa.array([], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

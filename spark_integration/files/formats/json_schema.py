@@ -32,40 +32,40 @@ def settle_json_schema(
 ) -> pa.Schema:
     """The fields of the sample in the order in which they come, or `given`, tried on the sample.
 
-    A field of which the sample shows no value is of strings.
+    A field without a value in the sample is of strings.
 
     Raises:
-        SourceError: A sampled file cannot be read, or two have a field of types that do not fit.
+        SourceError: A sampled file cannot be read, or two files have incompatible types of a field.
     """
-    for one in listed:
-        refuse_archive(one.path, compression)
-    sampled = evenly([one for one in listed if one.size_bytes != 0])
+    for file in listed:
+        refuse_archive(file.path, compression)
+    sampled = evenly([file for file in listed if file.size_bytes != 0])
     sample_bytes = max(block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
     settled: pa.Schema | None = given
     first = ""
-    for one in sampled:
+    for file in sampled:
         blocks = LineBlocks(
             files,
-            one,
+            file,
             start=0,
-            end=one.size_bytes,
+            end=file.size_bytes,
             encoding=encoding,
             compression=compression,
             block_bytes=sample_bytes,
         )
         try:
-            found = _schema_of(one.path, blocks, given)
+            inferred = _schema_of(file.path, blocks, given)
         finally:
             blocks.close()
-        if found is None or given is not None:
+        if inferred is None or given is not None:
             continue
         if settled is None:
-            settled, first = found, one.path
+            settled, first = inferred, file.path
             continue
-        common = _common(pa.struct(settled), pa.struct(found))
+        common = _common(pa.struct(settled), pa.struct(inferred))
         if common is None:
-            plain = [pa.schema(list(_plain(pa.struct(schema)))) for schema in (found, settled)]
-            raise schemas_differ(one.path, first, *plain)
+            plain = [pa.schema(list(_plain(pa.struct(schema)))) for schema in (inferred, settled)]
+            raise schemas_differ(file.path, first, *plain)
         settled = pa.schema(list(common))
     if given is not None:
         return given
@@ -73,7 +73,9 @@ def settle_json_schema(
         raise EmptyFileError(
             files.url, "its files show no object with a field", "give the schema (`schema=`)"
         )
-    return pa.schema(pa.field(one.name, _whole(one.type, one.name, first)) for one in settled)
+    return pa.schema(
+        pa.field(field.name, _whole(field.type, field.name, first)) for field in settled
+    )
 
 
 def _schema_of(path: str, blocks: LineBlocks, given: pa.Schema | None) -> pa.Schema | None:
@@ -86,59 +88,60 @@ def _schema_of(path: str, blocks: LineBlocks, given: pa.Schema | None) -> pa.Sch
         raise wrong_json(path, blocks, text, given, "ignore") from error
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that reads the values of both; None where there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
+def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that reads the values of both; None if there is none."""
+    if kind == other or pa.types.is_null(other):
+        return kind
+    if pa.types.is_null(kind):
         return other
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        types = {field.name: field.type for field in one}
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        types = {field.name: field.type for field in kind}
         for field in other:
             known = types.get(field.name)
-            made = field.type if known is None else _common(known, field.type)
-            if made is None:
+            common = field.type if known is None else _common(known, field.type)
+            if common is None:
                 return None
-            types[field.name] = made
+            types[field.name] = common
         return pa.struct(types)
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        inner = _common(one.value_type, other.value_type)
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        inner = _common(kind.value_type, other.value_type)
         return None if inner is None else pa.list_(inner)
-    if {one, other} == {pa.int64(), pa.float64()}:
+    if {kind, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    both = (one, other)
-    wider = next((kind for kind in (BIG_INTEGERS, WIDE) if kind in both), None)
-    if wider is not None and all(kind in (BIG_INTEGERS, WIDE, pa.int64()) for kind in both):
+    both = (kind, other)
+    wider = next((mark for mark in (BIG_INTEGERS, WIDE) if mark in both), None)
+    if wider is not None and all(each in (BIG_INTEGERS, WIDE, pa.int64()) for each in both):
         return wider
-    # Texts all of them, some of which look like a time.
-    if all(pa.types.is_timestamp(t) for t in both) and one.tz == other.tz:
-        return pa.timestamp("ns", one.tz)
+    # All values are texts, some of which have the form of a time.
+    if all(pa.types.is_timestamp(t) for t in both) and kind.tz == other.tz:
+        return pa.timestamp("ns", kind.tz)
     if all(pa.types.is_timestamp(t) or pa.types.is_string(t) for t in both):
         return pa.string()
     return None
 
 
-def _plain(found: pa.DataType) -> pa.DataType:
-    """The type without marks."""
-    if pa.types.is_struct(found):
-        return pa.struct([(one.name, _plain(one.type)) for one in found])
-    if pa.types.is_list(found):
-        return pa.list_(_plain(found.value_type))
-    return pa.int64() if found == WIDE else found
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without the marks of wide numbers."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return pa.int64() if kind == WIDE else kind
 
 
-def _whole(found: pa.DataType, name: str, path: str) -> pa.DataType:
-    """The type without places of which nothing is known."""
-    if pa.types.is_null(found):
+def _whole(kind: pa.DataType, name: str, path: str) -> pa.DataType:
+    """The type with strings in all places that have no value in the sample."""
+    if pa.types.is_null(kind):
         return pa.string()
-    if pa.types.is_list(found):
-        return pa.list_(_whole(found.value_type, name, path))
-    if not pa.types.is_struct(found):
-        return _plain(found)
-    if not found.num_fields:
+    if pa.types.is_list(kind):
+        return pa.list_(_whole(kind.value_type, name, path))
+    if not pa.types.is_struct(kind):
+        return _plain(kind)
+    if not kind.num_fields:
         raise SourceError(
             path,
-            f"field {name!r} is an empty object wherever the sample shows it",
+            f"field {name!r} is an empty object in the whole sample",
             "give the types with `schema=`, with or without that field",
         )
-    return pa.struct([(one.name, _whole(one.type, f"{name}.{one.name}", path)) for one in found])
+    fields = [(field.name, _whole(field.type, f"{name}.{field.name}", path)) for field in kind]
+    return pa.struct(fields)

@@ -11,6 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.json as pa_json
 
 from coordlog.spark_integration.casts.exact_cast import (
     InexactError,
+    exact_cast,
     exact_from_json,
     exact_from_text,
     refuse_nulls,
@@ -36,8 +38,9 @@ __all__ = [
 Unexpected = Literal["error", "ignore", "infer"]
 
 _DIGITS_MAX: Final = 76
-"""Of Arrow's widest decimal."""
+"""Digits of Arrow's widest decimal."""
 _NO_OBJECT: Final = "a line must be one JSON object"
+_ENDS: Final = itemgetter(0, -1)
 
 
 class _Number(str):
@@ -75,49 +78,54 @@ def parse_json(
 
 
 def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) -> pa.Table:
-    """As Arrow's reader has them.
+    """The objects, as Arrow's reader parses them.
 
     Raises:
         ValueError: As `parse_json`.
     """
     lines = [line for line in map(str.strip, text.split("\n")) if line]
     # If a block begins with a null, Arrow's reader ends the process; one that comes later is a row of nulls.
-    if not all(line[0] == "{" and line[-1] == "}" for line in lines):
+    if not set(map(_ENDS, lines)) <= {("{", "}")}:
         raise ValueError(_NO_OBJECT)
+    table = _read(text, schema, unexpected)
+    if len(lines) != table.num_rows:
+        raise ValueError(_NO_OBJECT)  # Arrow takes several
+    return table
+
+
+def _read(text: str, schema: pa.Schema | None, unexpected: Unexpected) -> pa.Table:
     data = text.encode()
-    table = pa_json.read_json(
+    return pa_json.read_json(
         pa.BufferReader(data),
         read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         parse_options=pa_json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior=unexpected
         ),
     )
-    if len(lines) != table.num_rows:
-        raise ValueError(_NO_OBJECT)  # Arrow takes several
-    return table
 
 
 def inexact_numbers(
     text: str, table: pa.Table, schema: pa.Schema
 ) -> Mapping[tuple[str, pa.DataType], InexactError]:
-    """Of each float field, by its path and type, the first number that is none of the type; empty if all are.
+    """The first inexact number of each float field, by path and type; empty if all numbers are exact.
 
     Args:
         text: Lines that are objects.
-        table: What Arrow's reader has made of them.
-        schema: The columns of `table`, in the types that are wanted.
+        table: The objects, as Arrow's reader parsed them.
+        schema: The columns of `table`, in the wanted types.
     """
-    if _are_whole_exact(table, schema):
+    doubtful = _doubtful(table, schema)
+    if not doubtful.names or _are_exact_integers(text, doubtful):
         return {}
-    kinds = _float_kinds(pa.struct(list(schema)))
-    doubtful = [line for line in text.split("\n") if _large_number(kinds).search(line)]
-    found: dict[tuple[str, pa.DataType], InexactError] = {}
-    for (path, kind), texts in number_texts(doubtful, schema).items():
+    kinds = _float_kinds(pa.struct(list(doubtful)))
+    lines = [line for line in text.split("\n") if _large_number(kinds).search(line)]
+    faults: dict[tuple[str, pa.DataType], InexactError] = {}
+    for (path, kind), texts in number_texts(lines, doubtful).items():
         try:
             exact_from_text(pa.array(texts, pa.string()), kind)
         except InexactError as error:
-            found[path, kind] = error
-    return found
+            faults[path, kind] = error
+    return faults
 
 
 def number_texts(
@@ -128,7 +136,7 @@ def number_texts(
     Raises:
         ValueError: A line is nested too deep.
     """
-    found: dict[tuple[str, pa.DataType], list[str]] = {}
+    texts: dict[tuple[str, pa.DataType], list[str]] = {}
     for line in lines:
         if line.strip():
             try:
@@ -137,8 +145,8 @@ def number_texts(
                 raise ValueError(
                     "it is nested too deep to see whether its numbers are exact"
                 ) from error
-            _gather("", value, pa.struct(list(schema)), found)
-    return found
+            _gather("", value, pa.struct(list(schema)), texts)
+    return texts
 
 
 @functools.cache
@@ -150,14 +158,36 @@ def _large_number(kinds: frozenset[pa.DataType]) -> re.Pattern[str]:
     return re.compile(f"[0-9]{{{digits}}}{power}")
 
 
-def _are_whole_exact(table: pa.Table, schema: pa.Schema) -> bool:
-    """Whether no float can be a whole number that was rounded, nor too large for its type."""
-    return all(
-        _are_leaves_exact(chunk, field.type)
+def _doubtful(table: pa.Table, schema: pa.Schema) -> pa.Schema:
+    """Columns in which a float may be a whole number that was rounded, or too large for its type."""
+    return pa.schema(
+        field
         for column, field in zip(table.columns, schema, strict=True)
         if _float_kinds(field.type)
-        for chunk in column.chunks
+        and not all(_are_leaves_exact(chunk, field.type) for chunk in column.chunks)
     )
+
+
+def _are_exact_integers(text: str, schema: pa.Schema) -> bool:
+    """Whether all floats are written as integers of 64 bits, and exact. False does not say that they are not."""
+    floats = pa.struct(list(schema))
+    integers = pa.schema(list(_floats_as(pa.int64(), floats)))
+    try:
+        table = _read(text, integers, "ignore")
+        exact_cast(table.to_struct_array().combine_chunks(), _floats_as(None, floats))
+    except (pa.ArrowException, ValueError):
+        return False
+    return True
+
+
+def _floats_as(leaf: pa.DataType | None, kind: pa.DataType) -> pa.DataType:
+    """The part of `kind` that has floats, with these as `leaf`; None: as they are."""
+    if pa.types.is_struct(kind):
+        fields = [field for field in kind if _float_kinds(field.type)]
+        return pa.struct([(field.name, _floats_as(leaf, field.type)) for field in fields])
+    if _is_list(kind):
+        return pa.list_(_floats_as(leaf, kind.value_type))
+    return kind if leaf is None else leaf
 
 
 def _are_leaves_exact(values: pa.Array, kind: pa.DataType) -> bool:
@@ -191,22 +221,22 @@ def _gather(
     path: str,
     value: object,
     kind: pa.DataType,
-    found: dict[tuple[str, pa.DataType], list[str]],
+    texts: dict[tuple[str, pa.DataType], list[str]],
 ) -> None:
     if pa.types.is_floating(kind):
         if isinstance(value, _Number):
-            found.setdefault((path, kind), []).append(str(value))
+            texts.setdefault((path, kind), []).append(str(value))
     elif pa.types.is_struct(kind) and isinstance(value, dict):
         for field in kind:
             inner = f"{path}.{field.name}" if path else field.name
-            _gather(inner, value.get(field.name), field.type, found)
+            _gather(inner, value.get(field.name), field.type, texts)
     elif _is_list(kind) and isinstance(value, list):
-        for one in value:
-            _gather(f"{path}[]", one, kind.value_type, found)
+        for element in value:
+            _gather(f"{path}[]", element, kind.value_type, texts)
 
 
 def check_json_types(schema: pa.Schema) -> None:
-    """See that JSON has values of each type.
+    """Check that JSON has values of each type.
 
     Raises:
         ValueError: Of one it has none.
@@ -225,7 +255,9 @@ def readable(schema: pa.Schema) -> pa.Schema:
     Raises:
         ValueError: JSON has no such values.
     """
-    return pa.schema(pa.field(one.name, _readable_type(one.type, one.name)) for one in schema)
+    return pa.schema(
+        pa.field(field.name, _readable_type(field.type, field.name)) for field in schema
+    )
 
 
 def _readable_type(kind: pa.DataType, name: str) -> pa.DataType:
@@ -244,7 +276,7 @@ def _readable_type(kind: pa.DataType, name: str) -> pa.DataType:
     if types.is_fixed_size_binary(kind):
         return pa.binary()
     if types.is_struct(kind):
-        return pa.struct([(one.name, _readable_type(one.type, one.name)) for one in kind])
+        return pa.struct([(field.name, _readable_type(field.type, field.name)) for field in kind])
     if _is_list(kind):
         return pa.list_(_readable_type(kind.value_type, name))
     if (

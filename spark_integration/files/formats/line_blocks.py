@@ -1,4 +1,4 @@
-"""Whole lines of a file or of a part of one, a block at a time: what JSON lines and text have alike.
+"""Whole lines of a file or of a part of it, a block at a time, for JSON lines and text.
 
 A line ends with LF; a CR before it belongs to the end. A line is of the part that holds its first
 byte.
@@ -37,9 +37,9 @@ class LineBlocks:
             SourceError: The file cannot be read, or has changed.
         """
         self.lines_before = 0
-        """Lines of this part before those that `next` gave last."""
+        """Lines of this part before the last block."""
         self.is_at_end = False
-        """Whether what `next` gave last was the rest."""
+        """Whether the last block was the end of the part."""
         self._path, self._block_bytes, self._encoding = seen.path, block_bytes, encoding
         self._rest, self._lines = b"", 0
         self._begins_at, size = 0, seen.size_bytes
@@ -66,7 +66,7 @@ class LineBlocks:
 
     @property
     def bytes_read(self) -> int:
-        """So far, unpacked."""
+        """Bytes read so far, unpacked."""
         return self._bytes.bytes_read
 
     def next(self) -> str | None:
@@ -106,19 +106,19 @@ class LineBlocks:
             ) from error
 
     def line(self, place: int) -> str:
-        """How the line at `place` of the last block is named, the first is 0."""
+        """Text for messages of line `place` of the last block; the first is 0."""
         number = self.lines_before + place + 1
         if self._begins_at:
             return f"line {number} of the part that begins at byte {self._begins_at}"
         return f"line {number}"
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._bytes.close()
 
 
 def line_parts(size_bytes: int, split_bytes: int, *, may_cut: bool) -> list[tuple[int, int]]:
-    """Where a file of lines is cut: its splits as (first byte, byte after the last)."""
+    """Splits of a file of lines, each as (first byte, byte after the last)."""
     if not may_cut or size_bytes <= split_bytes:
         return [(0, size_bytes)]
     return [

@@ -26,9 +26,9 @@ _ENCRYPTED: Final = "decrypt"
 
 
 class ParquetRows:
-    """The rows of one split from row `skip_rows` on, batch by batch.
+    """Rows of one split in batches. Whole row groups below `skip_rows` are not read.
 
-    Call `close` when done, whatever happened.
+    Call `close` at the end, also after an error.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class ParquetRows:
         batch_rows: int,
         is_given: bool,
     ) -> None:
-        """Open the split's file, at the row group that holds the first row which is wanted.
+        """Open the split's file, at the row group that holds the first wanted row.
 
         Args:
-            files: Opens it.
-            split: Its row groups.
+            files: Opens the file.
+            split: The file and its row groups to read.
             schema: Columns of the rows.
-            skip_rows: Rows that are passed over.
-            batch_rows: The most rows of a batch.
-            is_given: True: the user has given `schema`, and columns are picked and cast. False: it
-                was settled by the first files, and this one must have the same.
+            skip_rows: Number of the split's first rows that are not wanted.
+            batch_rows: Largest number of rows in a batch.
+            is_given: True: the user has passed `schema`; its columns are selected and cast. False: the
+                first files have determined `schema`, and this file must have the same one.
 
         Raises:
             SourceError: The file cannot be read, or has another schema.
@@ -58,10 +58,10 @@ class ParquetRows:
         self._path, self._schema = split.path, schema
         self._parquet = _open(files, split)
         try:
-            found = _check_settled(
+            file_schema = _check_settled(
                 split.path, "settled before", self._parquet, schema, is_given=is_given
             )
-            self._casts = _casts_of(split.path, found, schema)
+            self._casts = _casts_of(split.path, file_schema, schema)
         except SourceError:
             self._parquet.close(force=True)
             raise
@@ -73,7 +73,7 @@ class ParquetRows:
             skip_rows -= metadata.row_group(first).num_rows
             first += 1
         self.skip_rows = skip_rows
-        """Rows of what `next` gives that are still to be passed over."""
+        """Number of unwanted rows at the start of the next batches; the caller drops them."""
         self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
         groups = range(first, end)
         self._batches: Iterator[pa.RecordBatch] = (
@@ -98,7 +98,7 @@ class ParquetRows:
         return _conform(self._path, batch, self._schema, self._casts, row)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._batches = iter(())
         self._parquet.close(force=True)
 
@@ -106,49 +106,52 @@ class ParquetRows:
 def settle_parquet_schema(
     files: InputFiles, listed: Sequence[ListedFile], settled: pa.Schema | None, *, is_given: bool
 ) -> pa.Schema:
-    """`settled`, or the first file's; every file's footer is read and must have those columns.
+    """Schema for all files: `settled`, or that of the first file if `settled` is None.
+
+    Reads the footer of every file: each must have the columns of that schema.
 
     Args:
-        files: Opens them.
+        files: Opens the files.
         listed: At least one file.
-        settled: Given by the user, or settled by a listing before.
-        is_given: True: by the user. Else all files must have the same schema.
+        settled: Schema from the user or from an earlier listing, or None before either.
+        is_given: True: `settled` is from the user. False: all files must have the same schema.
 
     Raises:
-        SourceError: A file is not Parquet, lacks a column, or has it with another type that cannot
-            be cast to.
+        SourceError: A file is not Parquet, lacks a column, or has a column whose type cannot be cast.
     """
-    of = f"that of {listed[0].path}" if settled is None else "settled before"
-    for one in listed:
-        parquet = _open(files, one)
+    origin = f"that of {listed[0].path}" if settled is None else "settled before"
+    for file in listed:
+        parquet = _open(files, file)
         try:
             expected = parquet.schema_arrow if settled is None else settled
-            plain = pa.schema(pa.field(each.name, each.type) for each in expected)
-            found = _check_settled(one.path, of, parquet, plain, is_given=is_given)
+            plain = pa.schema(pa.field(column.name, column.type) for column in expected)
+            file_schema = _check_settled(file.path, origin, parquet, plain, is_given=is_given)
         finally:
             parquet.close(force=True)
-        settled = found if settled is None else settled
-        _conform(one.path, _no_rows(found), settled, _casts_of(one.path, found, settled), 1)
+        settled = file_schema if settled is None else settled
+        _conform(
+            file.path, _no_rows(file_schema), settled, _casts_of(file.path, file_schema, settled), 1
+        )
     assert settled is not None, "a listing has at least one file"
     return settled
 
 
 def parquet_row_groups(
-    files: InputFiles, one: ListedFile, split_bytes: int
+    files: InputFiles, file: ListedFile, split_bytes: int
 ) -> Sequence[tuple[int, int]]:
-    """Runs of row groups of about `split_bytes` each, as (first, last + 1); at least one."""
-    parquet = _open(files, one)
+    """Ranges of row groups, each of about `split_bytes`, as (first, last + 1); at least one range."""
+    parquet = _open(files, file)
     try:
-        sizes = _group_bytes(parquet.metadata, one.size_bytes)
+        sizes = _group_bytes(parquet.metadata, file.size_bytes)
     finally:
         parquet.close(force=True)
     runs: list[tuple[int, int]] = []
-    start, held = 0, 0
+    start, run_bytes = 0, 0
     for i, size in enumerate(sizes):
-        if i > start and held + size > split_bytes:
+        if i > start and run_bytes + size > split_bytes:
             runs.append((start, i))
-            start, held = i, 0
-        held += size
+            start, run_bytes = i, 0
+        run_bytes += size
     runs.append((start, len(sizes)))
     return runs
 
@@ -164,7 +167,7 @@ def _open(files: InputFiles, seen: SeenFile) -> pq.ParquetFile:
 
 
 def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
-    """The error for a file, with the step that its cause needs."""
+    """The error for a file; its next step depends on the cause."""
     next_step = _NEXT_STEP
     if _ENCRYPTED in str(error):
         next_step = "decrypt it: encrypted Parquet is not read"
@@ -178,50 +181,50 @@ def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
 
 
 def _group_bytes(metadata: pq.FileMetaData, file_bytes: int) -> Sequence[int]:
-    """About the bytes of each row group in the file: its share by what its columns have unpacked.
+    """Approximate bytes of each row group in the file: `file_bytes` in proportion to uncompressed sizes.
 
-    What they have packed is known of each column, and is not asked for: if a footer is damaged, or a
-    column is encrypted, Arrow ends the process.
+    The footer also has the compressed size of each column. It is not read, because Arrow would end the
+    process if the footer is damaged or a column is encrypted.
     """
     groups = range(metadata.num_row_groups)
     unpacked = [max(0, metadata.row_group(i).total_byte_size) for i in groups]
     whole = sum(unpacked)
     if file_bytes < 0 or not whole:
         return unpacked
-    return [file_bytes * one // whole for one in unpacked]
+    return [file_bytes * size // whole for size in unpacked]
 
 
 def _check_settled(
-    path: str, of: str, parquet: pq.ParquetFile, settled: pa.Schema, *, is_given: bool
+    path: str, origin: str, parquet: pq.ParquetFile, settled: pa.Schema, *, is_given: bool
 ) -> pa.Schema:
-    """The file's schema: equal to `settled`, unless the user has given that one."""
-    # Whether a column may hold nulls is not part of what must agree.
-    found = pa.schema(pa.field(one.name, one.type) for one in parquet.schema_arrow)
-    if not is_given and found != settled:
-        raise schemas_differ(path, of, found, settled)
-    return found
+    """The file's schema. It must equal `settled`, unless the user has passed that schema."""
+    # Nullability is not compared.
+    file_schema = pa.schema(pa.field(column.name, column.type) for column in parquet.schema_arrow)
+    if not is_given and file_schema != settled:
+        raise schemas_differ(path, origin, file_schema, settled)
+    return file_schema
 
 
-def _casts_of(path: str, found: pa.Schema, schema: pa.Schema) -> Sequence[_Cast]:
-    """The cast of each column of `schema`, of which `found` must have exactly one."""
+def _casts_of(path: str, file_schema: pa.Schema, schema: pa.Schema) -> Sequence[_Cast]:
+    """A cast for each column of `schema`; `file_schema` must have each of these columns exactly once."""
     casts: list[_Cast] = []
     for column in schema:
-        indices = found.get_all_field_indices(column.name)
+        indices = file_schema.get_all_field_indices(column.name)
         if len(indices) != 1:
             raise SourceError(
                 path,
                 f"it has {len(indices) or 'no'} column{'s' if indices else ''} {column.name!r}; its "
-                f"columns are {found.names}",
+                f"columns are {file_schema.names}",
                 "give a schema of columns that all files have (`schema=`)",
             )
-        casts.append(exact_caster(found.field(indices[0]).type, column.type))
+        casts.append(exact_caster(file_schema.field(indices[0]).type, column.type))
     return casts
 
 
 def _conform(
     path: str, batch: pa.RecordBatch, schema: pa.Schema, casts: Sequence[_Cast], row: int
 ) -> pa.RecordBatch:
-    """The columns of `schema`, cast exactly; `row` is the batch's first in its file, from 1."""
+    """The columns of `schema`, cast without loss. `row`: number of the batch's first row in its file, from 1."""
     columns: list[pa.Array] = []
     for name, cast in zip(schema.names, casts, strict=True):
         values = batch.column(name)
@@ -241,4 +244,5 @@ def _conform(
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
+    columns = [pa.array([], column.type) for column in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,7 +1,7 @@
-"""The bytes of a text file, or of a part of one, as Arrow is to see them: UTF-8, whole lines.
+"""The bytes of a text file, or of a part of it, for Arrow: UTF-8, whole lines.
 
-Where a part begins and ends is decided by one rule, `line_start`, asked by both of the parts that
-meet at a cut, so that each line belongs to exactly one of them wherever the cut is.
+One rule, `line_start`, gives the begin and the end of a part. Both parts that meet at a cut use it,
+so that each line belongs to exactly one of them for every cut.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["TextBytes", "header_end", "line_start"]
 _SCAN_BYTES: Final = 64 * 1024
 _BOM: Final = codecs.BOM_UTF8
 _LINE_ENDS_MAX: Final = 1024 * 1024
-"""Bytes of line ends at the beginning of a file that are looked at for a row."""
+"""Bytes of line ends at the beginning of a file that are searched for a row."""
 _MARKS: Final = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"""The longer first: that of UTF-32 begins with that of UTF-16."""
+"""Byte order marks, the longer first: that of UTF-32 begins with that of UTF-16."""
 
 
 def line_start(file: BinaryIO, cut: int, size_bytes: int, *, by_cr: bool = True) -> int:
-    """The first place, not before `cut`, where a line begins; `size_bytes` where none does.
+    """The first place, not before `cut`, where a line begins; `size_bytes` if none does.
 
-    A line ends with LF or CR LF, and where `by_cr` says so with CR too. `cut` may be anywhere,
+    A line ends with LF or CR LF, and if `by_cr` is True with CR too. `cut` may be anywhere,
     inside a character or between CR and LF.
     """
     if cut <= 0:
@@ -93,12 +93,12 @@ class TextBytes(io.RawIOBase):
         codec: str | None = None,
         for_csv: bool = True,
     ) -> None:
-        """`ranges` of None is all of the file, unpacked by `codec` where there is one.
+        """`ranges` of None is the whole file, unpacked by `codec` if there is one.
 
         `encoding` of None hands bytes on as they are.
         """
         self.bytes_read = 0
-        """Unpacked."""
+        """Bytes read so far, unpacked."""
         self._path = path
         self._encoding, self._codec = encoding, codec
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
@@ -113,13 +113,14 @@ class TextBytes(io.RawIOBase):
         self._next: Callable[[int], bytes] = self._read_all if ranges is None else self._read_ranges
 
     def readable(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
-    def has_text(self) -> bool:
-        """Whether anything but line ends, and a byte order mark, is in the file; nothing is taken from it.
+    def has_text(self, block_bytes: int = _SCAN_BYTES) -> bool:
+        """Whether anything but line ends, and a byte order mark, is in the file; consumes nothing.
 
-        Only its beginning is looked at: of a file that begins with a mebibyte of line ends it is true.
+        Only its beginning is searched: True for a file that begins with a mebibyte of line ends.
+        A `read` of `block_bytes` that follows copies nothing.
 
         Raises:
             SourceError: The file cannot be read, or is in another encoding.
@@ -131,7 +132,7 @@ class TextBytes(io.RawIOBase):
                     return True
                 if self._is_at_end or self.closed:
                     return False
-                self._ready += self._read_on(_SCAN_BYTES)
+                self._ready += self._read_on(max(block_bytes, _SCAN_BYTES))
 
     def read(self, size: int = -1, /) -> bytes:
         """Exactly `size` bytes, fewer at the end; for CSV one fewer if the last would be a CR and more follows.
@@ -143,10 +144,10 @@ class TextBytes(io.RawIOBase):
         with self._reading:
             self._fill(wanted)
             if self._for_csv and wanted > 1 and self._ready[wanted - 1 : wanted] == b"\r":
-                self._fill(wanted + 1)  # whether more follows
+                self._fill(wanted + 1)  # shows whether more follows
                 wanted -= len(self._ready) > wanted
-            given, self._ready = self._ready[:wanted], self._ready[wanted:]
-        return given
+            piece, self._ready = self._ready[:wanted], self._ready[wanted:]
+        return piece
 
     def _fill(self, size: int) -> None:
         while len(self._ready) < size and not self._is_at_end and not self.closed:
@@ -199,7 +200,7 @@ class TextBytes(io.RawIOBase):
         return b""
 
     def _check_encoding(self, chunk: bytes) -> None:
-        """Refuse a file that says, with its first bytes, that it is in another encoding."""
+        """Refuse a file whose first bytes mark another encoding."""
         if self._decoder is not None:
             return
         marked = next((name for mark, name in _MARKS if chunk.startswith(mark)), None)

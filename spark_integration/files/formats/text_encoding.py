@@ -1,4 +1,4 @@
-"""What must be known of a text file's encoding before it is read."""
+"""Checks of a text encoding before a file is read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _BYTES = 256
 
 
 def check_encoding(encoding: str) -> None:
-    """Raise OptionError where Python does not know it."""
+    """Raise OptionError if Python does not know the encoding."""
     try:
-        b"some".decode(encoding, "replace")  # of nothing, Python does not even look it up
+        b"some".decode(encoding, "replace")  # Python looks no encoding up for empty bytes
     except LookupError as error:
         raise OptionError("encoding", encoding, "one that Python knows") from error
 

@@ -1,4 +1,4 @@
-"""Rows of text splits: a line each, in one column `value`."""
+"""Rows of text splits: one row per line, in the only column `value`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from coordlog.spark_integration.files.formats.line_blocks import LineBlocks
 __all__ = ["TEXT_SCHEMA", "TextRows"]
 
 TEXT_SCHEMA: Final = pa.schema([pa.field("value", pa.string())])
-"""Of every text source, as Spark has it."""
+"""Schema of every text source, as in Spark."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TextRows:
-    """The lines of one split, block by block. Call `close` when done, whatever happened."""
+    """Lines of one split, block by block. The caller must call `close` at the end, also after an error."""
 
     blocks: LineBlocks
     bytes_read: int
     skip_rows: int
-    """Rows of what `next` gives that are still to be passed over: lines have no index."""
+    """Number of rows that the caller must still drop from the next batches: lines have no index to seek by."""
 
     def next(self) -> pa.RecordBatch | None:
-        """The next lines, without their ends; None after the last."""
+        """Next lines, without their line ends, or None after the last."""
         text = self.blocks.next()
         if text is None:
             return None
         lines = text.removesuffix("\n").split("\n")
         if "\r" in text:
-            lines = [one.removesuffix("\r") for one in lines]
+            lines = [line.removesuffix("\r") for line in lines]
         return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=TEXT_SCHEMA)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.blocks.close()

@@ -1,8 +1,8 @@
 """A destination that belongs to one job: its owner, its schema, its staged files.
 
-Below the root, `.coordlog/` holds what is not for readers: `owner.json`, `log.json`, a `log-N.json`
-for each time its job went on in another log, `schema.arrow`, a `schema-N.arrow` for each time it was
-widened, and `staging/DRIVER/SUBTASK-ATTEMPT-COUNT.parquet`.
+Below the root, `.coordlog/` holds files that are not for readers: `owner.json`, `log.json`, a
+`log-N.json` for each adoption of the job by another log, `schema.arrow`, a `schema-N.arrow` for each
+widening, and `staging/DRIVER/SUBTASK-ATTEMPT-COUNT.parquet`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
 from coordlog.limits import DESTINATION_FREE_BYTES_MIN, DESTINATION_RESERVE_BYTES
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.names import HIDDEN
+from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 from coordlog.spark_integration.files.store.store import FileStore
 
@@ -31,10 +32,10 @@ _PARTITION_BY: Final = b"coordlog.partition_by"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledSchema:
-    """What all files from now on have; a file holds none of the partition columns."""
+    """Schema of all files from now on; a file holds none of the partition columns."""
 
     version: int
-    """How often it has been widened."""
+    """Number of times that the schema has been widened."""
     columns: pa.Schema
     partition_by: tuple[str, ...]
 
@@ -42,7 +43,7 @@ class SettledSchema:
 class Destination:
     """The files in a store that one job owns. Holds nothing open; pickles.
 
-    `prepare` comes first, on the driver. All methods may run twice at once, also in two drivers.
+    `prepare` comes first, on the driver. Each method may run twice at once, also in two drivers.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -50,15 +51,15 @@ class Destination:
 
     @property
     def where(self) -> str:
-        """The root, for people."""
+        """The root, for messages."""
         return self.store.where
 
     def prepare(self, job_id: str) -> None:
-        """Make the destination, or find that it is this job's already, and can be published in.
+        """Make the destination, or check that it is this job's already; check that it can publish.
 
         Raises:
-            SinkError: It is another job's or nobody's, inside another one's, cannot be written, or
-                cannot publish without replacing.
+            SinkError: It belongs to another job, has files but no owner, is inside another
+                destination, cannot be written, or cannot publish without replacing.
             OutOfSpaceError: It is new, and has less than 1 GiB free.
         """
         store = self.store
@@ -83,47 +84,47 @@ class Destination:
         store.make_ready()
 
     def _refuse_inside(self) -> None:
-        """Who reads the destination around it would read this one's files too."""
-        found = self.store.read_above(_OWNER)
-        if found is None:
+        """Refuse a place inside another destination, whose readers would read these files too."""
+        owner = self.store.read_above(_OWNER)
+        if owner is None:
             return
-        where, content = found
+        where, content = owner
         raise SinkError(
             self.where,
             f"it is inside the destination of job {self._owner(where, content)!r}, {where}",
-            "give one beside it: who reads that one would read the files of both",
+            "give one beside it: readers of that one would read the files of both",
         )
 
     def refuse_earlier_output(self, job_id: str) -> None:
-        """For a job that begins here: what stands here was published by an earlier history, or branch of it.
+        """Refuse files of an earlier history, or of a branch of it, at the start of a job.
 
         Raises:
-            SinkError: There is something, which the job would write again beside it.
+            SinkError: The destination has files, whose rows the job would write a second time.
         """
         names = self.store.names() if self.has_owner() else ()
         if names:
             raise SinkError(
                 self.where,
                 f"it holds {len(names)} names that an earlier history of job {job_id!r} has "
-                f"published, {names[0]!r} first, and what the job begins from has none of them: "
+                f"published, {names[0]!r} first, and the start of the job has none of them: "
                 "rows would be written a second time",
                 "give the job the log that it had, or another destination",
             )
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:
-        """See that no other log of this job writes here, and keep that `log` does (`claim_for`).
+        """Check that no other log of this job writes here, and store `log` as the writer (`claim_for`).
 
         Raises:
-            SinkError: Another one does, which this one does not go on from; or it is gone, and has
-                published something.
+            SinkError: Another log writes here, of which `log` is no continuation; or the claim is
+                gone, and files are published.
         """
         return claim_for(self, job_id, log, former)
 
     def check_held(self, claim: Claim) -> None:
-        """See that no other log writes here since: one look for a file, as a rule.
+        """Check that no other log has claimed the destination since: one lookup of a file, as a rule.
 
         Raises:
-            JobMovedError: The job has been adopted, and goes on in another one.
+            JobMovedError: The job has been adopted by another log.
         """
         check_held(self, claim)
 
@@ -133,7 +134,7 @@ class Destination:
         return f"remove all that is in this one, {HIDDEN} too"
 
     def read_claim(self, number: int) -> bytes | None:
-        """See `ClaimKeeper`: one file for each."""
+        """See `ClaimKeeper`: one file for each claim."""
         return self.store.read(_log_file(number))
 
     def write_claim(self, number: int, content: bytes) -> None:
@@ -149,7 +150,7 @@ class Destination:
         return self.store.read(_OWNER) is not None
 
     def check_owner(self, job_id: str) -> None:
-        """Raise SinkError where this machine does not see the destination, or another job's."""
+        """Raise SinkError if this machine sees no destination, or that of another job."""
         content = self.store.read(_OWNER)
         if content is None:
             raise SinkError(
@@ -167,28 +168,29 @@ class Destination:
 
     @staticmethod
     def _owner(where: str, content: bytes) -> str:
-        what = "whose the destination is"
-        return _told_in(f"{where}/{_OWNER}", content, ("job_id",), what)["job_id"]
+        subject = "the owner of the destination"
+        return _json_fields(f"{where}/{_OWNER}", content, ("job_id",), subject)["job_id"]
 
     def check_reserve(self) -> None:
         """Raise OutOfSpaceError before the last space is taken: Kafka may need it."""
         self._check_space(DESTINATION_RESERVE_BYTES, "the job stops while others can still write")
 
     def settled_schema(self, after: SettledSchema | None = None) -> SettledSchema | None:
-        """The newest; None where there is none, or none newer than `after`."""
-        found = None
+        """The newest schema; None if there is none, or none newer than `after`."""
+        newest = None
         version = 0 if after is None else after.version + 1
         while (content := self.store.read(_schema_file(version))) is not None:
-            found = self._decoded(version, content)
+            newest = self._decoded(version, content)
             version += 1
-        return found
+        return newest
 
     def settle_schema(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> SettledSchema:
-        """`schema` and `partition_by`, for the first who asks; then what it was.
+        """The settled schema: of the first call `schema` and `partition_by`, of later calls the same.
 
         Raises:
-            SinkError: They would be the first, and a column has no type or is missing; or the
-                destination is partitioned by others.
+            DestinationMisfitError: It is the first call, and Parquet lacks the type of a column.
+            SinkError: It is the first call, and a column has no type or is missing; or the
+                destination is partitioned by other columns.
         """
         settled = self.settled_schema()
         if settled is None:
@@ -206,7 +208,12 @@ class Destination:
         return settled
 
     def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema:
-        """`columns` as the next schema after `settled`; or what another has made it meanwhile."""
+        """`columns` as the next schema after `settled`; or the one that another call made meanwhile.
+
+        Raises:
+            DestinationMisfitError: Parquet lacks the type of a column.
+        """
+        self._check_writable(columns)
         content = _encoded(columns, settled.partition_by)
         self.store.write_once(_schema_file(settled.version + 1), content)
         newest = self.settled_schema(settled)
@@ -215,11 +222,12 @@ class Destination:
 
     @property
     def schema_file(self) -> str:
-        """Where the first schema stands, for people."""
+        """Path of the first schema, for messages."""
         return f"{self.where}/{_schema_file(0)}"
 
     def _check_first(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-        missing = [one for one in partition_by if one not in schema.names]
+        self._check_writable(schema)
+        missing = [column for column in partition_by if column not in schema.names]
         if missing:
             raise SinkError(
                 self.where,
@@ -248,6 +256,15 @@ class Destination:
                     "cast it in the transform",
                 )
 
+    def _check_writable(self, schema: pa.Schema) -> None:
+        """Refuse types that Parquet lacks before the schema is stored: no later row could be written."""
+        if refused := refused_columns(schema):
+            raise DestinationMisfitError(
+                self.where,
+                f"Parquet has no such type: {'; '.join(refused)}",
+                "cast the column in the transform",
+            )
+
     def _check_space(self, at_least: int, therefore: str) -> None:
         free = self.store.free_bytes()
         if free is not None and free < at_least:
@@ -271,23 +288,25 @@ class Destination:
         return SettledSchema(
             version=version,
             columns=schema.remove_metadata(),
-            partition_by=tuple(str(one) for one in partition_by),
+            partition_by=tuple(str(column) for column in partition_by),
         )
 
 
-def _told_in(path: str, content: bytes, fields: tuple[str, ...], what: str) -> dict[str, str]:
-    """These fields of one of the files in JSON.
+def _json_fields(
+    path: str, content: bytes, fields: tuple[str, ...], subject: str
+) -> dict[str, str]:
+    """`fields` of a JSON file.
 
     Raises:
-        SinkError: It does not have them.
+        SinkError: The file lacks one of them.
     """
     try:
-        told = json.loads(content)
-        return {name: str(told[name]) for name in fields}
+        document = json.loads(content)
+        return {name: str(document[name]) for name in fields}
     except (ValueError, KeyError, TypeError) as error:
         raise SinkError(
             path,
-            f"it does not say {what}: {error!r}",
+            f"it does not hold {subject}: {error!r}",
             "put it back as it was, or give another destination",
         ) from error
 
@@ -302,16 +321,16 @@ def _schema_file(version: int) -> str:
 
 def _encoded(schema: pa.Schema, partition_by: tuple[str, ...]) -> bytes:
     metadata = {_PARTITION_BY: json.dumps(partition_by).encode()} if partition_by else None
-    plain = pa.schema([pa.field(one.name, one.type) for one in schema], metadata=metadata)
+    plain = pa.schema([pa.field(column.name, column.type) for column in schema], metadata=metadata)
     return bytes(plain.serialize().to_pybytes())
 
 
-def _can_partition(given: pa.DataType) -> bool:
+def _can_partition(column_type: pa.DataType) -> bool:
     types = pa.types
-    if types.is_dictionary(given):
-        given = given.value_type
+    if types.is_dictionary(column_type):
+        column_type = column_type.value_type
     return any(
-        is_kind(given)
+        is_kind(column_type)
         for is_kind in (
             types.is_string,
             types.is_large_string,

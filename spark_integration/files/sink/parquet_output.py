@@ -16,7 +16,27 @@ from coordlog.spark_integration.files.store.store import StagedOutput
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer  # a module for type checkers alone
 
-__all__ = ["ParquetOutput"]
+__all__ = ["ParquetOutput", "refused_columns"]
+
+
+def refused_columns(schema: pa.Schema) -> list[str]:
+    """Columns of types that Parquet lacks, each with its type and the reason."""
+    if _refusal_of(schema) is None:
+        return []
+    refusals = [(column, _refusal_of(pa.schema([column]))) for column in schema]
+    return [
+        f"column {column.name!r} of {column.type} ({error})"
+        for column, error in refusals
+        if error is not None
+    ]
+
+
+def _refusal_of(schema: pa.Schema) -> Exception | None:
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except (pa.ArrowException, OSError) as error:
+        return error
+    return None
 
 
 class ParquetOutput:
@@ -36,7 +56,7 @@ class ParquetOutput:
 
     @property
     def size_bytes(self) -> int:
-        """Of the row groups that have been written."""
+        """Bytes of the row groups that have been written."""
         return self._bytes.size_bytes
 
     def write(self, table: pa.Table) -> None:
@@ -54,7 +74,7 @@ class ParquetOutput:
         self.rows += table.num_rows
 
     def finish(self) -> tuple[int, str]:
-        """Size and checksum, once the file will stay."""
+        """Close the file. Returns size and checksum once it is durable."""
         try:
             self._parquet.close()
         except OSError as error:
@@ -63,7 +83,7 @@ class ParquetOutput:
         return self._bytes.size_bytes, self._bytes.checksum.hexdigest()
 
     def discard(self) -> None:
-        """Leave nothing of it. Raises nothing."""
+        """Remove the file. Raises nothing."""
         self._bytes.is_ignoring = True
         with suppress(OSError, pa.ArrowException):
             self._parquet.close()
@@ -71,14 +91,14 @@ class ParquetOutput:
 
 
 class _ChecksummedBytes(io.RawIOBase):
-    """Passes bytes on and knows their count and checksum."""
+    """Passes bytes on, and keeps their count and checksum."""
 
     def __init__(self, output: StagedOutput) -> None:
         self.output = output
         self.size_bytes = 0
         self.checksum = new_checksum()
         self.is_ignoring = False
-        """Let the Parquet library end in peace: what it still writes is given up."""
+        """Drop later writes: the Parquet library still writes when it closes."""
 
     def writable(self) -> bool:
         return True

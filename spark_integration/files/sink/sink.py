@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from coordlog.api.chain import OperatorSpec
 from coordlog.api.coordinator import CommittableOf, Sink
@@ -31,6 +30,7 @@ from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink.destination import Destination
+from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.files.store.log_claims import Claim
@@ -53,36 +53,36 @@ class ParquetSink(Sink):
     """Parquet files below one root of one job, which the driver and all executors share.
 
     A file gets its final name once, after the checkpoint that holds it has completed; a reader sees
-    file by file, never a part of one. All files have one schema: that of the first rows written, or
-    `schema`; or one that only gets wider.
+    whole files alone. All files have one schema: that of the first rows written, or `schema`; with
+    `widen` one that only gets wider.
 
     The driver calls, in this order: `prepare` before any attempt starts; `settle` for each intent;
-    `clean` for an attempt that is over, after the record that gave its names up is released;
+    `clean` for an attempt that is over, after the record that abandoned its names is released;
     `sweep` when the job has finished and no attempt lives. Each may be called again, and by two
     drivers at once.
 
     Args:
-        path: A local path, made where it does not exist; or `s3://BUCKET/PREFIX`, with endpoint and
+        path: A local path, made if it does not exist; or `s3://BUCKET/PREFIX`, with endpoint and
             credentials as Amazon's own tools take them (`AWS_ENDPOINT_URL_S3`, `AWS_PROFILE`, …).
-        schema: Of all files. Without it, that of the first rows: then they must have a type in
+        schema: Schema of all files. Without it that of the first rows, which must have a type in
             every column.
-        compression: Of the columns.
+        compression: Compression of the columns.
         row_group_rows: Rows after which a row group is written.
-        row_group_bytes: Bytes, as Arrow holds them, after which one is written: about what a writer
-            takes of memory.
+        row_group_bytes: Bytes, as Arrow holds them, after which a row group is written: about the
+            memory of a writer.
         partition_by: Columns of strings, integers, booleans or dates: their values become folders,
             `a=1/b=x/`, as Spark writes and reads them.
-        roll_bytes: A file that has as many is closed, and the next begun: it is at most one row
+        roll_bytes: Bytes after which a file is closed, and the next begun: a file is at most one row
             group longer.
-        roll_rows: A file never has more rows.
-        roll_seconds: A file whose first row is as old is closed with the next batch. Every
+        roll_rows: Greatest number of rows of a file.
+        roll_seconds: Age of the first row after which a file is closed, with the next batch. Every
             checkpoint, and in batch every end of a split, closes all files anyway.
         widen: A batch with a new column, without a column, or with a wider type is written, and
             later files have the wider schema. Otherwise it is refused, with the difference by name.
 
     Raises:
         OptionError: An option is out of range.
-        SinkError: `path` is in a file system that cannot be published in, or has credentials.
+        SinkError: `path` has credentials, or is in a file system in which files cannot be published.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ParquetSink(Sink):
         widen: bool = False,
     ) -> None:
         check_types(type(self).__init__, locals())
-        given = arrow_schema_of("schema", schema)
+        arrow_schema = arrow_schema_of("schema", schema)
         check_all(
             lambda: _check_positive(
                 row_group_rows=row_group_rows,
@@ -109,10 +109,10 @@ class ParquetSink(Sink):
                 roll_rows=roll_rows,
             ),
             lambda: _check_seconds(roll_seconds),
-            lambda: _partition_columns(partition_by, given),
-            lambda: _check_schema(given),
+            lambda: _partition_columns(partition_by, arrow_schema),
+            lambda: _check_schema(arrow_schema),
         )
-        columns = _partition_columns(partition_by, given)
+        columns = _partition_columns(partition_by, arrow_schema)
         self._store = _store(os.fspath(path))
         self._options = ParquetWriterOptions(
             store=self._store,
@@ -127,19 +127,19 @@ class ParquetSink(Sink):
         )
         self._destination = Destination(self._store)
         self._claim: Claim | None = None
-        self._schema = given
+        self._schema = arrow_schema
 
     @property
     def destination(self) -> str:
-        """Where the files are: an absolute path, or a URL without credentials."""
+        """The destination: an absolute path, or a URL without credentials."""
         return self._store.where
 
     @property
     def path(self) -> Path:
-        """The destination, absolute, where it is local.
+        """The absolute path of a local destination.
 
         Raises:
-            UsageError: It is in an object store; `destination` names it.
+            UsageError: The destination is in an object store; `destination` names it.
         """
         if not isinstance(self._store, LocalStore):
             raise UsageError(f"{self.destination} has no path on this machine; see `destination`")
@@ -147,7 +147,7 @@ class ParquetSink(Sink):
 
     @property
     def writer_options(self) -> ParquetWriterOptions:
-        """All that a writer of its files needs; pickles."""
+        """Options of a writer of the files. Pickles."""
         return self._options
 
     def spec(self, operator_id: str = "sink") -> OperatorSpec:
@@ -170,13 +170,13 @@ class ParquetSink(Sink):
         )
 
     def prepare(self, job_id: str) -> None:
-        """Take the destination for `job_id`, or find that it has it already.
+        """Make the destination `job_id`'s, or check that it is already.
 
         Before any attempt starts.
 
         Raises:
-            SinkError: It is another's, is not a folder, cannot be written, or cannot publish
-                without replacing; or what stands there has another schema or other partitions.
+            SinkError: It is another job's, is not a folder, cannot be written, or cannot publish
+                without replacing; or its files have another schema or other partitions.
             OutOfSpaceError: It would be new, and has less than 1 GiB free.
         """
         destination, columns = self._destination, self._options.partition_by
@@ -185,49 +185,49 @@ class ParquetSink(Sink):
             if (settled := destination.settled_schema()) is not None:
                 destination.settle_schema(settled.columns, columns)
             return
-        given = pa.schema([pa.field(one.name, one.type) for one in self._schema])
-        settled = destination.settle_schema(given, columns)
+        plain = pa.schema([pa.field(column.name, column.type) for column in self._schema])
+        settled = destination.settle_schema(plain, columns)
         wanted = settled.columns
         if self._options.widens:
             try:
-                wanted = widened(settled.columns, given)
+                wanted = widened(settled.columns, plain)
             except MisfitError as error:
                 raise SinkError(
                     self.destination,
-                    f"`schema=` does not fit the files there: {error}",
-                    "give one that does, or another destination",
+                    f"`schema=` is not compatible with the files there: {error}",
+                    "give one that is, or another destination",
                 ) from error
             if not wanted.equals(settled.columns):
                 destination.widen(settled, wanted)
-        elif not wanted.equals(given):
+        elif not wanted.equals(plain):
             raise SinkError(
                 self.destination,
-                f"`schema=` is {_in_line(given)}; all files here have {_in_line(wanted)}",
+                f"`schema=` is {_in_line(plain)}; all files here have {_in_line(wanted)}",
                 "give that one, or another destination",
             )
 
     def refuse_earlier_output(self, job_id: str) -> None:
-        """For a job that begins at this destination: refuse one in which it has published before.
+        """Refuse files of an earlier history at the start of a job.
 
         Raises:
-            SinkError: There is something, which the job would write a second time.
+            SinkError: The destination has files, whose rows the job would write a second time.
         """
         self._destination.refuse_earlier_output(job_id)
 
     def claim(
         self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]] = ()
     ) -> None:
-        """See that no other log of a job of this id writes here, and hold that this one does.
+        """Check that no other log of a job of this id writes here, and store `log` as the writer.
 
         After `prepare`, before anything is appended.
 
         Args:
             job_id: The job.
-            log: The one that it writes.
-            former: Cluster id and topic id of each that it has left, by `coordlog adopt`.
+            log: The job's log.
+            former: Cluster id and topic id of each log that the job has left, by `coordlog adopt`.
 
         Raises:
-            SinkError: Another one does; both are named.
+            SinkError: Another log writes here; both are named.
         """
         self._claim = self._destination.claim(job_id, log, former)
 
@@ -235,7 +235,7 @@ class ParquetSink(Sink):
         """Whether a job has made the destination ready.
 
         Raises:
-            SinkError: It cannot be looked at.
+            SinkError: The destination cannot be read.
         """
         return self._destination.has_owner()
 
@@ -243,16 +243,19 @@ class ParquetSink(Sink):
         self, checkpoint_id: int, committables: Sequence[CommittableOf]
     ) -> PublishFiles:
         """The intent that publishes these committables, in their order."""
-        files = [cast("StagedFile", _COMMITTABLE.decode(one.content)) for one in committables]
+        files = [
+            cast("StagedFile", _COMMITTABLE.decode(committable.content))
+            for committable in committables
+        ]
         return PublishFiles(checkpoint_id=checkpoint_id, files=files)
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
-        """Publish what of `intent` is not published yet. Any thread; may run twice at once.
+        """Publish the files of `intent` that are not published yet. Any thread; may run twice at once.
 
-        `at` is told each place where a crash would leave something to be found; tests crash there.
+        `at` is called at each place at which a crash would leave files; tests crash there.
 
         Raises:
-            SinkError: A file is gone, damaged, or its name is taken by other content.
+            SinkError: A file is gone or damaged, or its name is taken by other content.
             JobMovedError: The job was adopted since `claim`, and another log writes here.
         """
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
@@ -261,8 +264,8 @@ class ParquetSink(Sink):
         return FilesPublished(
             checkpoint_id=intent.checkpoint_id,
             file_count=len(intent.files),
-            rows=sum(one.rows for one in intent.files),
-            size_bytes=sum(one.size_bytes for one in intent.files),
+            rows=sum(file.rows for file in intent.files),
+            size_bytes=sum(file.size_bytes for file in intent.files),
         )
 
     def clean(
@@ -272,7 +275,7 @@ class ParquetSink(Sink):
 
         Raises:
             SinkError: The operating system, or the store, refuses.
-            JobMovedError: As in `settle`: what is staged may be the other one's to publish.
+            JobMovedError: As in `settle`: the other log may have to publish the staged files.
         """
         self._check_held()
         self._store.clean(
@@ -287,8 +290,8 @@ class ParquetSink(Sink):
     ) -> None:
         """Delete all staged files but those in `keep`.
 
-        Only when no attempt of the job lives, of any driver: `is_in_force` is asked for the last
-        time between the listing and the first deletion, and says whether that is so.
+        Only when no attempt of the job lives, of any driver: `is_in_force` checks that, for the last
+        time between the listing and the first deletion.
 
         Raises:
             SinkError: The operating system, or the store, refuses.
@@ -306,14 +309,14 @@ class ParquetSink(Sink):
             self._destination.check_held(self._claim)
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
-        """What `clean` and `sweep` must keep as long as the log holds these committables."""
+        """Names that `clean` and `sweep` must keep as long as the log holds these committables."""
         return frozenset(
-            cast("StagedFile", _COMMITTABLE.decode(one)).staged for one in committables
+            cast("StagedFile", _COMMITTABLE.decode(content)).staged for content in committables
         )
 
     def intent_names(self, intent: Payload) -> frozenset[str]:
-        """What `clean` and `sweep` must keep as long as the intent has no outcome."""
-        return frozenset(one.staged for one in cast("PublishFiles", intent).files)
+        """Names that `clean` and `sweep` must keep as long as the intent has no outcome."""
+        return frozenset(file.staged for file in cast("PublishFiles", intent).files)
 
 
 def _check_positive(**options: int | None) -> None:
@@ -346,12 +349,12 @@ def _store(path: str) -> FileStore:
             "give a local path, or s3://BUCKET/PREFIX; copy the files elsewhere once the job has "
             "finished",
         )
-    # Not resolved: a link in the path may be set to lead elsewhere between two runs.
+    # Not resolved: the target of a link in the path may change between two runs.
     return LocalStore(Path(os.path.abspath(Path(path).expanduser())))  # noqa: PTH100
 
 
 def _checked_s3(url: str) -> str:
-    """The URL as `s3://BUCKET/PREFIX`. What is refused is not shown: it may hold a secret."""
+    """The URL as `s3://BUCKET/PREFIX`. A refused URL is not shown: it may hold a secret."""
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if "@" in bucket or "?" in url or "#" in url or (":" in bucket and "@" in url):
         raise SinkError(
@@ -363,33 +366,33 @@ def _checked_s3(url: str) -> str:
     if not _BUCKET.fullmatch(bucket):
         raise OptionError("path", url, "s3://BUCKET/PREFIX, with a bucket's name")
     prefix = prefix.rstrip("/")
-    if prefix and any(one in ("", ".", "..") for one in prefix.split("/")):
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
         raise OptionError("path", url, "s3://BUCKET/PREFIX, with no part that is empty, . or ..")
     return f"s3://{bucket}/{prefix}"
 
 
-def _partition_columns(given: Sequence[str], schema: pa.Schema | None) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise OptionError("partition_by", given, "a list of columns")
-    columns = tuple(given)
+def _partition_columns(names: Sequence[str], schema: pa.Schema | None) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise OptionError("partition_by", names, "a list of columns")
+    columns = tuple(names)
     if len(set(columns)) < len(columns) or not all(columns):
         raise OptionError("partition_by", columns, "names of columns, each once")
-    for one in columns:
-        if one.startswith("."):
-            raise OptionError("partition_by", one, "a name that does not begin with a dot: hidden")
-        if schema is not None and one not in schema.names:
-            raise OptionError("partition_by", one, f"one of {', '.join(schema.names)}")
+    for column in columns:
+        if column.startswith("."):
+            raise OptionError(
+                "partition_by", column, "a name that does not begin with a dot: hidden"
+            )
+        if schema is not None and column not in schema.names:
+            raise OptionError("partition_by", column, f"one of {', '.join(schema.names)}")
     return columns
 
 
 def _check_schema(schema: pa.Schema | None) -> None:
     if schema is None:
         return
-    try:
-        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
-    except pa.ArrowNotImplementedError as error:
-        raise OptionError("schema", str(schema), f"of types that Parquet has ({error})") from error
+    if refused := refused_columns(schema):
+        raise OptionError("schema", str(schema), f"of types that Parquet has ({refused[0]})")
 
 
 def _in_line(schema: pa.Schema) -> str:
-    return ", ".join(f"{one.name}: {one.type}" for one in schema)
+    return ", ".join(f"{column.name}: {column.type}" for column in schema)

@@ -1,4 +1,4 @@
-"""The subtask's side of the Parquet sink: hidden files, there to stay before they are handed over."""
+"""The subtask's side of the Parquet sink: hidden files, durable before they are handed over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMMITTABLE = payload_type_of(StagedFile)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetWriterOptions:
-    """All that a writer needs; pickles."""
+    """Options of a writer. Pickles."""
 
     store: FileStore
     compression: str
@@ -55,22 +55,22 @@ class _OpenPartition:
 
     @property
     def rows(self) -> int:
-        """Held, or in its file."""
+        """Number of rows, held or in the open file."""
         return self.held_rows + (0 if self.output is None else self.output.rows)
 
 
 class ParquetFileWriter(Operator):
-    """Writes files, one partition's rows each, and closes all of them where an interval ends.
+    """Writes files, one partition's rows each, and closes all of them at the end of an interval.
 
-    An interval goes up to a barrier, the end of a split, or the end; one without rows makes no
-    file. A file is closed earlier when it is long, old, or one of too many that are open. The
-    writer keeps no state: a name is made of the attempt and a count, and an attempt's names are
-    never another's. What is unfinished is removed by `close`, where that is still called.
+    An interval ends at a barrier, at the end of a split, or at the end of the input; an interval
+    without rows makes no file. A file is closed earlier if it is long or old, or if too many are
+    open. The writer keeps no state: a name is made of the attempt and a count, so that two attempts
+    never share a name. `close` removes unfinished files, if it is still called.
 
     Args:
-        options: Travel to the task.
-        clock: Seconds; tells how old a file is, and decides nothing else.
-        label: What its files' final names begin with: letters, digits, hyphens.
+        options: Sent to the task.
+        clock: Seconds; used for the age of a file alone.
+        label: Prefix of the files' final names: letters, digits, hyphens.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class ParquetFileWriter(Operator):
         self._settled: SettledSchema | None = None
         self._count = 0
         self._open: dict[str, _OpenPartition] = {}
-        """By folder, the longest unused first."""
+        """Open partitions by folder, the least recently used first."""
         self._finished: list[bytes] = []
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """See that the destination is this job's, from this machine too."""
+        """Check that the destination is this job's, as seen from this machine too."""
         self._context = context
         self._destination.check_owner(context.job_id)
         self._options.store.make_staging(context.driver_id)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Write `batch`; nothing goes on to a next operator."""
+        """Write `batch`; emits no rows."""
         if batch.num_rows:
             options = self._options
             rows = self._fitted(batch)
@@ -114,9 +114,9 @@ class ParquetFileWriter(Operator):
         return self._end_interval()
 
     def discard_split(self, split_id: str) -> None:
-        """Hand over none of this split's files: all that are open or rolled are its own.
+        """Hand over none of this split's files: all open and rolled files are of this split.
 
-        Rolled ones keep their hidden names until the attempt's are cleaned.
+        Rolled files keep their hidden names until the attempt's files are cleaned.
         """
         self.close()
         self._finished = []
@@ -128,9 +128,9 @@ class ParquetFileWriter(Operator):
     def close(self) -> None:
         """Remove files that were not handed over."""
         partitions, self._open = self._open, {}
-        for one in partitions.values():
-            if one.output is not None:
-                one.output.discard()
+        for partition in partitions.values():
+            if partition.output is not None:
+                partition.output.discard()
 
     # --- one schema -----------------------------------------------------------------------------
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,19 +158,19 @@ class ParquetFileWriter(Operator):
             raise self._misfit(str(error)) from error
         if columns.equals(settled.columns):
             return None
-        for one in settled.partition_by:
-            if columns.field(one).type != settled.columns.field(one).type:
+        for column in settled.partition_by:
+            if columns.field(column).type != settled.columns.field(column).type:
                 raise self._misfit(
-                    f"partition column {one!r} is {other.field(one).type} and in the files "
-                    f"{settled.columns.field(one).type}"
+                    f"partition column {column!r} is {other.field(column).type} and in the files "
+                    f"{settled.columns.field(column).type}"
                 )
         return self._destination.widen(settled, columns)
 
     def _misfit(self, differences: str) -> DestinationMisfitError:
-        wider = "" if self._options.widens else "let the sink widen what can be (`--widen`), "
+        wider = "" if self._options.widens else "let the sink widen its schema (`--widen`), "
         return DestinationMisfitError(
             self._destination.where,
-            f"a batch does not fit the files there: {differences}",
+            f"a batch is not compatible with the files there: {differences}",
             "read all files with one schema (`--schemas one`, or `schema=` of the source), "
             f"{wider}cast the column in the transform, or write to another destination; if nothing has "
             f"been published yet, removing {self._destination.schema_file} settles it anew",
@@ -180,65 +180,67 @@ class ParquetFileWriter(Operator):
     def _take(self, folder: str, rows: pa.RecordBatch) -> None:
         options = self._options
         while rows.num_rows:
-            one = self._open.pop(folder, None) or self._begin(folder)
-            self._open[folder] = one  # the last used stands last
-            room = rows.num_rows if options.roll_rows is None else options.roll_rows - one.rows
+            partition = self._open.pop(folder, None) or self._begin(folder)
+            self._open[folder] = partition  # the last used is last
+            room = (
+                rows.num_rows if options.roll_rows is None else options.roll_rows - partition.rows
+            )
             piece, rows = rows.slice(0, room), rows.slice(room)
-            one.held.append(piece)
-            one.held_rows += piece.num_rows
-            one.held_bytes += piece.nbytes
-            if one.rows == options.roll_rows:
+            partition.held.append(piece)
+            partition.held_rows += piece.num_rows
+            partition.held_bytes += piece.nbytes
+            if partition.rows == options.roll_rows:
                 self._finish(folder)
-            elif one.held_rows >= options.row_group_rows or one.held_bytes >= min(
+            elif partition.held_rows >= options.row_group_rows or partition.held_bytes >= min(
                 options.row_group_bytes, options.roll_bytes
             ):
-                self._write_row_group(one)
-        # What all partitions hold together is bounded as one row group is.
-        while sum(one.held_bytes for one in self._open.values()) >= options.row_group_bytes:
-            self._write_row_group(max(self._open.values(), key=lambda one: one.held_bytes))
+                self._write_row_group(partition)
+        # The limit of a row group holds for all partitions together.
+        while sum(each.held_bytes for each in self._open.values()) >= options.row_group_bytes:
+            self._write_row_group(max(self._open.values(), key=lambda each: each.held_bytes))
 
     def _begin(self, folder: str) -> _OpenPartition:
         if len(self._open) >= self._options.open_files_max:
             self._finish(next(iter(self._open)))
         return _OpenPartition(folder=folder, since_s=self._clock())
 
-    def _write_row_group(self, one: _OpenPartition) -> None:
+    def _write_row_group(self, partition: _OpenPartition) -> None:
         assert self._settled is not None, "rows are held only once there is a schema"
-        if one.output is None:
+        if partition.output is None:
             self._destination.check_reserve()
-            one.name = self._name(one.folder)
-            self._options.store.check_final(one.name.final)
+            partition.name = self._name(partition.folder)
+            self._options.store.check_final(partition.name.final)
             self._count += 1
-            one.output = ParquetOutput(
-                self._options.store.stage(one.name.staged),
-                where=f"{self._destination.where}/{one.name.staged}",
-                schema=one.held[0].schema,
+            partition.output = ParquetOutput(
+                self._options.store.stage(partition.name.staged),
+                where=f"{self._destination.where}/{partition.name.staged}",
+                schema=partition.held[0].schema,
                 compression=self._options.compression,
             )
-        one.output.write(pa.Table.from_batches(one.held))
-        one.held, one.held_rows, one.held_bytes = [], 0, 0
-        if one.output.size_bytes >= self._options.roll_bytes:
-            self._finish(one.folder)
+        partition.output.write(pa.Table.from_batches(partition.held))
+        partition.held, partition.held_rows, partition.held_bytes = [], 0, 0
+        if partition.output.size_bytes >= self._options.roll_bytes:
+            self._finish(partition.folder)
         else:
             self._destination.check_reserve()
 
     def _finish(self, folder: str) -> None:
-        """Close the file of this partition; from here on it is a committable."""
-        one = self._open[folder]
-        if one.held:
-            self._write_row_group(one)  # which may be the one after which it is closed
-        if self._open.get(folder) is not one:
+        """Close the file of this partition, and make it a committable."""
+        partition = self._open[folder]
+        if partition.held:
+            self._write_row_group(partition)  # may close the file itself, if it is long enough
+        if self._open.get(folder) is not partition:
             return
-        assert one.output is not None, "an open partition has rows"
-        assert one.name is not None, "its file has a name"
-        size_bytes, checksum = one.output.finish()
+        assert partition.output is not None, "an open partition has rows"
+        assert partition.name is not None, "an open file has a name"
+        size_bytes, checksum = partition.output.finish()
         del self._open[folder]
         staged = StagedFile(
-            staged=one.name.staged,
-            final=one.name.final,
+            staged=partition.name.staged,
+            final=partition.name.final,
             size_bytes=size_bytes,
             checksum=checksum,
-            rows=one.output.rows,
+            rows=partition.output.rows,
         )
         self._finished.append(_COMMITTABLE.encode(staged))
         size = sum(map(len, self._finished))
@@ -256,9 +258,9 @@ class ParquetFileWriter(Operator):
         if limit_s is None:
             return
         now_s = self._clock()
-        for one in list(self._open.values()):
-            if now_s - one.since_s >= limit_s:
-                self._finish(one.folder)
+        for partition in list(self._open.values()):
+            if now_s - partition.since_s >= limit_s:
+                self._finish(partition.folder)
 
     def _end_interval(self) -> Snapshot:
         for folder in sorted(self._open):

@@ -1,4 +1,4 @@
-"""Which files of a listing are at fault: each that can be found in one run, and how they are named."""
+"""The files of a listing that are at fault, as far as one run can find them, and their text in messages."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def bad_files(
     error: SourceError,
     settle: Callable[[ListedFile], object],
 ) -> dict[str, SourceError]:
-    """The files that cannot be read alone, by path, with the reason of each; `error` named the first.
+    """The files that cannot be read alone, by path, each with its reason; `error` named the first.
 
-    Empty if the fault is no file's: files that do not fit together, or a file system that does not answer.
+    Empty if no file is at fault: the files are incompatible, or the file system does not answer.
 
     Args:
-        files: The source's.
-        listed: In order; only so many of them are tried.
-        error: The one that ended the listing.
+        files: Files of the source.
+        listed: The listing, in order; a bounded number of its files is tried.
+        error: The error that ended the listing.
         settle: Raises SourceError for a file that cannot be read.
     """
     if error.__cause__ is None or not is_fault_of_file(error, files):
         return {}
-    bad = {one.path: error for one in listed if one.path == error.where}
+    bad = {file.path: error for file in listed if file.path == error.where}
     if not bad:
         return {}
-    for one in listed[:BAD_FILES_TRIED_MAX]:
-        if one.path in bad:
+    for file in listed[:BAD_FILES_TRIED_MAX]:
+        if file.path in bad:
             continue
         try:
-            settle(one)
+            settle(file)
         except SourceError as other:
             if other.__cause__ is not None and is_fault_of_file(other, files):
-                bad[one.path] = other
+                bad[file.path] = other
     return {path: bad[path] for path in sorted(bad)}
 
 
@@ -57,8 +57,8 @@ def of_all(bad: dict[str, SourceError], error: SourceError) -> SourceError:
 
 
 def named_files(paths: Sequence[str]) -> str:
-    """How many files, and the names of the first."""
+    """Number of files, and the first names."""
     shown = ", ".join(paths[:BAD_FILES_NAMED_MAX])
-    left = len(paths) - BAD_FILES_NAMED_MAX
+    more = len(paths) - BAD_FILES_NAMED_MAX
     count = f"{len(paths)} file" if len(paths) == 1 else f"{len(paths)} files"
-    return f"{count} ({shown}{f' and {left} more' if left > 0 else ''})"
+    return f"{count} ({shown}{f' and {more} more' if more > 0 else ''})"

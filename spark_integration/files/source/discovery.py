@@ -1,4 +1,4 @@
-"""From listed files to splits: what is new, what has changed, and in which schema it is read."""
+"""From listed files to splits: new files, changed files, and the schema in which they are read."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _AS_READ: Final = payload_type_of(FilesAsRead)
 
 
 def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
-    """By path, from what a coordinator keeps."""
+    """Files that were read otherwise than listed, by path, from the bytes that a coordinator keeps."""
     if kept is None:
         return {}
-    return {one.path: one for one in cast("FilesAsRead", _AS_READ.decode(kept)).files}
+    return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(kept)).files}
 
 
 def note_change(kept: bytes | None, event: Payload) -> bytes | None:
-    """What a coordinator keeps after an event of a reader."""
+    """Bytes that a coordinator keeps after an event of a reader."""
     if not isinstance(event, FileChanged):
         return kept
     files = {**files_as_read(kept), event.path: event}
@@ -62,16 +62,16 @@ def note_change(kept: bytes | None, event: Payload) -> bytes | None:
 
 
 def note_back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
-    """What a coordinator keeps after a reader has lost `splits`: the next one reads them as they are then."""
+    """Bytes that a coordinator keeps after a reader has lost `splits`: the next reader reads them anew."""
     if kept is None:
         return None
-    lost = {decode_split(one.content).path for one in splits}
-    files = [one for path, one in files_as_read(kept).items() if path not in lost]
+    lost = {decode_split(split.content).path for split in splits}
+    files = [file for path, file in files_as_read(kept).items() if path not in lost]
     return _AS_READ.encode(FilesAsRead(files=files))
 
 
 class KnownFiles:
-    """What the log has of a source's files. Remembers what it has decoded; one thread."""
+    """Splits of a source that are in the log. Caches decoded splits; for one thread."""
 
     def __init__(self) -> None:
         self._files: dict[str, list[FileSplit]] = {}
@@ -79,21 +79,21 @@ class KnownFiles:
         self._schemas: dict[bytes, bytes] = {}
 
     def by_path(self, known: Sequence[Split]) -> Mapping[str, list[FileSplit]]:
-        """The splits of each file, of splits in the order of discovery: what was known before is not decoded again."""
+        """The splits by path. `known` is in the order of discovery; splits of the last call are not decoded again."""
         is_more = self._count == 0 or (
             self._count <= len(known) and known[self._count - 1].split_id == self._last
         )
         if not is_more:
             self._files, self._count, self._last = {}, 0, ""
-        for one in known[self._count :]:
-            split = self._shared(decode_split(one.content))
+        for encoded in known[self._count :]:
+            split = self._shared(decode_split(encoded.content))
             self._files.setdefault(split.path, []).append(split)
             self._last = split.split_id
         self._count = len(known)
         return self._files
 
     def _shared(self, split: FileSplit) -> FileSplit:
-        """The same, what most splits have alike once for all: there may be a million."""
+        """The same split, with values shared between splits: there may be a million of them."""
         schema = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
         path = split.split_id if split.path == split.split_id else split.path
         return replace(split, arrow_schema=schema, path=path, listed_by=sys.intern(split.listed_by))
@@ -101,48 +101,48 @@ class KnownFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """How splits are made of files. Any thread."""
+    """Makes splits of files. Any thread."""
 
     files: InputFiles
     format: FileFormat
     schema: pa.Schema | None
-    """As the user gave it."""
+    """Schema that the user gave, or None."""
     schemas: Literal["one", "each"]
     split_bytes: int
     run_id: str
-    """Of this run of the job: its splits are told from those that an earlier one has listed."""
+    """Id of this run of the job: distinguishes its splits from those of an earlier listing."""
     skips_unreadable: bool = False
-    """True: a file that cannot be read says nothing of the schema; its reader will find out."""
+    """True: a file that cannot be read is left out of the schema; its reader reports it."""
     is_lenient: bool = False
-    """True: there may be none yet that can be read."""
+    """True: it is no error if no file can be read yet."""
     partition_folders: PartitionFolders = "refuse"
-    """What becomes of files in folders such as `month=3`, if their rows have no such column."""
+    """Treatment of files in folders such as `month=3`, if their rows have no such column."""
 
     def settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
         """The one schema of these files, or `given`, checked against them.
 
         Raises:
-            SourceError: One cannot be read, or they do not fit together.
+            SourceError: A file cannot be read, or the schemas of two are not compatible.
         """
         schema = self.schema if given is None else given
-        left = list(listed)
+        files = list(listed)
         while True:
             try:
-                settled = self.format.settle(self.files, left, schema)
+                settled = self.format.settle(self.files, files, schema)
             except SourceError as error:
-                # Files that do not fit together are no fault of one: those have no cause.
+                # Two incompatible schemas are the fault of neither file: such an error has no cause.
                 bad = bad_files(
                     self.files,
-                    left,
+                    files,
                     error,
-                    lambda one: self.format.settle(self.files, [one], schema),
+                    lambda file: self.format.settle(self.files, [file], schema),
                 )
-                readable = [one for one in left if one.path not in bad]
+                readable = [file for file in files if file.path not in bad]
                 if not bad or not self.skips_unreadable or not readable:
                     raise (of_all(bad, error)) from error.__cause__
-                left = readable
+                files = readable
             else:
-                self._check_folders(left, settled.names)
+                self._check_folders(files, settled.names)
                 return settled
 
     def fresh(
@@ -155,39 +155,39 @@ class Discovery:
         """The listed files of which the log does not have every split.
 
         Args:
-            listed: As they are now.
-            known: By path.
-            as_read: Those that were read otherwise than they were listed, by path.
+            listed: The files as they are now.
+            known: Splits in the log, by path.
+            as_read: Files that were read otherwise than they were listed, by path.
             skipped: Splits that are not read: a file that is skipped as a whole stays so, mended or
                 not.
 
         Raises:
-            SourceError: A file that the log has has changed since.
+            SourceError: A file has changed since it was listed in the log.
         """
         changed: list[tuple[ListedFile, str]] = []
         fresh = []
-        for one in listed:
-            splits = known.get(one.path)
+        for file in listed:
+            splits = known.get(file.path)
             if splits is None:
-                fresh.append(one)
+                fresh.append(file)
                 continue
             # A skipped split may be of an older listing than the others.
             read = next((split for split in splits if split.split_id not in skipped), None)
             if read is None:
                 continue
             seen: SeenFile = read
-            if as_read and (begun := as_read.get(one.path)) is not None:
+            if as_read and (begun := as_read.get(file.path)) is not None:
                 seen = ListedFile(
-                    path=one.path,
+                    path=file.path,
                     size_bytes=begun.size_bytes,
                     mark=begun.mark,
                     real_path=seen.real_path,
                 )
-            difference = self.files.difference(seen, one)
+            difference = self.files.difference(seen, file)
             if difference is not None:
-                changed.append((one, difference))
+                changed.append((file, difference))
             elif len(splits) < read.parts:
-                fresh.append(one)  # a driver ended between two pages of its splits
+                fresh.append(file)  # a driver ended between two pages of its splits
         if changed:
             first, difference = changed[0]
             more = "" if len(changed) == 1 else f" ({len(changed) - 1} more files have changed too)"
@@ -210,40 +210,42 @@ class Discovery:
 
         Args:
             fresh: See `fresh`.
-            known: By path.
-            is_checked: Files that do not fit the schema of those before are an error here, and not
-                when they are read.
+            known: Splits in the log, by path.
+            is_checked: Files that are incompatible with the schema of earlier files are an error here,
+                and not only when they are read.
 
         Raises:
-            SourceError: A file cannot be cut, or the schema is not that of the files before.
+            SourceError: A file cannot be cut, or the schema is not that of earlier files.
         """
         one_schema = None if self.schemas == "each" else self._schema_for(fresh, known)
         if is_checked and one_schema and known and fresh:
             self._settled_or_none(fresh, decode_schema(one_schema))
-        found: list[Split] = []
-        for one in fresh:
+        discovered: list[Split] = []
+        for file in fresh:
             try:
-                splits = self._splits_of_file(one, one_schema)
+                splits = self._splits_of_file(file, one_schema)
             except SourceError as error:
                 bad = bad_files(
-                    self.files, fresh, error, lambda each: self._splits_of_file(each, one_schema)
+                    self.files, fresh, error, lambda split: self._splits_of_file(split, one_schema)
                 )
                 raise (of_all(bad, error)) from error.__cause__
-            if splits and "=" in one.path:
-                self._check_folders([one], decode_schema(splits[0].arrow_schema).names)
-            before = {split.split_id for split in known.get(one.path, ())}
+            if splits and "=" in file.path:
+                self._check_folders([file], decode_schema(splits[0].arrow_schema).names)
+            before = {split.split_id for split in known.get(file.path, ())}
             if not before <= {split.split_id for split in splits}:
                 raise SourceError(
-                    one.path,
-                    f"{len(before)} splits of it are known, which are cut otherwise than now",
+                    file.path,
+                    f"{len(before)} splits of it are known, and they are cut otherwise than now",
                     "give `split_bytes=` and the other options as they were when it was listed",
                 )
-            found += [Split(split_id=each.split_id, content=encode_split(each)) for each in splits]
-        return found
+            discovered += [
+                Split(split_id=split.split_id, content=encode_split(split)) for split in splits
+            ]
+        return discovered
 
     def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
         if self.partition_folders == "refuse":
-            paths = (one.path for one in listed)
+            paths = (file.path for file in listed)
             check_partition_folders(self.files.url, paths, columns)
 
     def _schema_for(
@@ -260,7 +262,7 @@ class Discovery:
         return first.arrow_schema
 
     def _encoded(self, fresh: Sequence[ListedFile], *, is_alone: bool) -> bytes:
-        """The schema of these files; empty if all are at fault and are to be skipped, by their readers."""
+        """The schema of these files; empty if all are at fault and their readers are to skip them."""
         if not is_alone and not self.is_lenient:
             return encode_schema(self.settle(fresh))
         try:
@@ -274,7 +276,7 @@ class Discovery:
     def _settled_or_none(
         self, fresh: Sequence[ListedFile], given: pa.Schema | None = None
     ) -> pa.Schema | None:
-        """None: each of them is at fault, and the source skips such files."""
+        """The schema of these files, or None if all are at fault and the source skips such files."""
         try:
             return self.settle(fresh, given)
         except SourceError as error:
@@ -283,20 +285,20 @@ class Discovery:
                 raise
             return None
 
-    def _splits_of_file(self, one: ListedFile, schema: bytes | None) -> list[FileSplit]:
-        cuts = self.format.cut(self.files, one, self.split_bytes)
+    def _splits_of_file(self, file: ListedFile, schema: bytes | None) -> list[FileSplit]:
+        cuts = self.format.cut(self.files, file, self.split_bytes)
         if schema is None:
-            schema = self._encoded([one], is_alone=True)
+            schema = self._encoded([file], is_alone=True)
         return [
             FileSplit(
-                # The bare path, where it says all.
-                split_id=one.path
+                # The bare path, if the file is one split.
+                split_id=file.path
                 if len(cuts) == 1
-                else f"{one.path}#{self.format.unit}={start}-{end}",
-                path=one.path,
-                size_bytes=one.size_bytes,
-                mark=one.mark,
-                real_path=one.real_path,
+                else f"{file.path}#{self.format.unit}={start}-{end}",
+                path=file.path,
+                size_bytes=file.size_bytes,
+                mark=file.mark,
+                real_path=file.real_path,
                 parts=len(cuts),
                 listed_by=self.run_id,
                 start=start,
@@ -308,7 +310,7 @@ class Discovery:
 
 
 class FileListing:
-    """Lists once: the watch of one who reads what there is (`SplitWatch`)."""
+    """Lists once: the watch of a source that reads the present files alone (`SplitWatch`)."""
 
     def __init__(self, discover: Callable[[Sequence[Split]], SplitsDiscovered]) -> None:
         self._discover = discover
@@ -316,28 +318,28 @@ class FileListing:
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
     ) -> SplitsDiscovered:
-        """All that is not `known`; `is_complete`."""
+        """All splits that are not `known`; `is_complete`."""
         assert not skipped, "queries skip nothing"
         return self._discover(known)
 
     def close(self) -> None:
-        """It does not wait."""
+        """Does nothing: `look` does not wait."""
 
 
 class FileWatch:
-    """Lists again and again: the watch of one enumerator (`SplitWatch`).
+    """Lists repeatedly: the watch of one enumerator (`SplitWatch`).
 
-    A file is taken when two listings, an interval apart, have found it the same: one that is still
-    being written is left alone.
+    A file becomes splits once two listings, an interval apart, have found it the same: a file that
+    is still being written is left alone.
 
     Args:
         discovery: Makes the splits.
-        interval_s: Between two listings.
-        idle_timeout_s: The watch ends when for so long no file was new, and none unsettled; None:
-            it does not.
-        as_read: Those that a run without a watch has read otherwise than they were listed, by path;
+        interval_s: Seconds between two listings.
+        idle_timeout_s: Seconds without a new or unsettled file after which the watch ends; None: it
+            does not end.
+        as_read: Files that a run without a watch has read otherwise than they were listed, by path;
             may be set anew at any time.
-        clock: Seconds, monotonic.
+        clock: Monotonic seconds.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
 
@@ -368,23 +370,21 @@ class FileWatch:
         """New files, as soon as there are some; see `SplitWatch`.
 
         Raises:
-            SourceError: The files cannot be listed, one cannot be cut, or a known one has changed.
+            SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
         """
         files = self._known.by_path(known)
         until_s = self._clock() + WATCH_REPORT_S
         while True:
-            # A look that follows a find waits too: two listings are to be an interval apart.
+            # A call after a find waits too: two listings are to be an interval apart.
             due_s = self._listed_s + self._interval_s - self._clock()
             if due_s > 0:
-                # Not longer than a report: a work that takes for ever is taken for one that hangs.
+                # Not longer than a report interval: work without a report is taken for a hang.
                 is_closed = self._wait(min(due_s, WATCH_REPORT_S))
                 if is_closed or due_s > WATCH_REPORT_S:
                     return SplitsDiscovered(splits=[], is_complete=False)
             settled = self._settled(files, skipped)
             if settled:
-                return SplitsDiscovered(
-                    splits=self._discovery.splits_of(settled, files), is_complete=False
-                )
+                return SplitsDiscovered(splits=self._splits_of(settled, files), is_complete=False)
             idle_s = self._clock() - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
                 return SplitsDiscovered(splits=[], is_complete=True)
@@ -395,18 +395,35 @@ class FileWatch:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
 
+    def _splits_of(
+        self, settled: Sequence[ListedFile], files: Mapping[str, Sequence[FileSplit]]
+    ) -> list[Split]:
+        """The splits, without files that were removed meanwhile: the log has no split of those."""
+        while True:  # each round has fewer files
+            try:
+                return self._discovery.splits_of(settled, files)
+            except SourceError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                listed = self._discovery.files.list(allow_none=True)
+                present = {file.path for file in listed} | files.keys()
+                remaining = [file for file in settled if file.path in present]
+                if len(remaining) == len(settled):
+                    raise
+                settled = remaining
+
     def _settled(
         self, files: Mapping[str, Sequence[FileSplit]], skipped: frozenset[str]
     ) -> list[ListedFile]:
-        """The fresh files that the listing before has found the same; notes the others."""
+        """The fresh files that are the same as in the listing before; stores the others."""
         discovery = self._discovery
         self._listed_s = self._clock()
         listed = discovery.files.list(allow_none=True)
         # An empty file has nothing to read yet.
         listed_anew = discovery.fresh(listed, files, self.as_read, skipped)
-        fresh = [one for one in listed_anew if one.size_bytes != 0]
-        settled = [one for one in fresh if self._unsettled.get(one.path) == one]
-        if any(self._unsettled.get(one.path) != one for one in fresh) or settled:
+        fresh = [file for file in listed_anew if file.size_bytes != 0]
+        settled = [file for file in fresh if self._unsettled.get(file.path) == file]
+        if any(self._unsettled.get(file.path) != file for file in fresh) or settled:
             self._last_find_s = self._clock()
-        self._unsettled = {one.path: one for one in fresh}
+        self._unsettled = {file.path: file for file in fresh}
         return settled

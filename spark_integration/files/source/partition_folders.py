@@ -17,7 +17,7 @@ _FOLDER: Final = re.compile(r"([^=]+)=.*")
 
 
 def check_partition_folders(url: str, paths: Iterable[str], columns: Collection[str]) -> None:
-    """Refuse files whose folders hold a column that their rows have not: it would be lost without a word.
+    """Refuse files whose folders hold a column that their rows lack: it would be lost silently.
 
     Folders of the source's own path are no columns: a path that ends with `/month=3` means that month.
 

@@ -1,4 +1,4 @@
-"""The subtask's side of a file source: reads splits, and can say how far it is in each."""
+"""The subtask's side of a file source: reads splits, and keeps the number of rows read of each."""
 
 from __future__ import annotations
 
@@ -42,33 +42,34 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReaderOptions:
-    """All that a reader needs beside its splits; pickles."""
+    """Options of a reader. Pickles."""
 
     files: InputFiles
     format: FileFormat
     batch_rows: int
     asks_for_splits: bool
-    """False: splits are assigned without being asked for."""
+    """False: splits are assigned without a request."""
     skips_unreadable: bool = False
-    """A split whose file is at fault is given up; else the attempt fails."""
+    """True: a split whose file is at fault is skipped; else the attempt fails."""
     run_id: str | None
-    """Of this run of the job. A file that an earlier one has listed, and that has changed since, is
-    read as it is, if no row of it was; None: it is not."""
+    """Id of this run of the job, or None. With it a file that an earlier run has listed, and that
+    has changed since, is read as it is now, if none of its rows was read before."""
 
 
 def merge_reader_states(states: Sequence[bytes]) -> bytes:
-    """The state of one reader that reads on where several readers were (clause E7)."""
-    restored = [decode_state(one) for one in states]
-    return encode_state(FileReaderState(splits=[one for each in restored for one in each.splits]))
+    """The state of one reader that continues several readers (clause E7: restore with other parallelism)."""
+    restored = [decode_state(state) for state in states]
+    splits = [progress for state in restored for progress in state.splits]
+    return encode_state(FileReaderState(splits=splits))
 
 
 class FileReader(SourceReader):
-    """Reads splits in the order in which they were added, each from the first row not yet given.
+    """Reads splits in the order in which they were added, each from the first row not yet emitted.
 
-    Its state is its unfinished splits and the rows given of each. A restored reader opens the file
-    again and passes over exactly that many rows. In pull mode it holds one split at a time: it asks
-    for the next when one has been read and its end has been handled by the chain, so that a slow
-    subtask gets fewer.
+    Its state is its unfinished splits and the number of rows emitted of each. A restored reader
+    opens the file again and passes over exactly that many rows. In pull mode it holds one split at
+    a time: it requests the next once a split has been read and the chain has handled its end, so
+    that a slow subtask gets fewer.
     """
 
     def __init__(self, options: FileReaderOptions) -> None:
@@ -77,46 +78,46 @@ class FileReader(SourceReader):
         self._context: OperatorContext | None = None
         self._rows: SplitRows | None = None
         self._parsed: pa.RecordBatch | None = None
-        self._given = 0
+        self._emitted = 0
         self._is_as_begun = False
         """Whether the first split is read by other rules than those of the options."""
         self._finished_split_id: str | None = None
-        self._is_given_up = False
-        """Whether that one was not finished, but skipped."""
+        self._is_skipped = False
+        """Whether the split of `_finished_split_id` was skipped."""
         self._no_more_splits = False
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """Take up the splits in `state`."""
+        """Continue the splits in `state`."""
         self._context = context
         if state is not None:
             restored = decode_state(state)
             self._splits.extend(restored.splits)
-            self._given = self._splits[0].rows if self._splits else 0
+            self._emitted = self._splits[0].rows if self._splits else 0
 
     def start(self) -> None:
-        """Ask for the first split, unless there is one to read on."""
+        """Request the first split, unless a restored one is to be continued."""
         if not self._splits:
-            self._ask(None)
+            self._request(None)
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Queue `splits`, each an encoded FileSplit."""
-        for one in splits:
-            self._splits.append(SplitProgress(split=decode_split(one), rows=0, read_as=""))
+        for encoded in splits:
+            self._splits.append(SplitProgress(split=decode_split(encoded), rows=0, read_as=""))
 
     def notify_no_more_splits(self) -> None:
-        """End once what is queued has been read."""
+        """End once all queued splits have been read."""
         self._no_more_splits = True
 
     def poll(self) -> Poll:
         """Up to `batch_rows` rows of the first unfinished split.
 
-        One call parses at most one block: rows that are passed over after a restore cost calls that
-        give WAITING.
+        One call parses at most one block: while rows are passed over after a restore, calls return
+        WAITING.
         """
         if self._finished_split_id is not None:
             finished, self._finished_split_id = self._finished_split_id, None
             if not self._splits:
-                self._ask(None if self._is_given_up else finished)
+                self._request(None if self._is_skipped else finished)
         if not self._splits:
             return Poll(status=PollStatus.END if self._no_more_splits else PollStatus.WAITING)
         if not self._options.skips_unreadable:
@@ -126,7 +127,7 @@ class FileReader(SourceReader):
         except SourceError as error:
             if not is_fault_of_file(error, self._options.files):
                 raise
-            return self._give_up(error)
+            return self._skip(error)
 
     def _read(self) -> Poll:
         if self._rows is None:
@@ -138,57 +139,57 @@ class FileReader(SourceReader):
             passed_over = min(self._rows.skip_rows, self._parsed.num_rows)
             self._rows.skip_rows -= passed_over
             self._parsed = self._parsed.slice(passed_over)
-        return self._give(self._parsed)
+        return self._emit(self._parsed)
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
-        """Drop those that the restored state has."""
+        """Drop those of these splits that the restored state has."""
         skips = frozenset(split_ids)
-        dropped = [one for one in self._splits if one.split.split_id in skips]
-        self._splits = deque(one for one in self._splits if one.split.split_id not in skips)
-        self._given = self._splits[0].rows if self._splits else 0
+        dropped = [each for each in self._splits if each.split.split_id in skips]
+        self._splits = deque(each for each in self._splits if each.split.split_id not in skips)
+        self._emitted = self._splits[0].rows if self._splits else 0
         return [
-            SkippedSplit(split_id=one.split.split_id, rows=one.rows, reason="it is skipped")
-            for one in dropped
+            SkippedSplit(split_id=each.split.split_id, rows=each.rows, reason="it is skipped")
+            for each in dropped
         ]
 
     def current_split(self) -> str | None:
-        """The first unfinished split; at the end of one, that one."""
+        """Id of the first unfinished split; at the end of a split, id of that split."""
         if self._finished_split_id is not None:
             return self._finished_split_id
         return self._splits[0].split.split_id if self._splits else None
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """Unfinished splits and the rows given of each."""
+        """Unfinished splits and the rows emitted of each."""
         return encode_state(
             FileReaderState(
                 splits=[
-                    replace(one, rows=self._given) if i == 0 else one
-                    for i, one in enumerate(self._splits)
+                    replace(progress, rows=self._emitted) if index == 0 else progress
+                    for index, progress in enumerate(self._splits)
                 ]
             )
         )
 
     def close(self) -> None:
-        """Let go of the open file."""
+        """Close the open file."""
         rows, self._rows, self._parsed = self._rows, None, None
         if rows is not None:
             rows.close()
 
-    def _give(self, parsed: pa.RecordBatch) -> Poll:
-        given = parsed.slice(0, self._options.batch_rows)
-        rest = parsed.slice(given.num_rows)
+    def _emit(self, parsed: pa.RecordBatch) -> Poll:
+        batch = parsed.slice(0, self._options.batch_rows)
+        rest = parsed.slice(batch.num_rows)
         self._parsed = rest if rest.num_rows else None
-        if not given.num_rows:
+        if not batch.num_rows:
             return Poll(status=PollStatus.WAITING, retry_s=0.0)
-        self._given += given.num_rows
-        return Poll(status=PollStatus.BATCH, batch=given)
+        self._emitted += batch.num_rows
+        return Poll(status=PollStatus.BATCH, batch=batch)
 
     def _open(self, progress: SplitProgress) -> SplitRows:
         split, run_id = progress.split, self._options.run_id
         is_of_earlier_run = run_id is not None and split.listed_by != run_id
         if is_of_earlier_run and not progress.rows and split.parts == 1:
             progress = self._splits[0] = replace(progress, split=self._as_it_is(split))
-        self._given = progress.rows
+        self._emitted = progress.rows
         schema = self._schema_of(progress.split)
         return self._format_for(progress, schema).read(
             self._options.files,
@@ -199,7 +200,7 @@ class FileReader(SourceReader):
         )
 
     def _schema_of(self, split: FileSplit) -> pa.Schema:
-        """As it was settled; of a file that could not be read when it was listed, as it is now."""
+        """The settled schema; settled now for a file that could not be read when it was listed."""
         if split.arrow_schema:
             return decode_schema(split.arrow_schema)
         try:
@@ -208,32 +209,32 @@ class FileReader(SourceReader):
             return pa.schema([])
 
     def _format_for(self, progress: SplitProgress, schema: pa.Schema) -> FileFormat:
-        """A split is read on as it was begun: by other rules row N would be another row.
+        """The format of a split: with the rules with which it was begun.
 
-        So options may change between two runs, to read what could not be read: they hold for all
-        that is not begun yet.
+        By other rules row N would be another row. So options may change between two runs, to read
+        files that could not be read: they hold for all splits that are not begun yet.
         """
-        asked = self._options.format
-        rules = asked.row_rules()
+        wanted = self._options.format
+        rules = wanted.row_rules()
         begun = progress.read_as if progress.rows and progress.read_as else rules
         self._splits[0] = replace(progress, read_as=begun)
         self._is_as_begun = begun != rules
         if not self._is_as_begun:
-            return asked
+            return wanted
         _log.warning(
-            "%s was begun with %s: it is read on so, and what is not begun yet with %s",
+            "%s was begun with %s: it is continued so, and splits that are not begun yet with %s",
             progress.split.split_id,
             begun,
             rules,
         )
-        return asked.ruled_by(begun, schema)
+        return wanted.ruled_by(begun, schema)
 
     def _as_it_is(self, split: FileSplit) -> FileSplit:
         """The split of a whole file of which nothing was read, as the file is now.
 
-        No row of it can be in use: what an attempt gives after its last barrier, or in batch before
-        the end of its split, is not committed. So somebody may mend a file that could not be read,
-        and run the job again; within one run a change is no mending, but a file that is written.
+        No row of it can be in use: rows after the last barrier of an attempt, or in batch before the
+        end of its split, are not committed. So a file that could not be read may be mended before the
+        job is run again; within one run a change means that the file is still being written.
         """
         now = self._options.files.look(split)
         difference = self._options.files.difference(split, now)
@@ -259,7 +260,7 @@ class FileReader(SourceReader):
         return replace(split, size_bytes=now.size_bytes, mark=now.mark, end=end)
 
     def _next(self, rows: SplitRows) -> pa.RecordBatch | None:
-        """The next rows. A file that is another by now is named as that, whatever was read in it."""
+        """The next rows. If the file has changed meanwhile, that is the error that is raised."""
         try:
             return rows.next()
         except SourceError as error:
@@ -269,41 +270,41 @@ class FileReader(SourceReader):
                 raise
             raise SourceError(
                 error.where,
-                f"{error.problem}; {self._given} rows of {progress.split.split_id} had been read "
-                f"with {progress.read_as}, and it is read on so, whatever the options are now",
+                f"{error.problem}; {self._emitted} rows of {progress.split.split_id} had been read "
+                f"with {progress.read_as}, and it is continued so, not with the present options",
                 "skip it (`coordlog skip`), and give its other rows in a new file",
             ) from error.__cause__
 
     def _finish(self) -> Poll:
         rows, split = self._rows, self._splits[0].split
-        assert rows is not None, "only a split that was opened comes to its end"
+        assert rows is not None, "only an open split comes to its end"
         self._options.files.check(split)
         if rows.skip_rows:
             raise SourceError(
                 split.path,
-                f"split {split.split_id} ends {rows.skip_rows} rows before row {self._given}, up "
+                f"split {split.split_id} ends {rows.skip_rows} rows before row {self._emitted}, up "
                 "to which it was read before",
                 "put back the file as it was: its content has changed since",
             )
         finished = FinishedSplit(
-            split_id=split.split_id, rows=self._given, bytes_read=rows.bytes_read
+            split_id=split.split_id, rows=self._emitted, bytes_read=rows.bytes_read
         )
         self.close()
         self._splits.popleft()
-        self._given = self._splits[0].rows if self._splits else 0
-        self._finished_split_id, self._is_given_up = split.split_id, False
+        self._emitted = self._splits[0].rows if self._splits else 0
+        self._finished_split_id, self._is_skipped = split.split_id, False
         return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
 
-    def _give_up(self, error: SourceError) -> Poll:
-        split_id, given = self._splits[0].split.split_id, self._given
+    def _skip(self, error: SourceError) -> Poll:
+        split_id, rows = self._splits[0].split.split_id, self._emitted
         self.close()
         self._splits.popleft()
-        self._given = self._splits[0].rows if self._splits else 0
-        self._finished_split_id, self._is_given_up = split_id, True
-        skipped = SkippedSplit(split_id=split_id, rows=given, reason=str(error))
+        self._emitted = self._splits[0].rows if self._splits else 0
+        self._finished_split_id, self._is_skipped = split_id, True
+        skipped = SkippedSplit(split_id=split_id, rows=rows, reason=str(error))
         return Poll(status=PollStatus.SPLIT_SKIPPED, skipped=skipped)
 
-    def _ask(self, finished_split_id: str | None) -> None:
+    def _request(self, finished_split_id: str | None) -> None:
         if self._options.asks_for_splits and not self._no_more_splits:
             assert self._context is not None, "`open` comes first"
             self._context.send_event(RequestSplit(finished_split_id=finished_split_id))

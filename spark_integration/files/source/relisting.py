@@ -1,4 +1,4 @@
-"""A listing that is made while splits of an earlier one wait: each is listed anew, left out, or missed by name."""
+"""A listing while splits of an earlier one wait: each file is listed anew, left out, or reported as missing."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def relisted(
     as_read: Mapping[str, FileChanged] | None = None,
     with_new: bool = True,
 ) -> Relisted:
-    """What the source has now, of which `known` was listed before (clause L6).
+    """The present files of a source, of which `known` was listed before (clause L6: no split waits for ever).
 
     A file of which no reader has had a split is listed as if it were new: options may have changed,
-    and it may have been mended. If it is not there any more, its splits stay as they are if the
-    source skips files at fault: its reader gives it up by name. A file of which some splits are skipped
-    stays cut as it is: in other cuts the skipped rows would be read (clause J2).
+    and it may have been mended. If it is gone, its splits stay as they are if the source skips files
+    at fault: its reader skips it by name. A file of which some splits are skipped stays cut as it is:
+    in other cuts the skipped rows would be read (clause J2: a skip is permanent).
 
     Args:
         discovery: Makes the splits.
         known: The splits of the earlier listings, by path.
-        unread: The ids of those that no reader has had.
-        skipped: The ids of splits that are not read.
+        unread: Ids of the splits that no reader has had.
+        skipped: Ids of the splits that are not read.
         as_read: Files that were read otherwise than they were listed, by path.
         with_new: Whether files that are not known are listed too, which makes the listing complete.
 
@@ -47,69 +47,69 @@ def relisted(
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
     """
     listed = discovery.files.list(allow_none=bool(known))
-    there = {one.path for one in listed}
+    present = {file.path for file in listed}
     waiting = {
         path: splits
         for path, splits in known.items()
-        if {one.split_id for one in splits} <= unread | skipped
-        and not {one.split_id for one in splits} <= skipped
+        if {split.split_id for split in splits} <= unread | skipped
+        and not {split.split_id for split in splits} <= skipped
     }
-    gone = {path: splits for path, splits in waiting.items() if path not in there}
+    gone = {path: splits for path, splits in waiting.items() if path not in present}
     left_out = {path: splits for path, splits in gone.items() if discovery.files.leaves_out(path)}
     stays = {path: splits for path, splits in gone.items() if path not in left_out}
     if not discovery.skips_unreadable:
         _check_there(discovery, stays)
     rest = {path: splits for path, splits in known.items() if path not in waiting}
-    again = [one for one in listed if one.path in waiting]
+    again = [file for file in listed if file.path in waiting]
     new = discovery.fresh(
-        [one for one in listed if one.path not in waiting], rest, as_read, skipped
+        [file for file in listed if file.path not in waiting], rest, as_read, skipped
     )
-    fresh = again + (new if with_new else [one for one in new if one.path in known])
+    fresh = again + (new if with_new else [file for file in new if file.path in known])
     found = discovery.splits_of(
-        sorted(fresh, key=lambda one: one.path), rest, is_checked=bool(rest)
+        sorted(fresh, key=lambda file: file.path), rest, is_checked=bool(rest)
     )
     found, recut = _cut_anew(
-        {path: splits for path, splits in waiting.items() if path in there}, found, skipped
+        {path: splits for path, splits in waiting.items() if path in present}, found, skipped
     )
     withdrawn = {
         RECUT: recut,
-        LEFT_OUT: [one.split_id for path in sorted(left_out) for one in left_out[path]],
+        LEFT_OUT: [split.split_id for path in sorted(left_out) for split in left_out[path]],
     }
     return Relisted(
         found=SplitsDiscovered(splits=found, is_complete=with_new),
-        withdrawn={why: names for why, names in withdrawn.items() if names},
+        withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
     )
 
 
 def _cut_anew(
     waiting: Mapping[str, Sequence[FileSplit]], found: list[Split], skipped: frozenset[str]
 ) -> tuple[list[Split], list[str]]:
-    """What of `found` holds, and the ids of the splits of `waiting` that other cuts replace."""
-    ids = {one.split_id for one in found}
+    """The splits of `found` that are kept, and the ids of the splits of `waiting` that they replace."""
+    ids = {split.split_id for split in found}
     cut_anew = {
         path: splits
         for path, splits in waiting.items()
-        if not {one.split_id for one in splits} <= ids
+        if not {split.split_id for split in splits} <= ids
     }
     stays_cut = {
         path: splits
         for path, splits in cut_anew.items()
-        if any(one.split_id in skipped for one in splits)
+        if any(split.split_id in skipped for split in splits)
     }
     _check_whole(stays_cut)
     if stays_cut:
-        found = [one for one in found if decode_split(one.content).path not in stays_cut]
+        found = [split for split in found if decode_split(split.content).path not in stays_cut]
     replaced = sorted(cut_anew.keys() - stays_cut.keys())
     return found, [
-        one.split_id for path in replaced for one in cut_anew[path] if one.split_id not in ids
+        split.split_id for path in replaced for split in cut_anew[path] if split.split_id not in ids
     ]
 
 
 def _check_whole(stays_cut: Mapping[str, Sequence[FileSplit]]) -> None:
-    """Files that stay cut as they are were listed whole, before a driver ended between two pages.
+    """Check that all splits of these files are known: a driver may have ended between two pages.
 
     Raises:
-        SourceError: Splits of one are not known.
+        SourceError: Splits of a file are not known.
     """
     for path, splits in sorted(stays_cut.items()):
         if len(splits) < splits[0].parts:
@@ -123,10 +123,10 @@ def _check_whole(stays_cut: Mapping[str, Sequence[FileSplit]]) -> None:
 
 
 def _check_there(discovery: Discovery, waiting: Mapping[str, Sequence[FileSplit]]) -> None:
-    """Files that an earlier listing had, and this one has not, are still there: of another path, say.
+    """Check that files of an earlier listing that are not in this one still exist, perhaps by another path.
 
     Raises:
-        SourceError: Some are not; it names them.
+        SourceError: Files are missing; it names them.
     """
     missing = [path for path in sorted(waiting) if not _is_there(discovery, waiting[path][0])]
     if missing:

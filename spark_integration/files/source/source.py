@@ -80,7 +80,7 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "no_newlines_in_fields": ("csv",),
     "block_bytes": ("csv", "jsonl", "text"),
 }
-"""Formats for which an option does something, if not for all."""
+"""Formats for which an option has an effect, if not all."""
 
 
 class FileSource:
@@ -88,68 +88,68 @@ class FileSource:
 
     The files are listed once, when the job first starts, in the order of their paths, or with
     `watch` again and again; names that begin with `.` or `_` are left out. The schema is settled
-    with the first listing and stands in every split, so that it is the same for every reader, file
+    with the first listing and stored in every split, so that it is the same for every reader, file
     and block, and after every restart. A file is read once and must not change meanwhile: size and
     mark (its time, or an object store's etag) are in its splits, and are compared when it is opened
-    and when it has been read. But where the job is run again, without `watch`, a file that is one
-    split and of which no row was read is read as it is then: so one that could not be read may be
-    mended.
+    and when it has been read. One exception: if the job is run again, without `watch`, a file that
+    is one split and of which no row was read is read as it is then, so that a file that could not
+    be read may be mended.
 
     Args:
         path: A local path or an fsspec URL without credentials; may be a glob, unless something of
             just that name exists.
         format: `"csv"`, `"jsonl"` (JSON lines), `"parquet"` or `"text"` (lines, in one column
             `value`).
-        compression: How files are packed; `"infer"`: as their names end. Not for Parquet, whose
-            columns are compressed in the file.
+        compression: Packing of the files; `"infer"`: by the ends of their names. Not for Parquet,
+            whose columns are compressed in the file.
         schema: All columns, in order, with their types: a pyarrow schema, a StructType of Spark, or
             a DDL string such as `"id bigint, name string"`. Without it: CSV names from the header and
-            types from a sample of the files; JSON lines fields and types from a sample; Parquet as
-            the first file has it, and the others must be equal.
+            types from a sample of the files; JSON lines fields and types from a sample; Parquet the
+            schema of the first file, which the others must have too.
         schemas: `"one"`: a file of another schema is an error. `"each"`: each file is read with its
-            own, and what takes the rows must cope.
-        storage_options: For fsspec: what its file system needs, secrets included. Not in the log.
-        batch_rows: The most rows of a batch.
-        split_bytes: About how long a split is. Parquet is split between row groups. CSV is split
-            only with `no_newlines_in_fields`; what is read by lines only if it is not packed, can
+            own schema, which the next operator must accept.
+        storage_options: For fsspec: options of its file system, secrets included. Not in the log.
+        batch_rows: Greatest number of rows of a batch.
+        split_bytes: Approximate length of a split. Parquet is split between row groups. CSV is split
+            only with `no_newlines_in_fields`; formats of lines only if the file is not packed, can
             be read from anywhere, and is in an encoding in which every byte 10 is a line end.
         assignment: `"pull"`: a subtask gets a split when it has read the one before. `"static"`:
-            dealt out beforehand.
-        watch: Go on looking for new files. The job does not end by itself, but by `idle_timeout_s`.
-        watch_interval_s: Seconds between two listings. A file is read when two in a row have found
-            it the same.
-        idle_timeout_s: With `watch`: end when for so many seconds no file was new.
-        listing_timeout_s: How long tries to list may fail one after the other before the job fails,
-            seconds; what was found before is read meanwhile. The first try of a new job fails at
-            once where it is made before Spark starts, as `coordlog ingest` does.
-        changed_by: What tells that a file has changed: `"modified"`: size, and time or etag.
-            `"size"`: the size alone.
-        null_values: CSV: words that stand for null, in columns of all types, strings included. Only
-            these do.
-        encoding: Not Parquet: any that Python knows.
+            all splits are assigned beforehand.
+        watch: Continue to list new files. The job ends only by `idle_timeout_s`, or by a stop.
+        watch_interval_s: Seconds between two listings. A file is read once two listings in a row
+            have found it the same.
+        idle_timeout_s: With `watch`: seconds without a new file after which the source ends.
+        listing_timeout_s: Seconds for which tries to list may fail one after the other before the
+            job fails; files that were found before are read meanwhile. The first try of a new job
+            fails at once if it is made before Spark starts, as `coordlog ingest` does.
+        changed_by: Signs that a file has changed: `"modified"`: size, and time or etag. `"size"`:
+            the size alone.
+        null_values: CSV: words that mean null, in columns of all types, strings included. No other
+            word does.
+        encoding: Not Parquet: any encoding of Python.
         delimiter: CSV: one character.
-        quote: CSV: one character, or None where quotes mean nothing.
+        quote: CSV: one character, or None if quotes mean nothing.
         escape: CSV: one character, or None.
-        column_names: CSV: the names, where the files have no header. Without it the first line that
-            is not empty is one.
-        no_newlines_in_fields: CSV: the caller's word that no field holds a line feed or a carriage
-            return.
-        block_bytes: Not Parquet: what is parsed at once; a longer line is an error.
-        on_error: What becomes of a split whose file is at fault: a bad row, a cut file, one that is
-            gone. `"fail"`: the attempt fails, and the job with it where that happens again and
-            again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
-            where no link of the chain keeps state across splits, none of its rows stay; else those
-            before the first that cannot be read, and the history has their number.
-        exclude: Globs of files and folders that are left out of every listing. One without a slash is
-            compared with each name below the path, one with a slash with the path from there on, one
-            that begins with a slash with the whole path; `*` takes slashes too. A file that was listed
-            before, and of which nothing was read, is left out too, by name; others are not touched.
-        allow_other_path: A job may go on though its history has another path, glob or URL. What was
-            listed is read on as it was; what is listed from now on is of this one, and a file that
-            has another path than before is another file.
+        column_names: CSV: the names, if the files have no header. Without it the first line that is
+            not empty is the header.
+        no_newlines_in_fields: CSV: promise of the caller that no field holds a line feed or a
+            carriage return.
+        block_bytes: Not Parquet: bytes that are parsed at once; a longer line is an error.
+        on_error: Treatment of a split whose file is at fault: a bad row, a cut file, a file that is
+            gone. `"fail"`: the attempt fails, and after repeated failures the job. `"skip"`: the
+            split is skipped, and the history has the reason. In batch, if no link of the chain keeps
+            state across splits, none of its rows stay; else the rows before the first unreadable one
+            stay, and the history has their number.
+        exclude: Globs of files and folders that are left out of every listing. A glob without a slash
+            is compared with each name below the path, a glob with a slash with the path below it, a
+            glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
+            listed before, and of which nothing was read, is left out too, by name; others stay.
+        allow_other_path: A job may continue although its history has another path, glob or URL.
+            Splits in the history are read as they were listed; new listings use this path, and a
+            file that has another path than before is another file.
 
     Raises:
-        OptionError: An option is out of range, or does nothing for this format, or the URL holds
+        OptionError: An option is out of range, or has no effect for this format, or the URL holds
             credentials.
     """
 
@@ -159,7 +159,7 @@ class FileSource:
         self,
         path: str | os.PathLike[str],
         *,
-        format: Format = "csv",  # noqa: A002, what everybody calls it
+        format: Format = "csv",  # noqa: A002, the common name
         compression: Compression = "infer",
         schema: pa.Schema | StructType | str | None = None,
         schemas: Literal["one", "each"] = "one",
@@ -187,7 +187,7 @@ class FileSource:
     ) -> None:
         check_types(type(self).__init__, locals())
         url = os.fspath(path)
-        given = arrow_schema_of("schema", schema)
+        columns = arrow_schema_of("schema", schema)
         csv_options = partial(
             CsvOptions,
             null_values=tuple(null_values),
@@ -203,11 +203,11 @@ class FileSource:
             lambda: _check_path(url),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
-            lambda: _check_names(given, column_names),
+            lambda: _check_names(columns, column_names),
             lambda: _check_watch(
                 watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s
             ),
-            *_csv_checks(format, csv_options, given),
+            *_csv_checks(format, csv_options, columns),
         )
         self._batch_rows, self._assignment = batch_rows, assignment
         self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
@@ -216,8 +216,8 @@ class FileSource:
         is_lenient = watch or on_error == "skip"
         self._discovery = Discovery(
             files=_input_files(url, storage_options, changed_by, exclude),
-            format=_format_of(format, compression, csv_options(), given, is_lenient=is_lenient),
-            schema=given,
+            format=_format_of(format, compression, csv_options(), columns, is_lenient=is_lenient),
+            schema=columns,
             schemas=schemas,
             split_bytes=split_bytes,
             run_id=uuid4().hex,
@@ -237,7 +237,7 @@ class FileSource:
             batch_rows=self._batch_rows,
             asks_for_splits=self._assignment == "pull",
             skips_unreadable=self._skips_unreadable,
-            # A watch compares what it finds with what was listed.
+            # A watch itself compares the files with their listing.
             run_id=None if self._is_watching else self._discovery.run_id,
         )
         if self._is_watching:
@@ -273,7 +273,7 @@ class FileSource:
         """The source for queries: `coordlog.spark_integration.dataframes`.
 
         Raises:
-            OptionError: What it is told has no meaning there.
+            OptionError: An option has no meaning for queries.
         """
         _check_coordinated(
             assignment=(self._assignment, "pull"),
@@ -285,7 +285,7 @@ class FileSource:
             format=self._discovery.format,
             batch_rows=self._batch_rows,
             asks_for_splits=False,
-            run_id=None,  # a file is read as it was listed: a batch that is read again is the same
+            run_id=None,  # files are read as listed, so that a batch that is read again is the same
         )
         open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
         if self._is_watching:
@@ -311,17 +311,17 @@ class FileSource:
         return self._discovery.schema or self.settle_schema()
 
     def settle_schema(self) -> pa.Schema:
-        """The schema that a listing made now would settle: to change, and give as `schema`.
+        """The schema that a listing made now would settle; to be changed, and given as `schema`.
 
         Raises:
-            SourceError: There is nothing to read, or the files do not fit together.
+            SourceError: There is nothing to read, or the files are not compatible.
         """
         return self._discovery.settle(self._discovery.files.list())
 
     def check(self) -> None:
-        """See, before anything is started, that there is something that can be read.
+        """Check, before a job starts, that there are files that can be read.
 
-        With `watch` there may be nothing yet, and what there is may not be whole.
+        With `watch` there may be no file yet, and present files may not be whole.
 
         Raises:
             SourceError: As `discover`.
@@ -337,7 +337,7 @@ class FileSource:
         """List the files, settle their schema, and cut them into splits. Blocks; runs on a worker.
 
         Raises:
-            SourceError: There is nothing to read, or the files do not fit together.
+            SourceError: There is nothing to read, or the files are not compatible.
         """
         return self.discover_again(()).found
 
@@ -348,19 +348,19 @@ class FileSource:
         skipped: frozenset[str] = frozenset(),
         unread: frozenset[str] = frozenset(),
     ) -> Relisted:
-        """List the files that are not of `known`, the splits of a listing before.
+        """List the files that are not of `known`, the splits of an earlier listing.
 
-        Their schema is the one that was settled then. A file that has gone since is missed by name if
-        no reader has had it. Blocks; runs on a worker.
+        Their schema is the one that was settled then. A file that is gone, and that no reader has had,
+        is an error with its name. Blocks; runs on a worker.
 
         Args:
-            known: What was listed before.
-            kept: What the coordinator keeps of files that were read otherwise than listed.
-            skipped: The ids of splits that are not read; a file of which all are may change.
-            unread: The ids of splits that no reader has had: their files are listed anew.
+            known: Splits of the earlier listing.
+            kept: Bytes that the coordinator keeps of files that were read otherwise than listed.
+            skipped: Ids of splits that are not read; a file may change if all of its splits are skipped.
+            unread: Ids of splits that no reader has had: their files are listed anew.
 
         Raises:
-            SourceError: A file of `known` has changed since or is missing, or a new one does not fit.
+            SourceError: A file of `known` has changed or is missing, or a new file is not compatible.
         """
         return relisted(
             self._discovery,
@@ -386,7 +386,7 @@ class FileSource:
             watch.as_read = files_as_read(noted)
             return noted
 
-        def back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+        def note_lost(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
             noted = note_back(kept, splits)
             watch.as_read = files_as_read(noted)
             return noted
@@ -408,7 +408,7 @@ class FileSource:
             watch,
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
-            note_back=back,
+            note_back=note_lost,
             kept=kept,
             relist=relist,
         )
@@ -421,9 +421,9 @@ def _input_files(
     exclude: str | Sequence[str],
 ) -> InputFiles:
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    for one in patterns:
-        if not isinstance(one, str) or not one:
-            raise OptionError("exclude", one, 'a glob, as in "*.tmp"')
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
     return InputFiles(
         exclude=patterns,
         url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
@@ -473,9 +473,9 @@ def _format_of(
 def _csv_checks(
     name: Format, csv_options: partial[CsvOptions], schema: pa.Schema | None
 ) -> list[Callable[[], object]]:
-    """Checks of the options' values, and that none is given that does nothing for the format."""
+    """Checks of the options' values, and that no option without effect for the format is given."""
     values = {**csv_options.keywords, "schema": schema}
-    defaults = {one.name: one.default for one in fields(CsvOptions)}
+    defaults = {option.name: option.default for option in fields(CsvOptions)}
 
     def check(option: str, formats: tuple[Format, ...]) -> None:
         value = values[option]
@@ -487,7 +487,7 @@ def _csv_checks(
     return [
         csv_options,
         partial(_check_schema, name, schema),
-        *(partial(check, *one) for one in _OF_FORMATS.items()),
+        *(partial(check, option, formats) for option, formats in _OF_FORMATS.items()),
     ]
 
 
@@ -513,9 +513,9 @@ def _check_schema(name: Format, schema: pa.Schema | None) -> None:
 
 
 def _check_coordinated(**options: tuple[str, str]) -> None:
-    for option, (given, needed) in options.items():
-        if given != needed:
-            raise OptionError(option, given, f"{needed!r}, where queries read the source")
+    for option, (value, needed) in options.items():
+        if value != needed:
+            raise OptionError(option, value, f"{needed!r}, if queries read the source")
 
 
 def _check_positive(**options: int) -> None:

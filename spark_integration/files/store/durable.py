@@ -1,4 +1,4 @@
-"""Local files that stay: on disk when a call returns, and never replaced."""
+"""Durable local files: on disk when a call returns, and never replaced."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refusal(where: str, doing: str, error: OSError) -> SinkError:
 
 @contextmanager
 def sink_errors(where: Path, doing: str) -> Generator[None]:
-    """Raise what the operating system refuses as SinkError."""
+    """Raise errors of the operating system as SinkError."""
     try:
         yield
     except OSError as error:
@@ -59,12 +59,12 @@ def sink_errors(where: Path, doing: str) -> Generator[None]:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Give `path` this content, whole and on disk, unless it exists; whether this call did it."""
+    """Write `path` with this content, whole and on disk, unless it exists; whether this call did it."""
     for tries_left in reversed(range(_DRAFT_TRIES)):
         try:
             return _write_once(path, content)
         except FileNotFoundError:
-            # A sweep has taken the draft for a dead driver's.
+            # A sweep has removed the draft as that of a dead driver.
             if not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")
@@ -89,25 +89,25 @@ def _write_once(path: Path, content: bytes) -> bool:
 
 
 def file_size(path: Path) -> int | None:
-    """The size of the regular file `path`; None where nothing has this name.
+    """The size of the regular file `path`; None if it does not exist.
 
     Raises:
         SinkError: Something else than a regular file has it: a link could lead out of the
             destination.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise SinkError(
             str(path), "it is not a regular file", "remove it: nothing of this package made it"
         )
-    return found.st_size
+    return status.st_size
 
 
 def new_checksum() -> hashlib.blake2b:
-    """The checksum that committables hold, of nothing yet."""
+    """An empty checksum, of the kind that committables hold."""
     return hashlib.blake2b(digest_size=32)
 
 

@@ -70,8 +70,8 @@ class LocalStore:
     def names(self) -> Sequence[str]:
         """As in the port."""
         with sink_errors(self.root, "it cannot be listed"):
-            found = sorted(one.name for one in self.root.iterdir() if not _is_ours(one.name))
-        return found[:_NAMES_MAX]
+            names = sorted(path.name for path in self.root.iterdir() if not _is_ours(path.name))
+        return names[:_NAMES_MAX]
 
     def read(self, relative: str) -> bytes | None:
         """As in the port."""
@@ -128,10 +128,10 @@ class LocalStore:
     def publish(self, files: Sequence[StagedFile], *, at: At = nowhere) -> None:
         """As in the port.
 
-        First all links, then their folders on disk, then the staged names go: a crash, even of the
-        machine, leaves at least one of a file's two names.
+        First all links are made, then their folders are synced to disk, then the staged names are
+        removed: a crash, even of the machine, leaves at least one of a file's two names.
         """
-        names = [(self._staged(one.staged), self._final(one.final), one) for one in files]
+        names = [(self._staged(file.staged), self._final(file.final), file) for file in files]
         folders = sorted({final.parent for _, final, _ in names})
         with sink_errors(self.root, "files cannot be published"):
             for folder in folders:
@@ -139,63 +139,63 @@ class LocalStore:
                     make_folders(folder)
                     self._inside(str(folder.relative_to(self.root) / "x"))
                     at(f"after folder {folder.name}")
-            for staged, final, one in names:
-                at(f"before link {one.final}")
-                _link(staged, final, one)
-                at(f"after link {one.final}")
+            for staged, final, file in names:
+                at(f"before link {file.final}")
+                _link(staged, final, file)
+                at(f"after link {file.final}")
             for folder in folders:
                 sync_path(folder)
             at("after fsync")
-            for staged, _, one in names:
+            for staged, _, file in names:
                 staged.unlink(missing_ok=True)
-                at(f"after unlink {one.staged}")
+                at(f"after unlink {file.staged}")
 
     def clean(
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
     ) -> None:
         """As in the port."""
-        mine = f"{subtask}-{attempt_number}-"
+        prefix = f"{subtask}-{attempt_number}-"
         folder = self.root / STAGING / checked_driver_id(driver_id)
         with sink_errors(folder, "staged files cannot be deleted"):
-            for path in self._to_delete(folder, keep, lambda name: name.startswith(mine)):
+            for path in self._to_delete(folder, keep, lambda name: name.startswith(prefix)):
                 path.unlink(missing_ok=True)
 
     def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
         """As in the port."""
         with sink_errors(self.root, "staged files cannot be listed"):
             staging = self.root / STAGING
-            found = sorted(staging.iterdir()) if staging.is_dir() else []
-            folders = [one for one in found if one.is_dir() and not one.is_symlink()]
-            meant = [path for one in folders for path in self._to_delete(one, keep)]
+            entries = sorted(staging.iterdir()) if staging.is_dir() else []
+            folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
+            doomed = [path for folder in folders for path in self._to_delete(folder, keep)]
             for folder, pattern in (
                 (self.root / HIDDEN, "*.draft"),
                 (self.root / STAGING, "probe-*"),
                 (self.root, ".probe-*"),
             ):
-                meant += self._leftovers(folder, pattern)
+                doomed += self._leftovers(folder, pattern)
         if not is_in_force():
             return
         with sink_errors(self.root, "staged files cannot be deleted"):
-            for path in meant:
+            for path in doomed:
                 path.unlink(missing_ok=True)
         for folder in folders:
             with suppress(OSError):
-                folder.rmdir()  # fails where something is in it, which is as it should be
+                folder.rmdir()  # fails if the folder is not empty, and must
 
     def _to_delete(
         self,
         folder: Path,
         keep: AbstractSet[str],
-        is_meant: Callable[[str], bool] = lambda _name: True,
+        matches: Callable[[str], bool] = lambda _name: True,
     ) -> list[Path]:
-        """Of a driver's staged files those that are meant, but `keep`."""
+        """Staged files of a driver whose name matches, but `keep`."""
         self._inside(f"{STAGING}/{folder.name}/x")
-        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         return [
             folder / name
             for name in names
             if STAGED_NAME.fullmatch(name)
-            and is_meant(name)
+            and matches(name)
             and f"{STAGING}/{folder.name}/{name}" not in keep
         ]
 
@@ -203,8 +203,8 @@ class LocalStore:
         if not folder.is_dir():
             return []
         self._inside(str(folder.relative_to(self.root) / "x"))
-        found = sorted(folder.glob(pattern))
-        return [one for one in found if one.is_file() and not one.is_symlink()]
+        paths = sorted(folder.glob(pattern))
+        return [path for path in paths if path.is_file() and not path.is_symlink()]
 
     def _staged(self, relative: str) -> Path:
         check_staged_name(self.where, relative)
@@ -215,7 +215,7 @@ class LocalStore:
         return self._inside(relative)
 
     def _inside(self, relative: str) -> Path:
-        """`relative` below the root, when no link on the way leads elsewhere."""
+        """Path of `relative`. Raises SinkError if a link on its way leads out of the root."""
         folder = (self.root / relative).parent
         if folder.resolve() != self.root.resolve() / folder.relative_to(self.root):
             raise SinkError(
@@ -226,7 +226,7 @@ class LocalStore:
         return self.root / relative
 
     def _probe(self) -> None:
-        """Publish a probe as settling does: a second link of one name must be refused."""
+        """Publish a probe as settling does: a second link to its name must be refused."""
         probe = f"probe-{uuid4().hex}"
         staged, final = self.root / STAGING / probe, self.root / f".{probe}"
         with sink_errors(
@@ -280,19 +280,19 @@ def _is_ours(name: str) -> bool:
     return name == HIDDEN or name.startswith(".probe-")
 
 
-def _link(staged: Path, final: Path, one: StagedFile) -> None:
-    """Give the file its final name, where it has not got it.
+def _link(staged: Path, final: Path, file: StagedFile) -> None:
+    """Give the file its final name, if it does not have it yet.
 
-    Another settler may be at any place of the same: 1. it links between our look and our link,
-    which then fails; 2. it unlinks between our look and our link, which then fails too. Both times
-    the final name is there to be looked at.
+    Another settler may be at any place of the same steps: 1. it links between our check and our link,
+    which then fails; 2. it unlinks between our check and our link, which then fails too. In both cases
+    the final name exists, and is checked.
     """
     if file_size(final) is None:
         size = file_size(staged)
-        if size is not None and size != one.size_bytes:
+        if size is not None and size != file.size_bytes:
             raise SinkError(
                 str(staged),
-                f"it has {size} bytes; {one.size_bytes} were handed over: it is damaged",
+                f"it has {size} bytes; {file.size_bytes} were handed over: it is damaged",
                 "restore it from a copy",
             )
         try:
@@ -301,23 +301,23 @@ def _link(staged: Path, final: Path, one: StagedFile) -> None:
             pass
         else:
             return
-    _check_final(staged, final, one)
+    _check_final(staged, final, file)
 
 
-def _check_final(staged: Path, final: Path, one: StagedFile) -> None:
+def _check_final(staged: Path, final: Path, file: StagedFile) -> None:
     size = file_size(final)
     if size is None:
         raise SinkError(
             str(final),
-            f"neither it nor what was staged for it ({staged}) exists",
-            "restore either from a copy; or, where tasks ran on other machines, use a destination "
+            f"neither it nor its staged file ({staged}) exists",
+            "restore either from a copy; or, if tasks ran on other machines, use a destination "
             "that the driver and all executors share",
         )
     checksum = checksum_of(final)
-    if (size, checksum) != (one.size_bytes, one.checksum):
+    if (size, checksum) != (file.size_bytes, file.checksum):
         raise SinkError(
             str(final),
-            f"it has other content: {size} bytes with checksum {checksum}, where "
-            f"{one.size_bytes} bytes with checksum {one.checksum} are to be published",
+            f"it has other content: {size} bytes with checksum {checksum}; "
+            f"{file.size_bytes} bytes with checksum {file.checksum} are to be published",
             "move it away, then run the same command again",
         )

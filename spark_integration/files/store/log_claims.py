@@ -1,4 +1,4 @@
-"""Claims: which log writes at a destination. One protocol for folders of files and for tables of databases.
+"""Claims: which log writes at a destination. One protocol for folders of files and for tables.
 
 A job's id says nothing of another broker: two logs of one id would write the same rows twice, and the driver of
 one would remove what a batch of the other has staged. So the destination keeps the logs of a job, numbered from 0,
@@ -77,14 +77,20 @@ def claim_for(
 
     Raises:
         SinkError: Another log does, and this one does not continue it; or it is gone, and its rows would be
-            written again.
+            written again; or the destination does not keep what is written there.
     """
     number, holder = _holder(keeper, 0)
     while holder is None or not _is_same_log(holder, log):
         if holder is not None:
             _check_continues(keeper, job_id, holder, log, former)
         keeper.write_claim(number, _encoded(log))
-        number, holder = _holder(keeper, number)
+        written, (number, holder) = number, _holder(keeper, number)
+        if holder is None:
+            raise SinkError(
+                keeper.where,
+                f"{keeper.claim_path(written)} was written, and is not there",
+                "see that what is written there can be read, then start the job again",
+            )
     return Claim(log=log, following=number)
 
 

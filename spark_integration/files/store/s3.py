@@ -36,7 +36,7 @@ from coordlog.spark_integration.files.store.store import At, nowhere
 __all__ = ["S3Store"]
 
 _CHECKSUM: Final = "coordlog-blake2b"
-"""Metadata of a published object: the checksum that the intent has."""
+"""Metadata key of a published object: the checksum of its file in the intent."""
 
 _KEY_BYTES_MAX: Final = 1024
 _NAMES_MAX: Final = 1000
@@ -51,10 +51,10 @@ class S3Store:
 
     A store has no rename. A staged object is copied to its final name within the store, by a
     multipart upload whose completion has the condition that the name is free (`If-None-Match: *`).
-    Then the staged object goes, and then every other upload for the final name is aborted: from
-    there on no call that another driver had begun can complete, whenever it goes on.
+    Then the staged object is deleted, and then every other upload for the final name is aborted:
+    after that no call of another driver can complete, even if it continues late.
 
-    A copy in one request has a condition too, but few stores look at it: moto, for one, does not.
+    A copy in one request has a condition too, but few stores check it: moto, for example, does not.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class S3Store:
         self.bucket, self.prefix = parts.netloc, parts.path.strip("/")
         self._threads, self._copy_part_bytes = threads, copy_part_bytes
         self._lock = threading.Lock()
-        self._made: S3Client | None = None
+        self._made_client: S3Client | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """What travels to the tasks: no client, and so no credentials."""
+        """State for the tasks: without the client, and so without credentials."""
         return {
             "bucket": self.bucket,
             "prefix": self.prefix,
@@ -80,10 +80,10 @@ class S3Store:
         }
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """A client is made where it is first needed."""
+        """Restore without a client: the first request makes one."""
         self.__dict__.update(state)
         self._lock = threading.Lock()
-        self._made = None
+        self._made_client = None
 
     @property
     def where(self) -> str:
@@ -91,7 +91,7 @@ class S3Store:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def make_root(self) -> None:
-        """Nothing: a prefix is there with its first object."""
+        """Nothing: a prefix exists with its first object."""
 
     def check_root(self) -> None:
         """As in the port."""
@@ -99,23 +99,23 @@ class S3Store:
             self._client.list_objects_v2(Bucket=self.bucket, Prefix=self._key(HIDDEN), MaxKeys=1)
 
     def make_ready(self) -> None:
-        """As in the port: what publishing does is done twice to one name.
+        """As in the port: a probe is published twice under one name.
 
         Raises:
-            SinkError: The second is not refused, or its upload is not listed.
+            SinkError: The second publication is not refused, or its upload is not listed.
         """
         probe = f"probe-{uuid4().hex}"
         staged, final = f"{STAGING}/{probe}", f"{HIDDEN}/{probe}"
-        one = StagedFile(staged=staged, final=final, size_bytes=5, checksum="", rows=0)
+        probe_file = StagedFile(staged=staged, final=final, size_bytes=5, checksum="", rows=0)
         with s3_errors(self.where, "its store cannot publish an object under a condition"):
             try:
                 self._client.put_object(Bucket=self.bucket, Key=self._key(staged), Body=b"probe")
-                if not self._copy(one, nowhere):
+                if not self._copy(probe_file, nowhere):
                     raise SinkError(
                         self.where, "it refuses a name that is free", "run the same command again"
                     )
-                if not self._write_once(final, b"other") and not self._copy(one, nowhere):
-                    upload = self._begin(one)
+                if not self._write_once(final, b"other") and not self._copy(probe_file, nowhere):
+                    upload = self._begin(probe_file)
                     is_listed = upload in self._uploads(self._key(final))
                     self._abort(self._key(final), upload)
                     if is_listed:
@@ -141,11 +141,11 @@ class S3Store:
             page = self._client.list_objects_v2(
                 Bucket=self.bucket, Prefix=root, Delimiter="/", MaxKeys=_NAMES_MAX
             )
-        keys = [one["Key"] for one in page.get("Contents", ())]
-        keys += [one["Prefix"] for one in page.get("CommonPrefixes", ())]
+        keys = [entry["Key"] for entry in page.get("Contents", ())]
+        keys += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
         # Consoles make an empty object for a folder.
-        found = {key[len(root) :].rstrip("/") for key in keys} - {"", HIDDEN}
-        return sorted(found)
+        names = {key[len(root) :].rstrip("/") for key in keys} - {"", HIDDEN}
+        return sorted(names)
 
     def read(self, relative: str) -> bytes | None:
         """As in the port."""
@@ -165,16 +165,16 @@ class S3Store:
 
     def _read(self, where: str, key: str) -> bytes | None:
         with s3_errors(where, "it cannot be read"):
-            found = _unless_missing(lambda: self._client.get_object(Bucket=self.bucket, Key=key))
-            return None if found is None else bytes(found["Body"].read())
+            response = _unless_missing(lambda: self._client.get_object(Bucket=self.bucket, Key=key))
+            return None if response is None else bytes(response["Body"].read())
 
     def write_once(self, relative: str, content: bytes) -> bool:
-        """As in the port. False too where an answer was lost and this call's own is found."""
+        """As in the port. False too if a response was lost and this call's own object is found."""
         with s3_errors(f"{self.where}/{relative}", "it cannot be written"):
             return self._write_once(relative, content)
 
     def free_bytes(self) -> int | None:
-        """Nobody knows."""
+        """None: a store has no such limit."""
         return None
 
     def check_final(self, relative: str) -> None:
@@ -202,22 +202,22 @@ class S3Store:
         A crash leaves at least one of a file's two names, and perhaps an upload, which the next
         call aborts.
         """
-        for one in files:
-            check_staged_name(self.where, one.staged)
-            check_final_name(self.where, one.final)
+        for file in files:
+            check_staged_name(self.where, file.staged)
+            check_final_name(self.where, file.final)
 
-        def take_away(one: StagedFile) -> None:
-            self._delete(self._key(one.staged))
-            at(f"after delete {one.staged}")
+        def delete_staged(file: StagedFile) -> None:
+            self._delete(self._key(file.staged))
+            at(f"after delete {file.staged}")
 
-        def abort_others(one: StagedFile) -> None:
-            # Only now: what is still to be begun finds no staged object to copy.
-            self._abort_all(self._key(one.final))
-            at(f"after abort {one.final}")
+        def abort_others(file: StagedFile) -> None:
+            # Only now: an upload that begins later finds no staged object to copy.
+            self._abort_all(self._key(file.final))
+            at(f"after abort {file.final}")
 
         with s3_errors(self.where, "objects cannot be published"):
-            self._each(files, lambda one: self._publish_one(one, at))
-            self._each(files, take_away)
+            self._each(files, lambda file: self._publish_file(file, at))
+            self._each(files, delete_staged)
             self._each(files, abort_others)
 
     def clean(
@@ -245,101 +245,102 @@ class S3Store:
             for key, upload in uploads:
                 self._abort(key, upload)
 
-    # --- publishing one -----------------------------------------------------------------------
-    def _publish_one(self, one: StagedFile, at: At) -> None:
+    # --- publishing one file ------------------------------------------------------------------
+    def _publish_file(self, file: StagedFile, at: At) -> None:
         for _ in range(_TRIES):
-            at(f"before copy {one.final}")
-            staged = self._head(one.staged)
+            at(f"before copy {file.final}")
+            staged = self._head(file.staged)
             if staged is None:
-                # Another settler has done it all, or nobody ever can.
-                self._check_final(one)
+                # Another settler has published it, or it can no longer be published.
+                self._check_final(file)
                 return
-            if staged["ContentLength"] != one.size_bytes:
+            if staged["ContentLength"] != file.size_bytes:
                 raise SinkError(
-                    f"{self.where}/{one.staged}",
-                    f"it has {staged['ContentLength']} bytes; {one.size_bytes} were handed over: "
+                    f"{self.where}/{file.staged}",
+                    f"it has {staged['ContentLength']} bytes; {file.size_bytes} were handed over: "
                     "it is damaged",
                     "restore it from a copy",
                 )
-            if self._copy(one, at):
-                at(f"after copy {one.final}")
+            if self._copy(file, at):
+                at(f"after copy {file.final}")
                 return
-            if self._head(one.final) is not None:
-                self._check_final(one)
+            if self._head(file.final) is not None:
+                self._check_final(file)
                 return
         raise SinkError(
-            f"{self.where}/{one.final}",
+            f"{self.where}/{file.final}",
             f"it could not be published {_TRIES} times, though nothing has this name",
             "see whether something deletes it, then run the same command again",
         )
 
-    def _begin(self, one: StagedFile) -> str:
-        """An upload for the final name."""
-        begun = self._client.create_multipart_upload(
-            Bucket=self.bucket, Key=self._key(one.final), Metadata={_CHECKSUM: one.checksum}
+    def _begin(self, file: StagedFile) -> str:
+        """Id of a new upload for the final name."""
+        response = self._client.create_multipart_upload(
+            Bucket=self.bucket, Key=self._key(file.final), Metadata={_CHECKSUM: file.checksum}
         )
-        return str(begun["UploadId"])
+        return str(response["UploadId"])
 
-    def _copy(self, one: StagedFile, at: At) -> bool:
-        """Copy the staged object to the final name, if that is free; whether this call did it.
+    def _copy(self, file: StagedFile, at: At) -> bool:
+        """Copy the staged object to the final name, if that name is free.
 
-        False also where the staged object or the upload has gone meanwhile.
+        Returns:
+            Whether this call did it. False also if the staged object or the upload has gone meanwhile.
         """
-        upload = self._begin(one)
-        given: dict[str, Any] = {
+        upload = self._begin(file)
+        target: dict[str, Any] = {
             "Bucket": self.bucket,
-            "Key": self._key(one.final),
+            "Key": self._key(file.final),
             "UploadId": upload,
         }
-        at(f"after begin {one.final}")
+        at(f"after begin {file.final}")
         try:
             parts = [
-                {"PartNumber": number, "ETag": self._copy_part(one, number, given)}
-                for number in range(1, max(1, -(-one.size_bytes // self._copy_part_bytes)) + 1)
+                {"PartNumber": number, "ETag": self._copy_part(file, number, target)}
+                for number in range(1, max(1, -(-file.size_bytes // self._copy_part_bytes)) + 1)
             ]
-            at(f"before complete {one.final}")
+            at(f"before complete {file.final}")
             self._client.complete_multipart_upload(
-                **given, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                **target, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
             )
         except Exception as error:
-            self._abort(self._key(one.final), upload)
+            self._abort(self._key(file.final), upload)
             if is_missing(error) or is_refused_condition(error):
                 return False
             raise
         return True
 
-    def _copy_part(self, one: StagedFile, number: int, given: dict[str, Any]) -> str:
+    def _copy_part(self, file: StagedFile, number: int, target: dict[str, Any]) -> str:
         start = (number - 1) * self._copy_part_bytes
-        end = min(start + self._copy_part_bytes, one.size_bytes)
-        if one.size_bytes > self._copy_part_bytes:
-            given = {**given, "CopySourceRange": f"bytes={start}-{end - 1}"}
-        copied = self._client.upload_part_copy(
-            **given,
+        end = min(start + self._copy_part_bytes, file.size_bytes)
+        if file.size_bytes > self._copy_part_bytes:
+            target = {**target, "CopySourceRange": f"bytes={start}-{end - 1}"}
+        response = self._client.upload_part_copy(
+            **target,
             PartNumber=number,
-            CopySource={"Bucket": self.bucket, "Key": self._key(one.staged)},
+            CopySource={"Bucket": self.bucket, "Key": self._key(file.staged)},
         )
-        return str(copied["CopyPartResult"]["ETag"])
+        return str(response["CopyPartResult"]["ETag"])
 
-    def _check_final(self, one: StagedFile) -> None:
-        where = f"{self.where}/{one.final}"
-        found = self._head(one.final)
-        if found is None:
+    def _check_final(self, file: StagedFile) -> None:
+        where = f"{self.where}/{file.final}"
+        head = self._head(file.final)
+        if head is None:
             raise SinkError(
                 where,
-                f"neither it nor what was staged for it ({one.staged}) exists",
+                f"neither it nor its staged object ({file.staged}) exists",
                 "restore either from a copy",
             )
-        checksum = found.get("Metadata", {}).get(_CHECKSUM) or self._checksum_of(one.final)
-        if (found["ContentLength"], checksum) != (one.size_bytes, one.checksum):
+        checksum = head.get("Metadata", {}).get(_CHECKSUM) or self._checksum_of(file.final)
+        if (head["ContentLength"], checksum) != (file.size_bytes, file.checksum):
             raise SinkError(
                 where,
-                f"it has other content: {found['ContentLength']} bytes with checksum {checksum}, "
-                f"where {one.size_bytes} bytes with checksum {one.checksum} are to be published",
+                f"it has other content: {head['ContentLength']} bytes with checksum {checksum}; "
+                f"{file.size_bytes} bytes with checksum {file.checksum} are to be published",
                 "move it away, then run the same command again",
             )
 
     def _checksum_of(self, relative: str) -> str:
-        """Of an object that does not say it: somebody has put a copy there."""
+        """Checksum of an object without that metadata: a copy that was restored by hand."""
         checksum = new_checksum()
         body = self._client.get_object(Bucket=self.bucket, Key=self._key(relative))["Body"]
         while piece := body.read(_READ_BYTES):
@@ -349,10 +350,10 @@ class S3Store:
     # --- single requests ----------------------------------------------------------------------
     @property
     def _client(self) -> S3Client:
-        with self._lock:  # making one is not safe on two threads, using it is
-            if self._made is None:
-                self._made = make_client()
-            return self._made
+        with self._lock:  # making a client is not safe on two threads, using one is
+            if self._made_client is None:
+                self._made_client = make_client()
+            return self._made_client
 
     def _key(self, relative: str) -> str:
         return f"{self.prefix}/{relative}" if self.prefix else relative
@@ -389,27 +390,29 @@ class S3Store:
                 yield key
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        given: dict[str, object] = {"Bucket": self.bucket, "Prefix": prefix}
+        request: dict[str, object] = {"Bucket": self.bucket, "Prefix": prefix}
         while True:
-            page = self._client.list_objects_v2(**given)
-            yield from [str(one["Key"]) for one in page.get("Contents", ())]
+            page = self._client.list_objects_v2(**request)
+            yield from [str(entry["Key"]) for entry in page.get("Contents", ())]
             if not page.get("IsTruncated"):
                 return
-            given["ContinuationToken"] = page["NextContinuationToken"]
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def _uploads(self, key: str) -> list[str]:
-        """The unfinished uploads for `key`. Some stores list them for a whole key only."""
-        return [upload for found, upload in self._uploads_below(key) if found == key]
+        """Ids of the unfinished uploads for `key`. Some stores list them for a whole key only."""
+        return [upload for listed, upload in self._uploads_below(key) if listed == key]
 
     def _uploads_below(self, prefix: str) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        given: dict[str, object] = {"Bucket": self.bucket, "Prefix": prefix}
+        uploads: list[tuple[str, str]] = []
+        request: dict[str, object] = {"Bucket": self.bucket, "Prefix": prefix}
         while True:
-            page = self._client.list_multipart_uploads(**given)
-            found += [(str(o["Key"]), str(o["UploadId"])) for o in page.get("Uploads") or ()]
+            page = self._client.list_multipart_uploads(**request)
+            uploads += [
+                (str(entry["Key"]), str(entry["UploadId"])) for entry in page.get("Uploads") or ()
+            ]
             if not page.get("IsTruncated"):
-                return found
-            given |= {
+                return uploads
+            request |= {
                 "KeyMarker": page["NextKeyMarker"],
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
@@ -426,18 +429,19 @@ class S3Store:
             self._abort(key, upload)
 
     def _each(self, files: Sequence[StagedFile], do: Callable[[StagedFile], None]) -> None:
-        if self._threads == 1 or len(files) < 2:  # noqa: PLR2004, one needs no pool
-            for one in files:
-                do(one)
+        if self._threads == 1 or len(files) < 2:  # noqa: PLR2004, one file needs no pool
+            for file in files:
+                do(file)
             return
         with ThreadPoolExecutor(self._threads, "coordlog-s3") as pool:
-            for done in [pool.submit(do, one) for one in files]:
-                done.result()
+            for future in [pool.submit(do, file) for file in files]:
+                future.result()
 
 
-def _unless_missing(ask: Callable[[], T]) -> T | None:
+def _unless_missing(request: Callable[[], T]) -> T | None:
+    """Response of `request`, or None if its object or upload does not exist."""
     try:
-        return ask()
+        return request()
     except Exception as error:
         if is_missing(error):
             return None

@@ -1,4 +1,4 @@
-"""The S3 client of a destination: what is asked of it, and its refusals as errors of ours."""
+"""The S3 client of a destination: its requests, and its refusals as SinkError."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ _NEXT_STEPS: Final = {
 
 
 class S3Client(Protocol):
-    """Of botocore's S3 client, what a destination asks; it has no types of its own."""
+    """The requests of a destination to botocore's S3 client, which has no types of its own."""
 
-    def get_object(self, **given: object) -> Mapping[str, Any]:
+    def get_object(self, **request: object) -> Mapping[str, Any]:
         """Metadata and `Body`, a stream."""
         ...
 
-    def head_object(self, **given: object) -> Mapping[str, Any]:
+    def head_object(self, **request: object) -> Mapping[str, Any]:
         """Metadata."""
         ...
 
-    def put_object(self, **given: object) -> Mapping[str, Any]:
-        """Make an object, with `IfNoneMatch` only where there is none."""
+    def put_object(self, **request: object) -> Mapping[str, Any]:
+        """Make an object; with `IfNoneMatch` only if it does not exist."""
         ...
 
-    def delete_object(self, **given: object) -> Mapping[str, Any]:
-        """Delete one, if there is one."""
+    def delete_object(self, **request: object) -> Mapping[str, Any]:
+        """Delete an object, if it exists."""
         ...
 
-    def list_objects_v2(self, **given: object) -> Mapping[str, Any]:
+    def list_objects_v2(self, **request: object) -> Mapping[str, Any]:
         """A page of keys."""
         ...
 
-    def create_multipart_upload(self, **given: object) -> Mapping[str, Any]:
+    def create_multipart_upload(self, **request: object) -> Mapping[str, Any]:
         """Begin an upload."""
         ...
 
-    def upload_part(self, **given: object) -> Mapping[str, Any]:
+    def upload_part(self, **request: object) -> Mapping[str, Any]:
         """Send a part."""
         ...
 
-    def upload_part_copy(self, **given: object) -> Mapping[str, Any]:
+    def upload_part_copy(self, **request: object) -> Mapping[str, Any]:
         """Make a part of another object, within the store."""
         ...
 
-    def complete_multipart_upload(self, **given: object) -> Mapping[str, Any]:
-        """Make an object of the parts, with `IfNoneMatch` only where there is none."""
+    def complete_multipart_upload(self, **request: object) -> Mapping[str, Any]:
+        """Make an object of the parts; with `IfNoneMatch` only if it does not exist."""
         ...
 
-    def abort_multipart_upload(self, **given: object) -> Mapping[str, Any]:
-        """Give an upload up."""
+    def abort_multipart_upload(self, **request: object) -> Mapping[str, Any]:
+        """Abort an upload."""
         ...
 
-    def list_multipart_uploads(self, **given: object) -> Mapping[str, Any]:
+    def list_multipart_uploads(self, **request: object) -> Mapping[str, Any]:
         """A page of unfinished uploads."""
         ...
 
@@ -127,13 +127,13 @@ def _loader() -> object:
 
 @contextmanager
 def s3_errors(where: str, doing: str) -> Generator[None]:
-    """Raise what the store refuses, or that it cannot be reached, as SinkError."""
+    """Raise errors of the store, and of its connections, as SinkError."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415, an extra
 
     try:
         yield
     except ClientError as error:
-        code, message = _said(error)
+        code, message = _code_and_message(error)
         text = f"{doing}: {code} {message}".rstrip()
         if _status(error) == _NO_SPACE:
             raise OutOfSpaceError(
@@ -150,21 +150,24 @@ def s3_errors(where: str, doing: str) -> Generator[None]:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether the store says that there is no such object, or no such upload."""
-    return _status(error) == 404 and _said(error)[0] != "NoSuchBucket"  # noqa: PLR2004, HTTP
+    """Whether the store reports that there is no such object, or no such upload."""
+    return _status(error) == 404 and _code_and_message(error)[0] != "NoSuchBucket"  # noqa: PLR2004, HTTP
 
 
 def is_refused_condition(error: Exception) -> bool:
-    """Whether a condition did not hold (412), or could not be looked at for another's request (409)."""
+    """Whether a condition did not hold (412), or another request prevented its check (409)."""
     return _status(error) in (409, 412)
 
 
-def _said(error: Exception) -> tuple[str, str]:
-    response = cast("Mapping[str, Any]", getattr(error, "response", {}))
-    said = response.get("Error", {})
-    return str(said.get("Code", "")), str(said.get("Message", ""))
+def _code_and_message(error: Exception) -> tuple[str, str]:
+    details = _response(error).get("Error", {})
+    return str(details.get("Code", "")), str(details.get("Message", ""))
 
 
 def _status(error: Exception) -> int:
-    response = cast("Mapping[str, Any]", getattr(error, "response", {}))
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _response(error: Exception) -> Mapping[str, Any]:
+    """The store's answer; empty if there was none: errors of a connection that breaks hold None for it."""
+    return cast("Mapping[str, Any] | None", getattr(error, "response", None)) or {}

@@ -1,4 +1,4 @@
-"""One staged object on its way to an object store: in parts where it is large."""
+"""A staged object that is being uploaded: in parts if it is large."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class S3Output:
             self._send(bytes(part))
 
     def finish(self) -> None:
-        """As in the port: the store has it when it says so."""
+        """As in the port: durable once the store confirms it."""
         if self._upload is None:
             with s3_errors(self._where, "it cannot be written"):
                 self._client.put_object(**self._object, Body=bytes(self._held))
@@ -49,7 +49,7 @@ class S3Output:
         self._held = bytearray()
 
     def discard(self) -> None:
-        """As in the port. What cannot be aborted now, cleaning after the attempt aborts."""
+        """As in the port. If the abort fails, the cleaning after the attempt repeats it."""
         upload, self._upload, self._held = self._upload, None, bytearray()
         if upload is not None:
             with suppress(Exception):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from coordlog.errors import CoordlogError, OptionError, RestoreError
-from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.builder import KernelConfig, limits_of
 from coordlog.log import append_protocol as protocol
 from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.messages import UpMessage
@@ -27,9 +27,9 @@ from coordlog.restore.rebuild import (
 )
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.simulation_agenda import Span
-from coordlog.testing.simulation_clients import ClientSurroundings, Counter
-from coordlog.testing.simulation_tasks import Cluster, Surroundings
+from simulation.agenda import Span
+from simulation.clients import ClientSurroundings, Counter
+from simulation.tasks import Cluster, Surroundings
 
 __all__ = ["DriverSurroundings", "SimulatedDriver"]
 
@@ -179,6 +179,7 @@ class SimulatedDriver:
                 "parallelism": str(self.parallelism),
                 "mode": self._mode,
                 "operators": describe_operators(self.around.chain),
+                **limits_of(self._config(made)),
             },
         )
         started = to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
@@ -199,24 +200,9 @@ class SimulatedDriver:
             self.end("nothing to do")
             return
         weather = around.weather
-        config = KernelConfig(
-            projection=projection_of(around.chain),
-            operators=made.state.operators,
-            is_batch=around.is_batch,
-            keeps_finished_splits=around.is_batch and not around.chain.keeps_state_across_splits,
-            cluster_id=around.log.identity.cluster_id,
-            topic_id=around.log.identity.topic_id,
-            is_overlap_allowed=weather.is_overlapping,
-            remembered_bytes_max=weather.remembered_bytes_max,
-            restarts_max=100_000,
-            restart_backoff_s=0.002,
-            restart_backoff_max_s=0.02,
-            settle_attempts_max=100_000,
-            final_checkpoints_max=100_000,
-        )
         runtime = Runtime(
             chain=around.chain,
-            config=config,
+            config=self._config(made),
             options=RuntimeOptions(
                 checkpoint_interval_s=weather.interval_s,
                 checkpoint_timeout_s=weather.checkpoint_timeout_s,
@@ -238,6 +224,24 @@ class SimulatedDriver:
         self.counter.begin(lambda given: self._turn(lambda: runtime.handle(given)))
         self._turn(partial(runtime.begin, given))
         self._watch()
+
+    def _config(self, made: Rebuild) -> KernelConfig:
+        around = self.around
+        return KernelConfig(
+            projection=projection_of(around.chain),
+            operators=made.state.operators,
+            is_batch=around.is_batch,
+            keeps_finished_splits=around.is_batch and not around.chain.keeps_state_across_splits,
+            cluster_id=around.log.identity.cluster_id,
+            topic_id=around.log.identity.topic_id,
+            is_overlap_allowed=around.weather.is_overlapping,
+            remembered_bytes_max=around.weather.remembered_bytes_max,
+            restarts_max=100_000,
+            restart_backoff_s=0.002,
+            restart_backoff_max_s=0.02,
+            settle_attempts_max=100_000,
+            final_checkpoints_max=100_000,
+        )
 
     # --- the log thread: what `coordlog.log.appender` does, one action per event --------------------------------------
     def _act(self) -> None:
@@ -333,7 +337,7 @@ class SimulatedDriver:
     def _watch(self) -> None:
         runtime = self.runtime
         assert runtime is not None, "running"
-        self._turn(runtime.watch_registrations)
+        self._turn(runtime.registrations.watch)
         self.later((0.25, 0.25), self._watch)
 
     def arrived(self, connection_id: int, message: UpMessage) -> None:

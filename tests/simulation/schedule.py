@@ -20,10 +20,10 @@ from coordlog.restore.rebuild import Rebuild, projection_of
 from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.schemas.validity import counted_turns
-from coordlog.testing.simulation_agenda import Agenda, Weather
-from coordlog.testing.simulation_clients import Client, Counter
-from coordlog.testing.simulation_driver import SimulatedDriver
-from coordlog.testing.simulation_job import (
+from simulation.agenda import Agenda, Weather
+from simulation.clients import Client, Counter
+from simulation.driver import SimulatedDriver
+from simulation.job import (
     SOURCE,
     Book,
     Desk,
@@ -32,8 +32,8 @@ from coordlog.testing.simulation_job import (
     chain_of,
     lanes_of,
 )
-from coordlog.testing.simulation_log import Key, SimulatedLog
-from coordlog.testing.simulation_orders import TALK, TILL, Order, order_problems
+from simulation.log import Key, SimulatedLog
+from simulation.orders import TALK, TILL, Order, order_problems
 
 __all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
 
@@ -91,12 +91,12 @@ class Outcome:
 
 def size_of(seed: int) -> JobSize:
     """The size of the job of this seed."""
-    chance = Random(f"size {seed}")  # noqa: S311, it decides a simulation
-    is_talking = chance.random() < 0.8  # noqa: PLR2004
+    chance = Random(f"size {seed}")
+    is_talking = chance.random() < 0.8
     most = chance.choice((2, 4, 10))
     return JobSize(
         parallelism=chance.choice((1, 1, 2, 2, 3)),
-        is_batch=chance.random() < 0.25,  # noqa: PLR2004
+        is_batch=chance.random() < 0.25,
         splits=chance.randint(1, 3),
         rows=chance.randint(1, 3),
         down=chance.randint(1, most) if is_talking else 0,
@@ -131,22 +131,22 @@ _RATES: tuple[tuple[str, float], ...] = (
 
 def weather_of(seed: int) -> Weather:
     """The weather of this seed: some of the faults, each at a rate of its own."""
-    chance = Random(f"weather {seed}")  # noqa: S311, it decides a simulation
-    rates = {name: most * chance.random() for name, most in _RATES if chance.random() < 0.5}  # noqa: PLR2004
+    chance = Random(f"weather {seed}")
+    rates = {name: most * chance.random() for name, most in _RATES if chance.random() < 0.5}
     weather = replace(
         Weather(),
         **rates,  # type: ignore[arg-type]
         faults_until=chance.choice((60, 120, 250)),
-        is_overlapping=chance.random() < 0.3,  # noqa: PLR2004
+        is_overlapping=chance.random() < 0.3,
         interval_s=chance.choice((0.006, 0.012, 0.025)),
         checkpoint_timeout_s=chance.choice((0.03, 0.25)),
         ack_timeout_s=chance.choice((0.1, 0.4)),
         snapshot_every=chance.choice((None, None, 1, 5, 20, 60)),
     )
-    if weather.rescales and chance.random() < 0.5:  # noqa: PLR2004
+    if weather.rescales and chance.random() < 0.5:
         # Drivers that die behind a checkpoint, which the next one's subtasks are restored from.
         weather = replace(weather, kills=0.015, faults_until=300, interval_s=0.006)
-    if chance.random() < 0.25:  # noqa: PLR2004
+    if chance.random() < 0.25:
         weather = replace(weather, remembered_bytes_max=chance.choice((300, 1_000, 3_000)))
     return weather
 
@@ -178,7 +178,7 @@ class Simulation:
         self.size = size or (_short_size_of(seed) if is_short else size_of(seed))
         self.weather = weather or weather_of(seed)
         self._events_max = _SHORT_EVENTS if is_short else _STUCK_EVENTS
-        self.chance = Random(seed)  # noqa: S311, it decides a simulation
+        self.chance = Random(seed)
         self.agenda = Agenda(self.chance)
         self.log = SimulatedLog()
         self.book = Book(
@@ -387,7 +387,7 @@ class Simulation:
             return
         if is_stormy and agenda.happens(weather.append_unknown):
             for record in records:
-                if self.chance.random() < 0.7:  # noqa: PLR2004
+                if self.chance.random() < 0.7:
                     agenda.later(weather.late_s, lambda one=record: self._land(one))  # type: ignore[misc]
             driver.later(weather.append_s, driver.unheard)
             return

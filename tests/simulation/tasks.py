@@ -23,9 +23,9 @@ from coordlog.messages import (
 from coordlog.runtime.ports import Arrivals, StageEvents
 from coordlog.schemas.record import Kind
 from coordlog.task.attempt import AttemptRunner, StepStatus
-from coordlog.testing.simulation_agenda import Agenda, Weather
-from coordlog.testing.simulation_job import Book, Desk
-from coordlog.testing.simulation_log import Key
+from simulation.agenda import Agenda, Weather
+from simulation.job import Book, Desk
+from simulation.log import Key
 
 __all__ = ["Cluster", "Surroundings", "Task"]
 

@@ -12,24 +12,24 @@ from click.testing import CliRunner, Result
 
 from coordlog.api.chain import Chain
 from coordlog.cli.exit_status import Exit
-from coordlog.cli.job_states import JobState, job_rows
+from coordlog.cli.job_states import JobStatus, job_rows
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, FencedError, OptionError, RestoreError, SinkError
 from coordlog.log.copy import to_append
 from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Meanwhile, MemoryLog
 from coordlog.offline.epoch import append_fact, read_records
-from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit, audit_records
 from coordlog.projections.tables.progress import progress
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.builtin_types import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
+from coordlog.schemas.builtin_types import ReleaseSavepoint, SavepointTaken, TakeSavepoint
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing import History, replay
+from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
@@ -53,7 +53,7 @@ def chain(place: str | None = "a", sink: FakeSink | None = None) -> Chain:
 
 
 def worked(count: int = 4) -> HandDrivenJob:
-    """A job with so many checkpoints, each with a commit; the second is kept."""
+    """A job with so many checkpoints, each with a commit; the second is a savepoint."""
     job = HandDrivenJob(chain(), parallelism=1)
     attempt = job.register(0)
     for number in range(1, count + 1):
@@ -62,13 +62,13 @@ def worked(count: int = 4) -> HandDrivenJob:
         made = [("source", b"rows of %d" % number)]
         attempt.ack_checkpoint(number, states={"source": b"%d" % number}, committables=made)
         if number == 2:
-            job.ask("", KeepCheckpoint(name="second"))
+            job.ask("", TakeSavepoint(name="second"))
     return job
 
 
 def begun(old: HandDrivenJob, checkpoint: str = "second") -> MemoryLog:
     log = MemoryLog("other")
-    begin_from(old.log, log, find_beginning(old.log, "job", checkpoint), job_id="other")
+    fork_to(old.log, log, find_fork_point(old.log, "job", checkpoint), job_id="other")
     return log
 
 
@@ -102,7 +102,7 @@ def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_
     assert [one.what for one in moved.faults] == [
         f"it was written to the log of topic_id {identity[1]}, and this one has another"
     ], "told once, of where it goes on"
-    replay(History.of(log), chain("b"))
+    replay(log, chain("b"))
 
 
 @pytest.mark.clause("K2")
@@ -116,9 +116,9 @@ def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
         jobs[0].register(0).send("source", Up(n=7))
 
     log.faults.next_append(Meanwhile(drive))
-    beginning = find_beginning(old.log, "job", "second")
+    beginning = find_fork_point(old.log, "job", "second")
     with pytest.raises(FencedError) as fenced:
-        begin_from(old.log, log, beginning, job_id="other")
+        fork_to(old.log, log, beginning, job_id="other")
 
     (job,) = jobs
     epoch_start = job.runtime.state.driver_id
@@ -137,16 +137,15 @@ def test_what_is_appended_beside_the_beginning_is_told_as_that(
 ) -> None:
     """No log has lost anything then, and who began the other job's epochs is nobody who lives here."""
     old, log = worked(), MemoryLog("new")
-    beginning = find_beginning(old.log, "job", "second")
+    beginning = find_fork_point(old.log, "job", "second")
 
     def beside() -> None:
         (first, *_) = old.log.records
         log.store(to_append(first) if is_twice else to_append(first, value=b"", header=b""))
 
     log.faults.next_append(*([] if is_twice else [None]), Meanwhile(beside))
-    at = 0 if is_twice else 1
-    with pytest.raises(CommandError, match=f"something else .* at offset {at}.*delete other"):
-        begin_from(old.log, log, beginning, job_id="other")
+    with pytest.raises(CommandError, match=r"another record at offset 1 .*delete other"):
+        fork_to(old.log, log, beginning, job_id="other")
 
 
 def test_the_first_job_is_not_touched_and_lives_on() -> None:
@@ -166,7 +165,7 @@ def test_it_is_a_job_like_any_other_afterwards() -> None:
     assert job.runtime.state.last_checkpoint == 2
     assert job.runtime.state.phase is Phase.RUNNING
     assert dict(job.runtime.state.last_intents.items()) == {}
-    assert dict(job.runtime.state.kept.items()) == {}
+    assert dict(job.runtime.state.savepoints.items()) == {}
 
 
 def test_what_the_first_job_did_is_not_shown_as_its_progress() -> None:
@@ -186,16 +185,16 @@ def test_a_number_is_a_checkpoint_s_even_where_another_is_kept_under_it() -> Non
     """Such a name is not given any more; a history may have one."""
     old = worked()
     old.crash()
-    fact = CheckpointKept(name="3", kept_checkpoint=2)
+    fact = SavepointTaken(name="3", checkpoint=2)
     made = read_records(old.log)
     append_fact(old.log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
 
-    assert dict(read_records(old.log).state.kept.items()) == {"second": 2, "3": 2}
-    assert find_beginning(old.log, "job", "3").checkpoint_id == 3
+    assert dict(read_records(old.log).state.savepoints.items()) == {"second": 2, "3": 2}
+    assert find_fork_point(old.log, "job", "3").checkpoint_id == 3
     job = HandDrivenJob(chain(), log=old.log)
-    assert job.ask("", KeepCheckpoint(name="3", kept_checkpoint=2)).answer().sequence > 0
-    assert job.ask("", LetGoCheckpoint(name="3")).answer().sequence > 0
-    assert dict(job.runtime.state.kept.items()) == {"second": 2}
+    assert job.ask("", TakeSavepoint(name="3", checkpoint=2)).answer().sequence > 0
+    assert job.ask("", ReleaseSavepoint(name="3")).answer().sequence > 0
+    assert dict(job.runtime.state.savepoints.items()) == {"second": 2}
 
 
 @pytest.mark.parametrize("place", ["a", None])
@@ -261,7 +260,7 @@ def test_nor_where_the_other_job_has_written_before_or_those_that_it_began_from(
     assert job.trigger() == 5
     attempt.ack_checkpoint(5, committables=[("source", b"rows of 5")])
     log, third = begun(job, "5"), MemoryLog("third")
-    begin_from(log, third, find_beginning(log, "other", "5"), job_id="third")
+    fork_to(log, third, find_fork_point(log, "other", "5"), job_id="third")
 
     for place in ("a", "c"):
         with pytest.raises(RestoreError, match=f"{place}, that of job@5, in the log"):
@@ -352,16 +351,45 @@ def test_cut_off_anywhere_it_leaves_a_log_that_is_refused_or_as_good_as_new() ->
 def test_what_is_not_there_is_refused_by_name() -> None:
     old = worked()
     for checkpoint, said in (
-        ("third", "no checkpoint is kept as 'third'; those that are: second"),
-        ("9", "checkpoint 9 has not completed; those that have: 1, 2, 3, 4"),
+        ("third", "there is no savepoint 'third'; the job has: second"),
+        ("9", "checkpoint 9 has not completed; completed checkpoints: 1, 2, 3, 4"),
     ):
         with pytest.raises(CommandError, match=said):
-            find_beginning(old.log, "job", checkpoint)
-    used = begun(old)
-    count = used.high_watermark()
-    with pytest.raises(CommandError, match=f"its log has {count} records, and is to begin with"):
-        begin_from(old.log, used, find_beginning(old.log, "job", "2"), job_id="other")
-    assert used.high_watermark() == count
+            find_fork_point(old.log, "job", checkpoint)
+
+
+def test_a_job_that_has_begun_otherwise_is_refused() -> None:
+    old = worked()
+    used, driven = begun(old), started(begun(old), chain("b")).log
+    for log, checkpoint in ((used, "3"), (driven, "2"), (old.log, "2")):
+        count, job_id = log.high_watermark(), "job" if log is old.log else "other"
+        with pytest.raises(
+            CommandError, match=f"it has a log already, .*`coordlog delete {job_id}`"
+        ):
+            fork_to(old.log, log, find_fork_point(old.log, "job", checkpoint), job_id=job_id)
+        assert log.high_watermark() == count
+
+
+@pytest.mark.clause("K5")
+def test_cut_off_anywhere_the_same_call_goes_on() -> None:
+    old = worked()
+    whole, beginning = begun(old), find_fork_point(old.log, "job", "second")
+    end, log = whole.high_watermark(), whole
+    for cut in range(1, end):
+        log = prefix_of(whole, cut)
+        assert fork_to(old.log, log, beginning, job_id="other")
+        assert log.records[: end - 1] == whole.records[: end - 1]
+        assert log.high_watermark() == end
+        assert not fork_to(old.log, log, beginning, job_id="other"), "it has begun"
+        assert log.high_watermark() == end
+    assert started(log, chain("b")).runtime.state.last_checkpoint == 2
+
+
+def test_a_cut_off_beginning_is_not_gone_on_with_from_a_lower_checkpoint() -> None:
+    old = worked()
+    log = prefix_of(begun(old, "3"), find_fork_point(old.log, "job", "3").end_offset)
+    with pytest.raises(CommandError, match=r"another record at offset .* than this history"):
+        fork_to(old.log, log, find_fork_point(old.log, "job", "2"), job_id="other")
 
 
 def test_it_tells_what_the_other_job_may_still_have_to_commit() -> None:
@@ -373,7 +401,7 @@ def test_it_tells_what_the_other_job_may_still_have_to_commit() -> None:
         kinds = counted_kinds(log)
         done = kinds.count(Kind.CHECKPOINT_COMPLETED)
         if done:
-            unsettled = find_beginning(log, "job", str(done)).unsettled
+            unsettled = find_fork_point(log, "job", str(done)).unsettled
             assert unsettled == tuple(range(kinds.count(Kind.COMMIT_OUTCOME) + 1, done + 1)), cut
             told.add(unsettled)
     assert told == {(), (1,), (2,), (3,)}
@@ -390,8 +418,8 @@ def unsettled(old: HandDrivenJob) -> MemoryLog:
 def test_of_checkpoints_above_that_one_it_says_nothing() -> None:
     log = unsettled(worked())
 
-    assert find_beginning(log, "job", "4").unsettled == (4,)
-    assert find_beginning(log, "job", "3").unsettled == ()
+    assert find_fork_point(log, "job", "4").unsettled == (4,)
+    assert find_fork_point(log, "job", "3").unsettled == ()
 
 
 @pytest.mark.clause("H1")
@@ -407,9 +435,9 @@ def test_an_intent_is_for_the_checkpoints_that_its_completion_stands_for_too() -
         attempt.ack_checkpoint(number, committables=[("source", b"rows of %d" % number)])
     log = unsettled(old)
 
-    assert find_beginning(log, "job", "7").unsettled == (5, 6, 7)
-    assert find_beginning(log, "job", "5").unsettled == (5,)
-    assert find_beginning(log, "job", "4").unsettled == ()
+    assert find_fork_point(log, "job", "7").unsettled == (5, 6, 7)
+    assert find_fork_point(log, "job", "5").unsettled == (5,)
+    assert find_fork_point(log, "job", "4").unsettled == ()
 
 
 def test_what_a_job_went_back_behind_is_not_told_of_the_branch_that_it_is_on_now() -> None:
@@ -421,7 +449,7 @@ def test_what_a_job_went_back_behind_is_not_told_of_the_branch_that_it_is_on_now
     provider.is_committing = False
     assert old.trigger() == 5
     attempt.ack_checkpoint(5, committables=[("source", b"rows of 5")])
-    assert old.ask("", KeepCheckpoint(name="fifth")).answer().sequence > 0
+    assert old.ask("", TakeSavepoint(name="fifth")).answer().sequence > 0
     old.crash()
     provider.is_committing = True
     job = HandDrivenJob(old.chain, log=old.log, from_checkpoint=4)
@@ -429,20 +457,20 @@ def test_what_a_job_went_back_behind_is_not_told_of_the_branch_that_it_is_on_now
     assert job.trigger() == 6
     attempt.ack_checkpoint(6, committables=[("source", b"rows of 6")])
 
-    assert find_beginning(job.log, "job", "6").unsettled == ()
-    assert find_beginning(job.log, "job", "fifth").unsettled == (5,)
+    assert find_fork_point(job.log, "job", "6").unsettled == ()
+    assert find_fork_point(job.log, "job", "fifth").unsettled == (5,)
 
 
 def test_what_another_job_had_to_commit_is_not_told_as_this_one_s() -> None:
     old = worked()
     log = MemoryLog("other")
-    begin_from(unsettled(old), log, find_beginning(old.log, "job", "4"), job_id="other")
+    fork_to(unsettled(old), log, find_fork_point(old.log, "job", "4"), job_id="other")
 
-    assert find_beginning(old.log, "job", "4").unsettled == (4,)
-    assert find_beginning(log, "other", "4").unsettled == ()
+    assert find_fork_point(old.log, "job", "4").unsettled == (4,)
+    assert find_fork_point(log, "other", "4").unsettled == ()
     job = started(log, chain("b"))
     job.crash()
-    assert find_beginning(log, "other", "4").unsettled == ()
+    assert find_fork_point(log, "other", "4").unsettled == ()
 
 
 # --- by command -------------------------------------------------------------------------------------------------------
@@ -468,7 +496,7 @@ class SomeLogs:
 
 
 def run(logs: SomeLogs, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ("begin", *arguments), obj=lambda _servers: logs)
+    return CliRunner().invoke(main, ("fork", *arguments), obj=lambda _servers: logs)
 
 
 def test_the_command_begins_a_job_and_says_so(tmp_path: Path) -> None:
@@ -487,13 +515,24 @@ def test_the_command_begins_a_job_and_says_so(tmp_path: Path) -> None:
     assert all(a == b for a, b in pairs)
 
 
+def test_the_command_goes_on_with_its_own_cut_off_copy() -> None:
+    logs = SomeLogs(job=worked().log)
+    run(logs, "other", "job@second")
+    logs.logs["other"] = prefix_of(logs.logs["other"], 5)
+
+    first, again = (run(logs, "other", "job@second") for _ in range(2))
+    assert (first.exit_code, again.exit_code) == (Exit.DONE, Exit.DONE), first.output
+    assert "records copied" in first.stderr
+    assert "an earlier call has begun it" in again.stderr
+
+
 def test_a_job_that_no_driver_has_opened_yet_is_a_copy() -> None:
     """The epoch in force is the command's: no driver of it was killed, or is silent."""
     logs = SomeLogs(job=worked().log)
     run(logs, "other", "job@second")
 
     (row,) = job_rows(logs, ["other"])
-    assert (row.state, row.why) == (JobState.COPY, None)
+    assert (row.status, row.reason) == (JobStatus.COPY, None)
 
 
 def test_the_command_says_what_nobody_commits_where_the_other_job_is_not_started_again() -> None:
@@ -507,8 +546,8 @@ def test_the_command_refuses_before_it_makes_a_log() -> None:
     logs = SomeLogs(job=worked().log)
     for arguments, said in (
         (("other", "job"), "it must be OTHER@NAME, or OTHER@N"),
-        (("other", "job@third"), "no checkpoint is kept as 'third'"),
-        (("job", "job@second"), "it has a log already"),
+        (("other", "job@third"), "there is no savepoint 'third'"),
+        (("job", "job@second"), "job is to begin from itself"),
         (("Other", "job@second"), "job_id is 'Other'"),
     ):
         result = run(logs, *arguments)

@@ -1,4 +1,4 @@
-"""Checkpoints that are kept by name, by a driver that lives and by command (clauses E5, J1, K5)."""
+"""Savepoints, by a driver that lives and by command (clauses E5, J1, K5)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from coordlog.api.chain import Chain
 from coordlog.cli.exit_status import Exit
 from coordlog.errors import RequestRefusedError, RestoreError
-from coordlog.limits import KEPT_CHECKPOINTS_MAX
+from coordlog.limits import SAVEPOINTS_MAX
 from coordlog.offline.epoch import append_fact, read_records
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.checkpoints import held_committables
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import (
-    CheckpointKept,
-    KeepCheckpoint,
-    KeepRecorded,
-    LetGoCheckpoint,
+    ReleaseSavepoint,
+    SavepointRecorded,
+    SavepointTaken,
+    TakeSavepoint,
 )
 from coordlog.schemas.record import Kind
-from coordlog.testing import History, replay
+from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds, prefix_of
-from one_log import checkpoint_command, shown
+from one_log import savepoint_command, shown
 
 pytestmark = pytest.mark.clause("E5")
 
@@ -67,74 +67,74 @@ def retained(job: HandDrivenJob) -> list[int]:
 def test_a_driver_keeps_a_checkpoint_until_it_is_let_go() -> None:
     job = started()
     more(job, 2)
-    asked = job.ask("", KeepCheckpoint(name="before-upgrade", kept_checkpoint=1))
-    assert asked.answer().response == KeepRecorded(kept_checkpoint=1, was_so_before=False)
+    asked = job.ask("", TakeSavepoint(name="before-upgrade", checkpoint=1))
+    assert asked.answer().response == SavepointRecorded(checkpoint=1, was_so_before=False)
     assert kinds(job.history())[-3:] == ["REQUEST", "FACT", "RESPONSE"]
     more(job, 5)
-    assert retained(job) == [1, 5, 6, 7], "three, and the one that is kept"
+    assert retained(job) == [1, 5, 6, 7], "three, and the savepoint"
 
-    let_go = job.ask("", LetGoCheckpoint(name="before-upgrade"))
-    assert let_go.answer().response == KeepRecorded(kept_checkpoint=1, was_so_before=False)
+    let_go = job.ask("", ReleaseSavepoint(name="before-upgrade"))
+    assert let_go.answer().response == SavepointRecorded(checkpoint=1, was_so_before=False)
     more(job, 1)
     assert retained(job) == [6, 7, 8]
     stored = list(job.log.read(0, job.log.high_watermark()))
     assert verify(stored).faults == []
-    replay(History.of(job.log), chain_of(NotingProvider(projection=HANDLED)))
+    replay(job.log, chain_of(NotingProvider(projection=HANDLED)))
 
 
 def test_without_a_number_the_last_one_is_kept_and_a_second_time_changes_nothing() -> None:
     job = started()
     more(job, 2)
-    first = job.ask("", KeepCheckpoint(name="here"))
-    second = job.ask("", KeepCheckpoint(name="here", kept_checkpoint=2))
+    first = job.ask("", TakeSavepoint(name="here"))
+    second = job.ask("", TakeSavepoint(name="here", checkpoint=2))
 
-    assert first.answer().response == KeepRecorded(kept_checkpoint=2, was_so_before=False)
-    assert second.answer().response == KeepRecorded(kept_checkpoint=2, was_so_before=True)
+    assert first.answer().response == SavepointRecorded(checkpoint=2, was_so_before=False)
+    assert second.answer().response == SavepointRecorded(checkpoint=2, was_so_before=True)
     assert len(job.history(Kind.FACT)) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "number", "why"),
     [
-        ("Big", 2, "'Big' is no name"),
+        ("Big", 2, "'Big' is no savepoint name"),
         ("2", 2, "'2' is a number, as checkpoints have: give it a name with a letter in it"),
-        ("here", 3, "'here' keeps checkpoint 4, not 3: let that go first"),
-        ("other", 1, r"checkpoint 1 is not retained: .*; those that can be kept are: 2, 3, 4"),
+        ("here", 3, "'here' names checkpoint 4, not 3: release it first"),
+        ("other", 1, r"checkpoint 1 is not retained: .*; the retained ones are: 2, 3, 4"),
         ("other", 9, "checkpoint 9 is none that there has been: the next one is 5"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_the_reason(name: str, number: int, why: str) -> None:
     job = started()
     more(job, 4)
-    job.ask("", KeepCheckpoint(name="here"))
+    job.ask("", TakeSavepoint(name="here"))
 
     with pytest.raises(RequestRefusedError, match=why):
-        job.ask("", KeepCheckpoint(name=name, kept_checkpoint=number)).answer()
-    with pytest.raises(RequestRefusedError, match=r"no checkpoint is kept as 'x'; .* are: here"):
-        job.ask("", LetGoCheckpoint(name="x")).answer()
+        job.ask("", TakeSavepoint(name=name, checkpoint=number)).answer()
+    with pytest.raises(RequestRefusedError, match=r"there is no savepoint 'x'; the job has: here"):
+        job.ask("", ReleaseSavepoint(name="x")).answer()
     assert len(job.history(Kind.FACT)) == 1
 
 
 def test_so_many_are_kept_and_no_more() -> None:
     job = started()
     more(job, 1)
-    for n in range(KEPT_CHECKPOINTS_MAX):
-        job.ask("", KeepCheckpoint(name=f"n{n}")).answer()
+    for n in range(SAVEPOINTS_MAX):
+        job.ask("", TakeSavepoint(name=f"n{n}")).answer()
 
-    with pytest.raises(RequestRefusedError, match="20 checkpoints are kept, and 20 may be"):
-        job.ask("", KeepCheckpoint(name="one-more")).answer()
-    assert job.ask("", KeepCheckpoint(name="n0")).answer().sequence > 0
+    with pytest.raises(RequestRefusedError, match="the job has 20 savepoints, and the limit is 20"):
+        job.ask("", TakeSavepoint(name="one-more")).answer()
+    assert job.ask("", TakeSavepoint(name="n0")).answer().sequence > 0
 
 
 def test_before_the_first_checkpoint_there_is_nothing_to_keep() -> None:
     with pytest.raises(RequestRefusedError, match="no checkpoint has completed"):
-        started().ask("", KeepCheckpoint(name="here")).answer()
+        started().ask("", TakeSavepoint(name="here")).answer()
 
 
 def test_a_job_goes_back_to_a_kept_checkpoint_long_after() -> None:
     job = started()
     more(job, 1)
-    job.ask("", KeepCheckpoint(name="first"))
+    job.ask("", TakeSavepoint(name="first"))
     more(job, 6)
     job = again(job, from_checkpoint=1)
 
@@ -145,7 +145,7 @@ def test_a_job_goes_back_to_a_kept_checkpoint_long_after() -> None:
 def test_one_that_is_kept_stays_when_the_job_goes_back_below_it() -> None:
     job = started()
     more(job, 4)
-    job.ask("", KeepCheckpoint(name="later"))
+    job.ask("", TakeSavepoint(name="later"))
     job = again(job, from_checkpoint=2)
     assert job.runtime.state.last_checkpoint == 2
     assert retained(job) == [2, 4], "3 is abandoned"
@@ -158,7 +158,7 @@ def test_one_that_is_kept_stays_when_the_job_goes_back_below_it() -> None:
 
 
 def died_behind_completion(sink: FakeSink, place: str) -> HandDrivenJob:
-    """A job whose third checkpoint is kept, and whose driver died before that one's rows were to be committed."""
+    """A job whose third checkpoint is a savepoint; its driver died before the rows were to be committed."""
     job = HandDrivenJob(writing(sink, place))
     attempt = job.register(0)
     for number in range(1, 4):
@@ -173,7 +173,7 @@ def died_behind_completion(sink: FakeSink, place: str) -> HandDrivenJob:
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == 3
     ]
     job.log = prefix_of(job.log, end)
-    fact = CheckpointKept(name="third", kept_checkpoint=3)
+    fact = SavepointTaken(name="third", checkpoint=3)
     made = read_records(job.log)
     append_fact(job.log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
     return job
@@ -200,7 +200,7 @@ def test_what_a_kept_checkpoint_has_not_committed_yet_waits_while_the_job_goes_o
     job.crash()
     with pytest.raises(
         RestoreError,
-        match="what checkpoint 3 allows to commit of operator 'source' is to be committed to a",
+        match="the open commit of checkpoint 3 of operator 'source' is to be committed to a",
     ):
         HandDrivenJob(writing(other, "b"), log=job.log, from_checkpoint=3)
     job = HandDrivenJob(writing(sink, "a"), log=job.log, from_checkpoint=3)
@@ -214,7 +214,7 @@ def test_what_a_kept_checkpoint_has_not_committed_yet_waits_while_the_job_goes_o
 def test_let_go_it_is_given_up_with_the_checkpoint() -> None:
     job = died_behind_completion(FakeSink(), "a")
     job = HandDrivenJob(writing(FakeSink(), "b"), log=job.log, from_checkpoint=2)
-    job.ask("", LetGoCheckpoint(name="third")).answer()
+    job.ask("", ReleaseSavepoint(name="third")).answer()
     assert held_committables(job.runtime.state, "source") == (b"rows of 3",), "it is among three"
     more(job, 3)
 
@@ -226,7 +226,7 @@ def test_let_go_it_is_given_up_with_the_checkpoint() -> None:
 def test_snapshots_hold_what_is_kept() -> None:
     job = started(every=4)
     more(job, 1)
-    job.ask("", KeepCheckpoint(name="first"))
+    job.ask("", TakeSavepoint(name="first"))
     more(job, 8)
     job.crash()
     made = rebuild(job.log, job.chain, projection_of(job.chain))
@@ -234,7 +234,7 @@ def test_snapshots_hold_what_is_kept() -> None:
 
     assert made.started_at is not None
     assert made.state == whole.state
-    assert dict(made.state.kept.items()) == {"first": 1}
+    assert dict(made.state.savepoints.items()) == {"first": 1}
     assert 1 in made.state.completed
 
 
@@ -243,9 +243,9 @@ def test_where_no_driver_lives_the_command_keeps_and_releases_in_an_epoch_of_its
     job = started()
     more(job, 2)
     job.crash()
-    result = checkpoint_command(job.log, "--keep", "first", "1")
+    result = savepoint_command(job.log, "first", "--checkpoint", "1")
     assert result.exit_code == Exit.DONE, result.output
-    assert result.stderr.startswith("checkpoint 1 of job job is kept as 'first', at sequence ")
+    assert result.stderr.startswith("checkpoint 1 of job job is savepoint 'first', at sequence ")
     row = next(line.split() for line in shown(job.log).splitlines() if line.startswith("   1"))
     assert row[-2:] == ["first", "yes"]
 
@@ -254,15 +254,15 @@ def test_where_no_driver_lives_the_command_keeps_and_releases_in_an_epoch_of_its
     more(job, 4)
     assert retained(job) == [1, 4, 5, 6]
     job.crash()
-    assert "already" in checkpoint_command(job.log, "--keep", "first", "1").stderr
-    result = checkpoint_command(job.log, "--release", "first")
-    assert result.stderr.startswith("checkpoint 1 of job job is not kept any more as 'first', at ")
+    assert "already" in savepoint_command(job.log, "first", "--checkpoint", "1").stderr
+    result = savepoint_command(job.log, "first", "--release")
+    assert result.stderr.startswith("checkpoint 1 of job job is no longer savepoint 'first', at ")
     job = again(job)
     more(job, 1)
     assert retained(job) == [5, 6, 7]
     job.crash()
     assert verify(job.log.read(0, job.log.high_watermark())).faults == []
-    replay(History.of(job.log), chain_of(NotingProvider(projection=HANDLED)))
+    replay(job.log, chain_of(NotingProvider(projection=HANDLED)))
 
 
 def test_what_the_command_cannot_keep_is_refused_and_nothing_is_appended() -> None:
@@ -271,13 +271,12 @@ def test_what_the_command_cannot_keep_is_refused_and_nothing_is_appended() -> No
     job.crash()
     before = job.log.high_watermark()
     for arguments, said in (
-        (("--keep", "x", "1"), "checkpoint 1 is not retained"),
-        (("--keep", "x", "9"), "checkpoint 9 is none that there has been: the next one is 5"),
-        (("--release", "x"), "no checkpoint is kept as 'x'; those that are: none"),
-        (("--keep", "x", "--show", "4"), "give one of --show, --keep and --release"),
-        (("4",), "N alone says nothing"),
+        (("x", "--checkpoint", "1"), "checkpoint 1 is not retained"),
+        (("x", "--checkpoint", "9"), "checkpoint 9 is none that there has been: the next one is 5"),
+        (("x", "--release"), "there is no savepoint 'x'; the job has: none"),
+        (("x", "--release", "--checkpoint", "4"), "--release takes a name alone"),
     ):
-        result = checkpoint_command(job.log, *arguments)
+        result = savepoint_command(job.log, *arguments)
         assert result.exit_code == Exit.USAGE
         assert said in result.stderr
     assert job.log.high_watermark() == before
@@ -289,12 +288,12 @@ def test_any_prefix_of_the_command_s_epoch_is_a_legal_history() -> None:
     more(job, 2)
     job.crash()
     before = job.log.high_watermark()
-    assert checkpoint_command(job.log, "--keep", "first", "1").exit_code == 0
+    assert savepoint_command(job.log, "first", "--checkpoint", "1").exit_code == 0
     end = job.log.high_watermark()
     assert end - before == 3, "the epoch, the type, the fact"
     for cut in range(before, end + 1):
         made = HandDrivenJob(job.chain, log=prefix_of(job.log, cut), job_id="job")
-        assert dict(made.runtime.state.kept.items()) == ({"first": 1} if cut == end else {})
+        assert dict(made.runtime.state.savepoints.items()) == ({"first": 1} if cut == end else {})
         made.crash()
 
 

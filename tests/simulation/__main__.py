@@ -1,4 +1,4 @@
-"""Runs simulations for as long as it is told to: `python -m coordlog.testing.simulate --seconds 600`."""
+"""Runs simulations for as long as it is told to: `make simulate ARGS="--seconds 600"`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from random import SystemRandom
 
-from coordlog.testing.simulation import SimulationError, simulate
+from simulation.schedule import SimulationError, simulate
 
 __all__ = ["main"]
 
@@ -18,9 +18,7 @@ _PROGRESS_S = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; 0 where every schedule was as it must be, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m coordlog.testing.simulate", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
     parser.add_argument("--seed", type=int, help="run this one schedule and show what came of it")
     parser.add_argument(

@@ -20,10 +20,10 @@ from coordlog.runtime.requests import Requests, answer_of, encoded_request
 from coordlog.schemas.builtin_types import SkipRecorded, SkipSplit
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind
-from coordlog.testing.simulation_agenda import Agenda, Span, Weather
-from coordlog.testing.simulation_job import SOURCE, Book
-from coordlog.testing.simulation_log import SimulatedLog
-from coordlog.testing.simulation_orders import Order, Taken
+from simulation.agenda import Agenda, Span, Weather
+from simulation.job import SOURCE, Book
+from simulation.log import SimulatedLog
+from simulation.orders import Order, Taken
 
 __all__ = ["Client", "ClientSurroundings", "Counter", "Question"]
 
@@ -115,7 +115,7 @@ class Client:
         self._taker = operator_id if isinstance(order, Order) else DRIVER
         chance = around.agenda.chance
         self._asks = deque([self._taker] * chance.choice((1, 1, 2)))
-        if isinstance(order, Order) and chance.random() < 0.2:  # noqa: PLR2004
+        if isinstance(order, Order) and chance.random() < 0.2:
             self._asks.appendleft(chance.choice((SOURCE, NOBODY)))
         self.heard: list[str] = []
         """What came of each of its questions."""

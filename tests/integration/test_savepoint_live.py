@@ -1,4 +1,4 @@
-"""`coordlog checkpoint --keep` while a driver lives: it is asked over its endpoint, and nobody is fenced."""
+"""`coordlog savepoint` while a driver lives: the driver records it, and is not fenced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
-from one_log import checkpoint_command
+from one_log import savepoint_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("J1")]
 
@@ -54,20 +54,17 @@ def test_a_live_driver_keeps_a_checkpoint_and_goes_on(
     try:
         # `driver.state` may be ahead of the log; what the command reads is the log.
         wait_for(lambda: state().last_checkpoint > 1, "a completed checkpoint")
-        assert (
-            "no token that is here proves that it is"
-            in checkpoint_command(log, "--keep", "x").stderr
-        )
+        assert "no token that is here proves that it is" in savepoint_command(log, "x").stderr
         monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
-        told = checkpoint_command(log, "--keep", "x")
+        told = savepoint_command(log, "x")
         assert told.exit_code == Exit.DONE, told.output
-        assert "is kept as 'x', by its driver, at sequence " in told.stderr
-        kept = state().kept["x"]
+        assert "is savepoint 'x', by its driver, at sequence " in told.stderr
+        kept = state().savepoints["x"]
         later = kept + RETAINED_CHECKPOINTS + 1
         wait_for(lambda: state().last_checkpoint > later, "later checkpoints")
         assert kept in state().completed
-        assert checkpoint_command(log, "--release", "x").exit_code == Exit.DONE
-        refused = checkpoint_command(log, "--keep", "y", str(later + 10_000))
+        assert savepoint_command(log, "x", "--release").exit_code == Exit.DONE
+        refused = savepoint_command(log, "y", "--checkpoint", str(later + 10_000))
         assert refused.exit_code == Exit.USAGE
     finally:
         driver.stop(with_checkpoint=False)
@@ -75,4 +72,4 @@ def test_a_live_driver_keeps_a_checkpoint_and_goes_on(
 
     assert result is not None
     assert (result.status, result.epoch) == (JobStatus.STOPPED, 0)
-    assert dict(state().kept.items()) == {}
+    assert dict(state().savepoints.items()) == {}

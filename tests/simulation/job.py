@@ -34,7 +34,7 @@ from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProv
 from coordlog.schemas.payload import Payload, event, payload
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
-from coordlog.testing.simulation_orders import (
+from simulation.orders import (
     TALK,
     TILL,
     Order,
