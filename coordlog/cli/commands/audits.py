@@ -20,7 +20,7 @@ from coordlog.cli.console import (
 )
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import audit_of, opened, whole
-from coordlog.projections.tables.apply_errors import Applying
+from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.commits import CommitRow, CommitStatus
 from coordlog.projections.tables.epochs import EpochEnd, EpochRow
 from coordlog.projections.tables.events import EventFold, EventRow, EventStatus
