@@ -42,7 +42,7 @@ from coordlog.projections.splits.table import Assigned, Finished, SplitTable, Wi
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import encode_schema, encode_split
 

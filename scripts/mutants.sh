@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The rest of coordlog/kernel, inputs.py and outputs.py, declares what goes in and out and decides nothing.
 files=(
-  coordlog/kernel/answers.py
+  coordlog/kernel/requests.py
   coordlog/kernel/attempts.py
   coordlog/kernel/events.py
   coordlog/kernel/from_attempts.py
@@ -17,19 +17,12 @@ files=(
   coordlog/kernel/builder.py
   coordlog/kernel/checkpoints.py
   coordlog/kernel/failover.py
-  coordlog/kernel/global_failover.py
   coordlog/kernel/job_end.py
-  coordlog/kernel/remembering.py
-  coordlog/kernel/finishing.py
-  coordlog/kernel/savepoints.py
-  coordlog/kernel/poison.py
+  projections/job/skips.py
   coordlog/kernel/restart_policy.py
-  coordlog/kernel/requests.py
   coordlog/kernel/commits.py
-  coordlog/kernel/skips.py
   coordlog/kernel/step.py
   projections/job/invariants.py
-  projections/job/skips.py
   schemas/validity.py
 )
 # What finds most comes first: the first failure ends a run.
@@ -37,7 +30,7 @@ kernel_tests=(
   tests/unit/test_{due,events,flink_holder,restart_policy,completion,global_failover,gateways,flink_races}.py
   tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,checkpoint_metadata,turn_limits,splits,commits}.py
   tests/unit/test_{flink_resets,flink_checkpoints,flink_job,parallelism,non_restored_state,event_sourced}.py
-  tests/unit/test_{missing_parts,two_drivers,skips,final_failures,kept_checkpoints,opened_again}.py
+  tests/unit/test_{missing_parts,two_drivers,skips,final_failures,savepoints,opened_again}.py
   tests/unit/test_{flink_sources,flink_sources_checkpoints}.py
 )
 invariants_tests=(

@@ -31,7 +31,7 @@ from coordlog.messages import (
 )
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.payload import Payload, event, payload_type_of
-from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered
+from coordlog.schemas.source_types import AddSplits, Split, SplitsDiscovered
 from coordlog.task.attempt import AttemptRunner
 
 

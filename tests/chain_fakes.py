@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from coordlog.api.operator import FinishedSplit, PollStatus, SourceReader
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.schemas.source_types import SplitsDiscovered
 
 
 @dataclass(kw_only=True)

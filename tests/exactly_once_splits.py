@@ -21,7 +21,7 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
+from coordlog.schemas.source_types import RequestSplit, Split, SplitsDiscovered
 from exactly_once_parts import Book, NotExactlyOnceError, ScriptedError
 from exactly_once_runs import Faulty
 from exactly_once_world import Weather, World

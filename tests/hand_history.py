@@ -11,7 +11,7 @@ from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record, record_key
-from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered
+from coordlog.schemas.source_types import AddSplits, Split, SplitsDiscovered
 
 BEGAN_US = 1_700_000_000_000_000
 """2023-11-14 22:13:20 UTC; each turn is a millisecond later than the one before."""

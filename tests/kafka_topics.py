@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from chain_fakes import FakeContext
 from coordlog.api.operator import FinishedSplit, PollStatus, SourceReader
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.payloads import KafkaListing
 from coordlog.spark_integration.kafka.source import KafkaSource
 

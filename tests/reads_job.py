@@ -26,7 +26,7 @@ from coordlog.schemas.reads import (
     SplitRead,
     SplitsGiven,
 )
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
 
 P = TypeVar("P", bound=Payload)

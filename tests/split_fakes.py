@@ -18,7 +18,7 @@ from coordlog.projections.splits.fold import (
     WithEnumerator,
 )
 from coordlog.schemas.payload import Payload, event
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     AddSplits,
     NoMoreSplits,
     RequestSplit,

@@ -35,7 +35,7 @@ from coordlog.projections.splits.fold import Finished, SplitsState
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import IdleOperator, IdleReader
 from machine_fakes import CountingProvider, Kept, Row, Rows, RowsSink, Work, kept_in

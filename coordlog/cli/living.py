@@ -8,8 +8,8 @@ from coordlog.errors import CommandError, DriverAliveError, RecordError
 from coordlog.history import History
 from coordlog.log.interface import Log, LogIdentity
 from coordlog.projections.job.launch import LaunchInfo
+from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.state import JobState
-from coordlog.projections.job.stops import is_driver_stopped
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.audit import AuditRecord
 from coordlog.schemas.record import Kind, Record

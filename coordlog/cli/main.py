@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from coordlog.cli.commands.version import print_version
+from coordlog.cli.commands.machine.version import print_version
 from coordlog.cli.config.names import CONFIG_VARIABLE, name_variables
 from coordlog.cli.config.sources import (
     configure,
@@ -45,84 +45,104 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     "Run": {
         "ingest": _Command("ingest.command", "ingest", "Ingest files into Parquet, exactly once."),
         "skip": _Command(
-            "commands.skip", "skip", "Go on without a split or an event that fails the job."
+            "commands.run.skip", "skip", "Go on without a split or an event that fails the job."
         ),
         "savepoint": _Command(
-            "commands.savepoint", "savepoint", "Retain a checkpoint under a name, or release it."
+            "commands.run.savepoint",
+            "savepoint",
+            "Retain a checkpoint under a name, or release it.",
         ),
-        "fork": _Command("commands.fork", "fork", "Begin a job from a checkpoint of another job."),
+        "fork": _Command(
+            "commands.run.fork", "fork", "Begin a job from a checkpoint of another job."
+        ),
     },
     "Look": {
-        "jobs": _Command("commands.jobs", "jobs", "List the jobs that have a log."),
-        "history": _Command("commands.history", "history", "Show a job's records in log order."),
+        "jobs": _Command("commands.look.jobs", "jobs", "List the jobs that have a log."),
+        "history": _Command(
+            "commands.look.history", "history", "Show a job's records in log order."
+        ),
         "attempts": _Command(
-            "commands.tables", "attempts", "List the execution attempts of a job."
+            "commands.look.attempts", "attempts", "List the execution attempts of a job."
         ),
         "splits": _Command(
-            "commands.tables", "splits", "List the splits of a job, and lost work on them."
+            "commands.look.splits", "splits", "List the splits of a job, and lost work on them."
         ),
-        "reads": _Command("commands.reads", "reads", "List the reads of queries, and their tasks."),
-        "checkpoints": _Command("commands.tables", "checkpoints", "List the checkpoints of a job."),
+        "reads": _Command(
+            "commands.look.reads", "reads", "List the reads of queries, and their tasks."
+        ),
+        "checkpoints": _Command(
+            "commands.look.checkpoints", "checkpoints", "List the checkpoints of a job."
+        ),
         "events": _Command(
-            "commands.audits", "events", "List the operator events of a job, and their acks."
+            "commands.look.events", "events", "List the operator events of a job, and their acks."
         ),
         "commits": _Command(
-            "commands.audits", "commits", "List the commits of a job, and the open ones."
+            "commands.look.commits", "commits", "List the commits of a job, and the open ones."
         ),
         "failures": _Command(
-            "commands.audits", "failures", "List the failures of a job, and their cost."
+            "commands.look.failures", "failures", "List the failures of a job, and their cost."
         ),
         "epochs": _Command(
-            "commands.audits", "epochs", "List the epochs of a job's log, with their ends."
+            "commands.look.epochs", "epochs", "List the epochs of a job's log, with their ends."
         ),
         "checkpoint": _Command(
-            "commands.checkpoint",
+            "commands.look.checkpoint",
             "checkpoint",
             "Show checkpoints that a job can go back to, and their content.",
         ),
         "state": _Command(
-            "commands.inspect", "state", "Show a coordinator's state at any place of its log."
+            "commands.look.state", "state", "Show a coordinator's state at any place of its log."
         ),
-        "diff": _Command("commands.inspect", "diff", "Show the changes between two places."),
+        "diff": _Command("commands.look.state", "diff", "Show the changes between two places."),
         "explain": _Command(
-            "commands.inspect", "explain", "Explain the state of a split, event or checkpoint."
+            "commands.look.explain", "explain", "Explain the state of a split, event or checkpoint."
         ),
-        "verify": _Command("commands.inspect", "verify", "Check a job's whole history."),
+        "verify": _Command("commands.look.verify", "verify", "Check a job's whole history."),
     },
     "Keep and repair": {
         "doctor": _Command(
-            "commands.doctor", "doctor", "Check broker, logs and machine for faults."
+            "commands.repair.doctor", "doctor", "Check broker, logs and machine for faults."
         ),
-        "export": _Command("commands.export", "export", "Write a job's whole log to one file."),
+        "export": _Command(
+            "commands.repair.export", "export", "Write a job's whole log to one file."
+        ),
         "import": _Command(
-            "commands.adopt", "import_", "Put an exported history into a log, to inspect it."
+            "commands.repair.import_",
+            "import_",
+            "Put an exported history into a log, to inspect it.",
         ),
         "adopt": _Command(
-            "commands.adopt", "adopt", "Let a job go on here from an exported history."
+            "commands.repair.adopt", "adopt", "Let a job go on here from an exported history."
         ),
         "prune": _Command(
-            "commands.prune", "prune", "Remove the beginning of a job's log, archived first."
+            "commands.repair.prune", "prune", "Remove the beginning of a job's log, archived first."
         ),
         "payloads": _Command(
-            "commands.payloads", "payloads", "Show and clean a job's large payloads."
+            "commands.repair.payloads", "payloads", "Show and clean a job's large payloads."
         ),
-        "delete": _Command("commands.jobs", "delete", "Delete a job's log with all its history."),
+        "delete": _Command(
+            "commands.repair.delete", "delete", "Delete a job's log with all its history."
+        ),
     },
     "Machine": {
         "broker": _Command(
-            "commands.broker", "broker", "Start, stop or show the shared local broker."
+            "commands.machine.broker", "broker", "Start, stop or show the shared local broker."
         ),
         "jars": _Command(
-            "commands.jars", "jars", "Print the jars with which Spark reads a history."
+            "commands.machine.jars", "jars", "Print the jars with which Spark reads a history."
         ),
-        "cache": _Command("commands.cache", "cache", "Clear files that can be fetched again."),
-        "config": _Command("commands.config", "config", "Show each setting, and its source."),
+        "cache": _Command(
+            "commands.machine.cache", "cache", "Clear files that can be fetched again."
+        ),
+        "config": _Command(
+            "commands.machine.config", "config", "Show each setting, and its source."
+        ),
         "completion": _Command(
-            "commands.completion", "completion", "Print a shell's completion script."
+            "commands.machine.completion", "completion", "Print a shell's completion script."
         ),
     },
 }
-"""Commands by task, in the order of the help. A new command is a line here and a module in `commands`."""
+"""Commands by task, in the order of the help. A new command is a line here and a module in a package of `commands`."""
 
 _COMMANDS: Final = {name: command for group in _GROUPS.values() for name, command in group.items()}
 

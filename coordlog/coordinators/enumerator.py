@@ -13,7 +13,7 @@ from coordlog.errors import AttemptNotRunningError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.splits.fold import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split, SplitsDiscovered
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits, Split, SplitsDiscovered
 
 __all__ = [
     "EnumeratorContext",

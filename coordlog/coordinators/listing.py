@@ -19,8 +19,7 @@ from coordlog.limits import (
 )
 from coordlog.log.local.call_timeout import NotAnsweredError, answered
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import ListingFailed, SplitsWithdrawn
+from coordlog.schemas.source_types import ListingFailed, SplitsDiscovered, SplitsWithdrawn
 
 __all__ = [
     "ListingContext",

@@ -54,8 +54,7 @@ from coordlog.schemas.reads import (
     SplitsForgotten,
     SplitsGiven,
 )
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import ListingFailed
+from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
 
 __all__ = ["CoordinatedSource", "ReadsCoordinator", "ReadsProvider"]
 

@@ -24,17 +24,15 @@ from coordlog.projections.operators.operator_projection import OperatorProjectio
 from coordlog.projections.snapshot.splits_codec import LISTED_SPLITS, SPLITS
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     AddSplits,
+    EnumeratorState,
+    ListingFailed,
+    ListingStarted,
     NoMoreSplits,
     RequestSplit,
     Split,
     SplitsDiscovered,
-)
-from coordlog.schemas.source_facts import (
-    EnumeratorState,
-    ListingFailed,
-    ListingStarted,
     SplitsWithdrawn,
 )
 

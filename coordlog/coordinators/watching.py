@@ -16,7 +16,7 @@ from coordlog.coordinators.listing import PatientListing, Relisted
 from coordlog.coordinators.splits import NoteBack, NoteEvent
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 

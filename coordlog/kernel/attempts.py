@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from coordlog.kernel import checkpoints, global_failover, job_end
+from coordlog.kernel import checkpoints, job_end
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.events import fail_events
 from coordlog.kernel.inputs import (
@@ -24,13 +24,17 @@ from coordlog.kernel.outputs import (
     KillTask,
     RefuseAttempt,
 )
-from coordlog.kernel.poison import attributes_of_event, marked, with_poison
 from coordlog.kernel.refusals import (
     refuse,
 )
 from coordlog.kernel.restart_policy import is_exhausted, is_of_one_cause, local_backoff_s
 from coordlog.projections.job.checkpoints import states_of
-from coordlog.projections.job.skips import skipped_in_reader
+from coordlog.projections.job.skips import (
+    attributes_of_event,
+    marked,
+    skipped_in_reader,
+    with_poison,
+)
 from coordlog.projections.job.state import (
     AttemptState,
     DownEvent,
@@ -361,7 +365,7 @@ def fail_without_events(step: StepBuilder, attempt: AttemptState, reason: str) -
     """Fail globally instead of locally: the list of the lost events is no longer known (D5: lost events are listed)."""
     last = step.state.last_checkpoint
     step.calls.clear()  # as at every global failover, the old objects are called only to `close`
-    global_failover.fail_globally(
+    job_end.fail_globally(
         step,
         FailGlobally(
             reason=f"attempt {attempt.attempt_number} of subtask {attempt.subtask} failed: {reason}; "

@@ -20,7 +20,7 @@ from coordlog.limits import (
     RETAINED_CHECKPOINTS,
     SETTLE_ATTEMPTS_MAX,
 )
-from coordlog.projections.job.failure_times import CLOCK_US, FAILURES
+from coordlog.projections.job.attempts import CLOCK_US, FAILURES
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.schemas.evolution import evolve

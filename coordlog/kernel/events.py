@@ -1,8 +1,8 @@
-"""Events of coordinators to their subtasks: sent, and failed with the attempt."""
+"""Events of coordinators to their subtasks: sent, and failed with the attempt; and the limit of remembered events."""
 
 from __future__ import annotations
 
-from coordlog.kernel import remembering
+from coordlog.kernel import checkpoints
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import (
     SendEvent,
@@ -15,6 +15,7 @@ from coordlog.kernel.outputs import (
 from coordlog.kernel.refusals import (
     why_not_handled,
 )
+from coordlog.projections.job.remembered import FORGETS, weight
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import (
     DownEvent,
@@ -25,12 +26,7 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.record import Kind
 
-__all__ = [
-    "fail_events",
-    "is_held",
-    "send_event",
-    "unacked_events",
-]
+__all__ = ["fail_events", "is_held", "make_room", "send_event", "unacked_events"]
 
 
 def send_event(step: StepBuilder, action: SendEvent) -> int:
@@ -39,7 +35,7 @@ def send_event(step: StepBuilder, action: SendEvent) -> int:
     An event to an attempt that is over is recorded as failed in the same turn (B5: events to dead attempts).
     """
     attempt = step.state.attempt(action.subtask, action.attempt_number)
-    attributes = {} if attempt is None else remembering.make_room(step, action.payload)
+    attributes = {} if attempt is None else make_room(step, action.payload)
     state = step.state
     event_id = state.next_event_id
     gateway = state.gateways.get((action.operator_id, action.subtask))
@@ -153,3 +149,21 @@ def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
                 reason=reason,
             )
         )
+
+
+def make_room(step: StepBuilder, payload: bytes) -> dict[str, str]:
+    """Attributes of an event that is about to be recorded: above the limit, all events before it are forgotten.
+
+    Pending checkpoints are aborted then, because their channel state may be among these events (D5: limit of events).
+    """
+    limit = step.config.remembered_bytes_max
+    if step.state.remembered_bytes + weight(payload) <= limit or not step.state.remembered_bytes:
+        return {}
+    for checkpoint_id, _ in sorted_items(step.state.pending):
+        checkpoints.abort(
+            step,
+            checkpoint_id,
+            f"the events since the last completed checkpoint have more than {limit} bytes, and are "
+            "forgotten",
+        )
+    return {FORGETS: "true"}

@@ -1,4 +1,4 @@
-"""Decisions about a whole job: start, resume, rollback, global failures and checkpoint timeouts."""
+"""Decisions about a whole job: start, resume, rollback, reopening and checkpoint timeouts."""
 
 from __future__ import annotations
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
-from coordlog.kernel import remembering
 from coordlog.kernel.attempts import attempt_lost, is_lost_by_committables, lose
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
-from coordlog.kernel.events import fail_events, is_held
+from coordlog.kernel.events import fail_events, is_held, make_room
 from coordlog.kernel.inputs import AttemptLost, FromAttempt
 from coordlog.kernel.outputs import (
     CallComplete,
@@ -93,7 +92,7 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
         reason = f"event {message.payload_type} is skipped: {skip.reason}"
         refuse(step, "event", sender.subtask, sender.attempt_number, reason)
         return
-    attributes = remembering.make_room(step, message.payload)
+    attributes = make_room(step, message.payload)
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
         operator_id=message.operator_id,

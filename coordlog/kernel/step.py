@@ -15,9 +15,7 @@ from coordlog.kernel import (
     commits,
     events,
     failover,
-    finishing,
     from_attempts,
-    global_failover,
     job_end,
     requests,
 )
@@ -122,7 +120,7 @@ def _dispatch(builder: StepBuilder, input_: Input) -> None:
         case WorkDone():
             failover.work_done(builder, input_)
         case FailGlobally():
-            global_failover.fail_globally(builder, input_)
+            job_end.fail_globally(builder, input_)
         case Start():
             failover.start(builder)
         case Resume():
@@ -154,7 +152,7 @@ def _dispatch(builder: StepBuilder, input_: Input) -> None:
             assert_never(input_)
 
 
-def due(state: JobState, open_work: Mapping[str, int] = finishing.NO_WORK) -> Input | None:
+def due(state: JobState, open_work: Mapping[str, int] = job_end.NO_WORK) -> Input | None:
     """The input that must come before any other that arrives, or None.
 
     The caller must run it as a separate turn and call this again. Each such turn changes the state, so the loop ends.
@@ -163,8 +161,8 @@ def due(state: JobState, open_work: Mapping[str, int] = finishing.NO_WORK) -> In
         state: State of the job.
         open_work: Number of calls and timers in progress, by operator: they are not recorded before they end.
     """
-    if finishing.is_at_its_end(state):
-        return finishing.end_of(state, open_work)
+    if job_end.is_at_its_end(state):
+        return job_end.end_of(state, open_work)
     if state.phase is not Phase.RUNNING:
         return None
     if state.owed_redeliveries:

@@ -12,7 +12,7 @@ from coordlog.api.chain import Chain
 from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job.branches import GOING_BACK, ahead_of, is_on_the_way
-from coordlog.projections.job.retention import why_not_retained
+from coordlog.projections.job.savepoints import why_not_retained
 from coordlog.projections.job.state import Granted, JobState, Phase, sorted_items, sorted_values
 
 __all__ = [

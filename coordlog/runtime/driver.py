@@ -19,8 +19,8 @@ from typing import Protocol
 from coordlog.api.chain import Chain
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.builder import KernelConfig, limits_of
-from coordlog.kernel.finishing import left_of
 from coordlog.kernel.inputs import DriverStops, StopAsked
+from coordlog.kernel.job_end import left_of
 from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
     CLOCK_AHEAD_S,

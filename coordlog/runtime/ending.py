@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from coordlog.kernel.builder import KernelConfig
-from coordlog.kernel.finishing import NO_WORK, is_at_its_end, last_given_up, left_of
 from coordlog.kernel.inputs import FinishJob, Input
+from coordlog.kernel.job_end import NO_WORK, is_at_its_end, last_given_up, left_of
 from coordlog.kernel.restart_policy import final_backoff_s
 from coordlog.kernel.step import due, is_final_owed
 from coordlog.limits import COMMIT_WAIT_S

@@ -76,8 +76,7 @@ from coordlog.runtime.effects import Releasing, Workers
 from coordlog.runtime.ending import Ending
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.queries import Queries
-from coordlog.runtime.registrations import Registrations
-from coordlog.runtime.stage_control import StageControl
+from coordlog.runtime.registrations import Registrations, StageControl
 from coordlog.runtime.timers import Clock, Timers
 from coordlog.runtime.triggers import Triggers
 from coordlog.runtime.turns import (

@@ -1,12 +1,27 @@
-"""Timers on a clock that is a parameter: a simulation runs them on simulated time."""
+"""Timers on a clock that is a parameter, so that a simulation runs them on simulated time; and the limit of acks.
+
+The time from the delivery of an event to its ack is limited (clause C4: a late ack fails the attempt). A late ack may
+still exist: in a queue of the driver, on its connection, or behind a long call of the attempt. So the driver sends a
+marker behind the event, and the attempt returns the marker in order. An ack that exists arrives before the marker. If
+the marker arrives first, there is no ack.
+
+The wait for the marker is limited by the attempt itself: by the time limit of each call of its chain
+(`call_timeout_s`), and by its lease, which a hanging main thread does not renew (`call_watch.MainThread`).
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Clock", "Timers"]
+from coordlog.kernel.inputs import AttemptLost, Input
+from coordlog.messages import Marker
+from coordlog.projections.job.state import DownEvent, JobState
+from coordlog.runtime.ports import Connections
+
+__all__ = ["AckTimers", "Clock", "Timers"]
 
 
 class Clock(Protocol):
@@ -54,3 +69,134 @@ class Timers:
             callback = self._callbacks.pop(heapq.heappop(self._heap)[1], None)
             if callback is not None:
                 callback()
+
+
+class _RuntimePort(Protocol):
+    """The part of the runtime that the timers use."""
+
+    @property
+    def state(self) -> JobState:
+        """The present job state, un-released turns included."""
+        ...
+
+    def handle(self, input_: Input) -> None:
+        """Begin a turn."""
+        ...
+
+    def stalled_s(self) -> float:
+        """Total seconds for which the log has not acknowledged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivery:
+    """An event that was sent to its attempt."""
+
+    event: DownEvent
+    connection_id: int
+    number: int
+    """Position among all deliveries and markers."""
+
+
+@dataclass(slots=True, eq=False)
+class _Check:
+    """The marker in flight on a connection."""
+
+    number: int
+    """Position among all deliveries and markers."""
+    late: list[_Delivery]
+    """Deliveries whose time limit has passed."""
+
+
+class AckTimers:
+    """Fails an attempt that returns a marker without an ack of an event before it.
+
+    At most one marker is in flight on a connection, however many events wait there.
+
+    Args:
+        runtime: Runtime whose state has the events without an ack.
+        connections: Connections to which the markers are sent.
+        timers: Timers of the runtime.
+        timeout_s: Time from delivery to the marker; suspended while the log does not acknowledge.
+    """
+
+    def __init__(
+        self, *, runtime: _RuntimePort, connections: Connections, timers: Timers, timeout_s: float
+    ) -> None:
+        self._runtime, self._connections = runtime, connections
+        self._timers, self._timeout_s = timers, timeout_s
+        self._running: dict[int, int] = {}
+        """Timers by event id."""
+        self._checks: dict[int, _Check] = {}
+        """Marker in flight, by connection."""
+        self._count = 0
+        """Number of deliveries and markers so far."""
+
+    def delivered(self, connection_id: int, event: DownEvent) -> None:
+        """Start the time limit of an event that was sent on this connection."""
+        self._count += 1
+        delivery = _Delivery(event=event, connection_id=connection_id, number=self._count)
+        self._start(delivery, self._timeout_s)
+
+    def stop(self, event_id: int) -> None:
+        """Stop the time limit of an event that is acked, or has failed."""
+        timer = self._running.pop(event_id, None)
+        if timer is not None:
+            self._timers.cancel(timer)
+
+    def forget(self, connection_id: int) -> None:
+        """Forget a lost connection: no marker returns."""
+        self._checks.pop(connection_id, None)
+
+    def marker_returned(self, connection_id: int) -> None:
+        """Fail the attempt if an ack before the marker is missing: all messages before it are handled."""
+        check = self._checks.pop(connection_id, None)
+        if check is None:
+            return
+        late = [delivery for delivery in check.late if self._is_unacked(delivery.event)]
+        missing = next(
+            (delivery.event for delivery in late if delivery.number < check.number), None
+        )
+        if missing is not None:
+            self._runtime.handle(self._lost(missing))
+        elif late:
+            self._send_marker(connection_id, late)
+
+    def _start(self, delivery: _Delivery, delay_s: float) -> None:
+        stalled_s = self._runtime.stalled_s()
+        self._running[delivery.event.event_id] = self._timers.call_later(
+            delay_s, lambda: self._expired(delivery, stalled_s)
+        )
+
+    def _expired(self, delivery: _Delivery, stalled_before_s: float) -> None:
+        self._running.pop(delivery.event.event_id, None)
+        if not self._is_unacked(delivery.event):
+            return
+        stalled_s = self._runtime.stalled_s() - stalled_before_s
+        if stalled_s > 0:
+            self._start(delivery, stalled_s)
+            return
+        check = self._checks.get(delivery.connection_id)
+        if check is None:
+            self._send_marker(delivery.connection_id, [delivery])
+        else:
+            check.late.append(delivery)
+
+    def _send_marker(self, connection_id: int, late: list[_Delivery]) -> None:
+        self._count += 1
+        self._checks[connection_id] = _Check(self._count, late)
+        self._connections.send(connection_id, Marker(number=self._count))
+
+    def _is_unacked(self, event: DownEvent) -> bool:
+        gateway = self._runtime.state.gateways.get((event.operator_id, event.subtask))
+        return gateway is not None and event.event_id in gateway.unacked
+
+    def _lost(self, event: DownEvent) -> AttemptLost:
+        return AttemptLost(
+            subtask=event.subtask,
+            attempt_number=event.attempt_number,
+            operator_id=event.operator_id,
+            event_id=event.event_id,
+            reason=f"no ack of event {event.event_id} ({event.payload_type}) to operator "
+            f"{event.operator_id!r} within {self._timeout_s:g} s",
+        )

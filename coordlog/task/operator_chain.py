@@ -38,7 +38,7 @@ from coordlog.schemas.builtin_types import (
 )
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.payload_address import address_in, plain
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits
 
 __all__ = ["AttemptPort", "OpenChain", "Place"]
 

@@ -18,10 +18,10 @@ from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Register, UpMessage
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
 from coordlog.projections.job.state import JobState
-from coordlog.runtime.call_watch import watched_calls
 from coordlog.runtime.mailbox import Mailbox
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.task.attempt import AttemptRunner
+from coordlog.task.call_watch import watched_calls
 
 __all__ = ["InMemorySurroundings"]
 

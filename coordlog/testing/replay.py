@@ -24,7 +24,7 @@ from coordlog.log.interface import Log
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DownMessage
 from coordlog.payloads.offload import DriverPayloads, PayloadOptions
-from coordlog.projections.job.failure_times import CLOCK_US, failure_us
+from coordlog.projections.job.attempts import CLOCK_US, failure_us
 from coordlog.restore.rebuild import Rebuild, projection_of
 from coordlog.runtime.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.codec import decode_record

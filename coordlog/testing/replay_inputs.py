@@ -30,7 +30,6 @@ from coordlog.kernel.inputs import (
     WorkDone,
 )
 from coordlog.kernel.job_end import BEFORE, DRIVER_ENDED, UNFINISHED
-from coordlog.kernel.poison import without_poison
 from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
@@ -43,6 +42,7 @@ from coordlog.messages import (
 )
 from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
 from coordlog.projections.job.reopen import AGAIN, CONCLUDE
+from coordlog.projections.job.skips import without_poison
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of

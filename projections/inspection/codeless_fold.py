@@ -5,8 +5,7 @@ from __future__ import annotations
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.projections.snapshot.codec import state_before
-from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import AuditRecord
+from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Record

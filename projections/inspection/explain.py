@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.errors import OptionError
-from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
-from coordlog.projections.tables.audit import Stored, audit_records
+from coordlog.projections.tables.audit import Applying, Stored, audit_records
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow, CheckpointStatus
 from coordlog.projections.tables.payload_json import Fields, on_one_line
 from coordlog.projections.tables.splits import SKIPPED, SplitFold, SplitRow

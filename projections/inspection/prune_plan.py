@@ -13,8 +13,7 @@ from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_and_kept_apart
-from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import AuditRecord, Stored, audit_records
+from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, audit_records
 from coordlog.schemas.payload_address import address_in
 from coordlog.schemas.record import Kind, Record
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from coordlog.errors import OptionError, RecordError
 from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.branches import ahead_of
-from coordlog.projections.job.retention import why_not_retained
-from coordlog.projections.job.savepoints import names_of
+from coordlog.projections.job.savepoints import names_of, why_not_retained
 from coordlog.projections.job.state import CompletedCheckpoint, JobState, Phase, sorted_items
-from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import AuditRecord
+from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.schemas.checkpoint_metadata import ReadMetadata, read_metadata
 from coordlog.schemas.payload_address import content_length
 from coordlog.schemas.record import Kind, Record

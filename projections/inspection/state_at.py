@@ -11,9 +11,8 @@ from typing import Final
 from coordlog.errors import OptionError
 from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.state import JobState
-from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import AttemptFold
-from coordlog.projections.tables.audit import AuditRecord, Stored, audit_records
+from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, audit_records
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow
 from coordlog.projections.tables.splits import SplitFold, SplitRow
 from coordlog.schemas.codec import decode_record

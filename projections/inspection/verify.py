@@ -18,8 +18,7 @@ from coordlog.projections.snapshot.codec import (
     SnapshotVersionError,
     state_and_kept_apart,
 )
-from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import AuditRecord, Stored, audit_records
+from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, audit_records
 from coordlog.projections.tables.waiting_splits import WaitingSplits
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint

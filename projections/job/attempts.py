@@ -1,10 +1,15 @@
-"""Changes of the job state by records of attempts and events."""
+"""Changes of the job state by records of attempts and events, and the failures that the restart policy counts.
+
+Times of records never decrease. If an earlier clock was ahead they stay constant until it is passed, and failures of
+many hours would appear simultaneous. During that time, records of failures also hold the reading of the clock.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from immutables import Map
 
-from coordlog.projections.job.failure_times import with_failure
 from coordlog.projections.job.grants import batch_grants
 from coordlog.projections.job.remembered import FORGETS, forget, is_remembered, weight, weights
 from coordlog.projections.job.skips import digest_of
@@ -24,20 +29,24 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import Record
+from coordlog.schemas.record import Kind, Record
 
 __all__ = [
+    "CLOCK_US",
+    "FAILURES",
     "attempt_failed",
     "attempt_started",
     "event_acked",
     "event_failed",
     "event_to_coordinator",
     "event_to_subtask",
+    "failure_us",
     "poisoned",
     "split_finished",
     "subtask_completed",
     "subtask_reset",
     "with_attempt",
+    "with_failure",
 ]
 
 
@@ -311,3 +320,40 @@ def handed(checkpoint_id: int, value: AttemptSnapshot) -> HandedOver:
 def fresh_subtasks(parallelism: int) -> Map[int, SubtaskState]:
     """Subtasks that have had no attempt yet."""
     return Map({number: SubtaskState(subtask=number) for number in range(parallelism)})
+
+
+CLOCK_US: Final = "clock_us"
+"""Attribute with the reading of the driver's clock, microseconds since 1970, UTC; absent if it is the record's time."""
+
+FAILURES: Final[frozenset[Kind]] = frozenset(
+    {
+        Kind.ATTEMPT_FAILED,
+        Kind.GLOBAL_FAILURE,
+        Kind.SUBTASK_RESET,
+        Kind.RESET_TO_CHECKPOINT,
+        Kind.COORDINATORS_STARTED,
+        Kind.JOB_FAILED,
+    }
+)
+"""Kinds of the records that the policy counts, and of those whose turns use the policy."""
+
+_COUNT_MAX: Final = 1_000
+"""Failures whose times are kept: far more than any policy counts."""
+
+
+def failure_us(record: Record) -> int:
+    """Time of a failure by its driver's clock: microseconds since 1970, UTC."""
+    return int(record.attributes.get(CLOCK_US, record.timestamp_us))
+
+
+def with_failure(state: JobState, record: Record, *, is_counted_by_default: bool) -> JobState:
+    """The state with the failover of this record, if the restart policy counts it."""
+    default = "true" if is_counted_by_default else "false"
+    if record.attributes.get("counted", default) != "true":
+        return state
+    assert record.sequence is not None, "records of failovers are folded by sequence"
+    return evolve(
+        state,
+        failures_us=(*state.failures_us, failure_us(record))[-_COUNT_MAX:],
+        failure_sequence=record.sequence,
+    )

@@ -6,14 +6,19 @@ from typing import Any, Final
 
 from immutables import Map
 
-from coordlog.projections.job.attempts import gateway_of, handed, required, with_attempt
+from coordlog.projections.job.attempts import (
+    gateway_of,
+    handed,
+    required,
+    with_attempt,
+    with_failure,
+)
 from coordlog.projections.job.branches import (
     abandoned_by_reset,
     allowed_by,
     needed_by,
     savepoint_numbers,
 )
-from coordlog.projections.job.failure_times import with_failure
 from coordlog.projections.job.remembered import weights
 from coordlog.projections.job.state import (
     CompletedCheckpoint,

@@ -11,11 +11,11 @@ from immutables import Map
 from coordlog.errors import PayloadStoreUnreachableError, RecordError
 from coordlog.projections.job import attempts, checkpoints, skips
 from coordlog.projections.job import savepoints as keeps
+from coordlog.projections.job.attempts import with_failure
 from coordlog.projections.job.branches import GOING_BACK
-from coordlog.projections.job.failure_times import with_failure
 from coordlog.projections.job.grants import COVERS, without_covered
 from coordlog.projections.job.launch import LaunchInfo
-from coordlog.projections.job.lifecycle import JOB
+from coordlog.projections.job.lifecycle import JOB, mark_of_stop
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
     END_COMMITTED,
@@ -27,7 +27,6 @@ from coordlog.projections.job.state import (
     Phase,
     sorted_items,
 )
-from coordlog.projections.job.stops import mark_of_stop
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.schemas.builtin_types import (
     AttemptSnapshot,

@@ -6,14 +6,13 @@ import re
 from typing import Final
 
 from coordlog.limits import SAVEPOINTS_MAX
-from coordlog.projections.job.retention import why_not_retained
 from coordlog.projections.job.state import JobState
 from coordlog.schemas.builtin_types import SavepointReleased, SavepointTaken
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 
-__all__ = ["FACTS", "fold_savepoint", "names_of", "to_take", "why_not_released"]
+__all__ = ["FACTS", "fold_savepoint", "names_of", "to_take", "why_not_released", "why_not_retained"]
 
 FACTS: Final = frozenset(payload_type_of(fact).key for fact in (SavepointTaken, SavepointReleased))
 """The payload types of the facts about savepoints."""
@@ -68,3 +67,14 @@ def why_not_released(state: JobState, name: str) -> str | None:
         return None
     names = ", ".join(sorted(state.savepoints)) or "none"
     return f"there is no savepoint {name!r}; the job has: {names}"
+
+
+def why_not_retained(state: JobState, checkpoint_id: int) -> str | None:
+    """Reason if the job state does not retain a checkpoint, else None."""
+    if checkpoint_id in state.completed:
+        return None
+    if not 0 < checkpoint_id < state.next_checkpoint_id:
+        return f"none that there has been: the next one is {state.next_checkpoint_id}"
+    if checkpoint_id in state.pending:
+        return "not completed"
+    return "not retained: it was aborted or abandoned, or newer ones have taken its place"

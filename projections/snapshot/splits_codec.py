@@ -24,7 +24,7 @@ from coordlog.projections.snapshot.codec import SnapshotTooLargeError
 from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record
 from coordlog.projections.splits.relisting import after_reset, apply_listed
 from coordlog.projections.splits.table import Place, SplitPage, SplitTable, indexed, unpacked_page
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 
 __all__ = ["LISTED_SPLITS", "SPLITS", "SplitsCodec"]
 

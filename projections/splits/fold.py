@@ -34,14 +34,15 @@ from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     AddSplits,
+    EnumeratorState,
+    ListingStarted,
     NoMoreSplits,
     RequestSplit,
     Split,
     SplitsDiscovered,
 )
-from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
 __all__ = [
     "Assigned",

@@ -27,7 +27,7 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 
 __all__ = ["READS", "FoundSplit", "Read", "ReadsState", "StreamReader"]
 

@@ -15,8 +15,7 @@ from coordlog.projections.splits.table import Place, Skipped, WithEnumerator
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import ListingStarted, SplitsWithdrawn
+from coordlog.schemas.source_types import ListingStarted, SplitsDiscovered, SplitsWithdrawn
 
 __all__ = ["after_reset", "apply_listed"]
 

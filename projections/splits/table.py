@@ -17,7 +17,7 @@ from immutables import Map
 
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.schemas.codec import Avro
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 
 __all__ = [
     "PAGE_SPLITS",

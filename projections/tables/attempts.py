@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol
 
-from coordlog.errors import RecordError
+from coordlog.errors import LogError, PayloadLostError, RecordError
 from coordlog.projections.snapshot.codec import schemas_before
-from coordlog.projections.tables.apply_errors import Applying
 from coordlog.projections.tables.attempts import AttemptFold, AttemptRow
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow
 from coordlog.projections.tables.commits import CommitFold, CommitRow
@@ -21,14 +21,7 @@ from coordlog.schemas.header import Header
 from coordlog.schemas.record import Record
 from coordlog.schemas.validity import Beginning, HasContent, Verdict, begun, judge
 
-__all__ = [
-    "Audit",
-    "AuditFold",
-    "AuditRecord",
-    "Stored",
-    "audit",
-    "audit_records",
-]
+__all__ = ["Applying", "Audit", "AuditFold", "AuditRecord", "Stored", "audit", "audit_records"]
 
 UNFINISHED = "not finished: the rest of its turn is not in the log"
 """Reason given for a record that may count later."""
@@ -206,3 +199,33 @@ def _decoded(entry: Stored, header: Header | None) -> tuple[Record | None, str |
         return decode_record(entry.offset, entry.value, entry.header_bytes, header=header), None
     except RecordError as error:
         return None, error.problem
+
+
+class Applying:
+    """A block that applies a record that counts; its errors become a RecordError with the offset.
+
+    Errors of an unreachable log or payload store pass unchanged: the record is not their cause.
+    """
+
+    __slots__ = ("_offset", "_record")
+
+    def __init__(self, offset: int, record: Record) -> None:
+        self._offset, self._record = offset, record
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _at: TracebackType | None,
+    ) -> None:
+        """Add offset and kind of the record to the error."""
+        if isinstance(error, RecordError):
+            raise RecordError(self._offset, error.kind, error.problem) from error
+        if isinstance(error, LogError) and not isinstance(error, PayloadLostError):
+            return
+        if isinstance(error, Exception):
+            problem = f"it cannot be applied: {type(error).__name__}: {error}"
+            raise RecordError(self._offset, self._record.kind.value, problem) from error

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = ["FailureFold", "FailureRow", "FailureScope", "failures"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.reopen import is_opened_again
 from coordlog.projections.job.skips import skip_command
 from coordlog.projections.job.state import Phase, sorted_items
-from coordlog.projections.job.stops import is_driver_stopped
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.attempts import split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader

@@ -27,7 +27,7 @@ from coordlog.schemas.reads import (
     SplitRead,
     SplitsGiven,
 )
-from coordlog.schemas.source_events import RequestSplit, Split
+from coordlog.schemas.source_types import RequestSplit, Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.dataframes.query_end import CANCEL_WAIT_S, is_same_again
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, ServiceClient, Ticket

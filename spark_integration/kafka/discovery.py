@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from coordlog.coordinators.enumerator import pages_of
 from coordlog.errors import SourceError
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition, Starting, named
 from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaListing, KafkaSplit
 

@@ -13,8 +13,7 @@ from coordlog.coordinators.listing import ListingTries, listed_or_why_not
 from coordlog.errors import SourceError
 from coordlog.projections.splits.fold import Assigned
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState, ListingFailed
+from coordlog.schemas.source_types import EnumeratorState, ListingFailed, Split, SplitsDiscovered
 from coordlog.spark_integration.kafka.cluster import Partition
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.payloads import (

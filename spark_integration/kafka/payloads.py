@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
 from coordlog.schemas.payload import Payload, event, fact, payload
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 
 __all__ = [
     "UNBOUNDED",

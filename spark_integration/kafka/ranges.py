@@ -10,7 +10,7 @@ from typing import Final, cast
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.kafka.cluster import Partition, named
 from coordlog.spark_integration.kafka.discovery import Discovery, split_of
 from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplit

@@ -18,13 +18,13 @@ from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
 from coordlog.limits import CALL_TIMEOUT_S, HEARTBEAT_S, LEASE_S, REGISTRATION_TIMEOUT_S
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Fenced, Refused, Register
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
-from coordlog.runtime.call_watch import MainThread, watched_calls
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.task.driver_connection import DriverConnection
 from coordlog.spark_integration.task.worker_archives import keep_archives
 from coordlog.spark_integration.wire.certificate import Certificate
 from coordlog.spark_integration.wire.token import Token
 from coordlog.task.attempt import AttemptRunner
+from coordlog.task.call_watch import MainThread, watched_calls
 
 __all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function"]
 

@@ -25,10 +25,10 @@ _PR_SET_PDEATHSIG = 1
 _MODULES = [
     *("chaos.driver_process", "chaos.client_process", "chaos.command_process"),
     *(
-        "coordlog.cli.commands.fork",
-        "coordlog.cli.commands.checkpoint",
-        "coordlog.cli.commands.prune",
-        "coordlog.cli.commands.skip",
+        "coordlog.cli.commands.run.fork",
+        "coordlog.cli.commands.look.checkpoint",
+        "coordlog.cli.commands.repair.prune",
+        "coordlog.cli.commands.run.skip",
     ),
     *("pyarrow.parquet", "pyarrow.csv", "kafka"),
 ]

@@ -18,7 +18,7 @@ import pytest
 from batch_fakes import ArrowFrame
 from coordlog.errors import JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
-from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink

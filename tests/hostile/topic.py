@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from coordlog.cli.commands.history import record_json
+from coordlog.cli.commands.look.history import record_json
 from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.log.interface import LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.inspection.explain import explain_split

@@ -30,8 +30,7 @@ from coordlog.runtime.ports import Connections
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.schemas.source_types import EnumeratorState, SplitsDiscovered
 from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
 from coordlog.testing.in_memory import InMemorySurroundings

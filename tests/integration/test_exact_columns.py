@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import SinkError
-from coordlog.spark_integration.batches.database import _InsertTask
+from coordlog.spark_integration.batches.databases.database import _InsertTask
 from postgres_server import postgres_server
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")

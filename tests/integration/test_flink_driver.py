@@ -12,9 +12,8 @@ from coordlog.errors import FencedError
 from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.mailbox import CallbackTimeoutError
-from coordlog.runtime.workers import WorkTimeoutError
-from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.runtime.mailbox import CallbackTimeoutError, WorkTimeoutError
+from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
 from kernel_fakes import Noted, Noting, NotingProvider, chain_of
 from split_fakes import chain_of as splits_chain

@@ -21,8 +21,7 @@ from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.schemas.source_types import EnumeratorState, SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
 
 EVENT_BYTES = 250_000

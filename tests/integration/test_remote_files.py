@@ -20,7 +20,7 @@ from moto.server import ThreadedMotoServer
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import SourceError
-from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource, Format
 

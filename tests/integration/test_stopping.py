@@ -19,8 +19,8 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import _MemoryWriter
 from coordlog.offline.epoch import read_job
 from coordlog.projections.job.grants import uncommitted
+from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.state import DriverStop
-from coordlog.projections.job.stops import is_driver_stopped
 from coordlog.projections.tables.attempts import AttemptEnd
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.epochs import EpochEnd
@@ -28,7 +28,7 @@ from coordlog.runtime.driver import JobDriver, JobResult, JobStatus
 from coordlog.schemas.builtin_types import StopRequested
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.schemas.source_types import EnumeratorState
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from endpoint_parts import wait_for
 from examples.demo_parts.follow import Follower

@@ -27,7 +27,7 @@ from coordlog.messages import (
     Register,
 )
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits
 from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
 from endpoint_parts import TOKEN, Heard, own_threads, running, wait_for

@@ -21,7 +21,7 @@ import pytest
 from chain_fakes import contents, read_all
 from coordlog.errors import SinkError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES
-from coordlog.spark_integration.batches.database import Connect, _InsertTask
+from coordlog.spark_integration.batches.databases.database import Connect, _InsertTask
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.files.formats import csv_schema
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted

@@ -23,8 +23,13 @@ from coordlog.projections.splits.table import PAGE_SPLITS
 from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered
-from coordlog.schemas.source_facts import ListingStarted, SplitsWithdrawn
+from coordlog.schemas.source_types import (
+    AddSplits,
+    ListingStarted,
+    Split,
+    SplitsDiscovered,
+    SplitsWithdrawn,
+)
 
 
 class Source:

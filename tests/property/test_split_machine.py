@@ -27,7 +27,7 @@ from coordlog.coordinators.splits import Assignment, SplitCoordinatorProvider
 from coordlog.kernel.builder import KernelConfig
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.source_events import RequestSplit
+from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import IdleReader
 from split_fakes import listing, places

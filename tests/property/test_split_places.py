@@ -34,7 +34,7 @@ from coordlog.projections.splits.fold import (
 )
 from coordlog.schemas.builtin_types import SkipSplit, SplitFinished, SplitSkipped
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     AddSplits,
     NoMoreSplits,
     RequestSplit,

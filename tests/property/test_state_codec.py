@@ -28,7 +28,7 @@ from coordlog.projections.splits.table import (
     WithEnumerator,
 )
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from kernel_fakes import HANDLED
 from state_digest import digest
 

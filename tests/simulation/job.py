@@ -33,7 +33,7 @@ from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
 from coordlog.schemas.payload import Payload, event, payload
 from coordlog.schemas.record import NO_CHECKPOINT
-from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
+from coordlog.schemas.source_types import RequestSplit, Split, SplitsDiscovered
 from simulation.orders import (
     TALK,
     TILL,

@@ -27,7 +27,7 @@ from coordlog.schemas.payload import (
     response,
 )
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import AddSplits
+from coordlog.schemas.source_types import AddSplits
 
 __all__ = [
     "TALK",

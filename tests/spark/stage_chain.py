@@ -22,7 +22,7 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.schemas.payload import Payload, event
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits
 
 __all__ = ["CHAIN", "Counted", "Started"]
 

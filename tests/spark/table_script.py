@@ -24,16 +24,16 @@ from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import local_session
-from coordlog.spark_integration.batches.delta import DELTA_SETTINGS, DeltaTable
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
-from coordlog.spark_integration.batches.iceberg import (
-    IcebergTable,
-    iceberg_settings,
-)
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink
-from coordlog.spark_integration.batches.table_claims import CommitFiles
+from coordlog.spark_integration.batches.tables.claims import CommitFiles
+from coordlog.spark_integration.batches.tables.delta import DELTA_SETTINGS, DeltaTable
+from coordlog.spark_integration.batches.tables.iceberg import (
+    IcebergTable,
+    iceberg_settings,
+)
 
 
 def check(

@@ -14,8 +14,8 @@ import pytest
 
 from batch_cases import StreamCase
 from coordlog.errors import SinkError
-from coordlog.spark_integration.batches import database as sinks_in_databases
-from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.databases import database as sinks_in_databases
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from postgres_server import postgres_server
 from sql_statements import executed
 

@@ -24,7 +24,7 @@ from coordlog.schemas.builtin_types import SplitFinished
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import AddSplits
+from coordlog.schemas.source_types import AddSplits
 from coordlog.spark_integration.history_frames.frames import create_views, history, history_stream
 from hand_history import HandHistory, batch_history, skipping_history, streaming_history
 from recorded_history import JOB, recorded_history

@@ -34,7 +34,7 @@ from coordlog.messages import (
     UpMessage,
 )
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits, Split
 from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.driver.stage import SparkStage, check_slots, endpoint_host
 from coordlog.spark_integration.wire.token import Token

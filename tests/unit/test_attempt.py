@@ -43,7 +43,7 @@ from coordlog.messages import (
     SkipSplit,
 )
 from coordlog.schemas.builtin_types import Committable, OperatorState
-from coordlog.schemas.source_events import NoMoreSplits
+from coordlog.schemas.source_types import NoMoreSplits
 from coordlog.task.attempt import StepStatus
 
 # The order of calls

@@ -37,7 +37,7 @@ from coordlog.messages import (
 )
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import NoMoreSplits
+from coordlog.schemas.source_types import NoMoreSplits
 from coordlog.task.attempt import StepStatus
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, chain_of

@@ -18,11 +18,11 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import service
-from coordlog.spark_integration.batches.database import Connection, DatabaseTable
-from coordlog.spark_integration.batches.delta import DeltaTable
+from coordlog.spark_integration.batches.databases.database import Connection, DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
+from coordlog.spark_integration.batches.tables.delta import DeltaTable
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.commands import cache as command
+from coordlog.cli.commands.machine import cache as command
 from coordlog.cli.main import main
 from coordlog.log.broker.shared import SharedBrokerStatus
 from coordlog.log.local.file_lock import file_lock

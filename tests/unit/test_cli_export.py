@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.commands.export import export
+from coordlog.cli.commands.repair.export import export
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.main import main

@@ -307,7 +307,7 @@ def test_delete_looks_once_more_whether_something_has_begun_while_the_driver_was
         began = replace(made.record(Kind.EPOCH_STARTED), epoch=1, sequence=None)
         log.store(*([] if is_made_again else [unstored(began)]))
 
-    monkeypatch.setattr("coordlog.cli.commands.jobs.refuse_live_driver", ask)
+    monkeypatch.setattr("coordlog.cli.commands.repair.delete.refuse_live_driver", ask)
     late = run("delete", "nightly", "--yes", logs=logs)
 
     assert (late.exit_code, asked) == (2, 2)

@@ -18,7 +18,7 @@ from coordlog.errors import OptionError, SinkError
 from coordlog.messages import DeliverEvent
 from coordlog.schemas.payload import Payload, event, payload, payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
+from coordlog.schemas.source_types import RequestSplit, Split, SplitsDiscovered
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 
 

@@ -13,7 +13,7 @@ from coordlog.cli.ingest.options import IngestOptions
 from coordlog.errors import CoordlogError, OptionError
 from coordlog.log.credentials import refuse_credentials, without_credentials
 from coordlog.log.payload_store import PayloadStore
-from coordlog.spark_integration.batches.delta import DeltaTable
+from coordlog.spark_integration.batches.tables.delta import DeltaTable
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 

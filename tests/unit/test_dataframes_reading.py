@@ -19,7 +19,7 @@ from coordlog.errors import (
 )
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import EndQuery, NextSplits, ReadFailed, ReadFailureNoted, SplitsGiven
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.dataframes import reading
 from coordlog.spark_integration.dataframes.query_end import is_same_again
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition

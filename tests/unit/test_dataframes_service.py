@@ -18,7 +18,7 @@ from coordlog.errors import EnvironmentSetupError, FencedError, OptionError, Sou
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadsSeen
-from coordlog.schemas.source_events import RequestSplit
+from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import coordinated, service
 from coordlog.spark_integration.dataframes.read_options import with_read_options

@@ -18,7 +18,7 @@ from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     RequestSplit,
     Split,
     SplitsDiscovered,

@@ -15,7 +15,7 @@ import pytest
 
 from chain_fakes import contents, read_all
 from coordlog.errors import OptionError, SourceError
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.files.formats import csv_schema
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted, widened

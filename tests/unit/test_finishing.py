@@ -18,7 +18,7 @@ from coordlog.projections.job.invariants import faults_of
 from coordlog.projections.job.state import Granted, JobState, Phase
 from coordlog.projections.splits.fold import SplitsState, apply_record
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of

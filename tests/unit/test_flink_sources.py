@@ -25,14 +25,14 @@ from coordlog.messages import Refused
 from coordlog.projections.splits.fold import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, event, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     AddSplits,
+    EnumeratorState,
     NoMoreSplits,
     RequestSplit,
     Split,
     SplitsDiscovered,
 )
-from coordlog.schemas.source_facts import EnumeratorState
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from quota import quota_chain
 from split_fakes import (

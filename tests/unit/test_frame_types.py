@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as t
 
 from coordlog.errors import SinkError
-from coordlog.spark_integration.batches.frame_types import check_frame, is_always_exact
+from coordlog.spark_integration.batches.tables.frame_types import check_frame, is_always_exact
 
 LONG, INT, DOUBLE = t.LongType(), t.IntegerType(), t.DoubleType()
 

@@ -12,7 +12,7 @@ from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.log.kafka import Security
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration import KafkaSource
 from coordlog.spark_integration.kafka import ranges
 from coordlog.spark_integration.kafka.cluster import Cluster, Starting

@@ -13,7 +13,7 @@ from coordlog.api.operator import Poll, PollStatus
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition
 from coordlog.spark_integration.kafka.consumer import _KafkaConsumer
 from coordlog.spark_integration.kafka.discovery import split_of

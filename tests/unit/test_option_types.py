@@ -22,10 +22,10 @@ from coordlog.errors import CoordlogError, OptionError, OptionsError
 from coordlog.log.interface import LogIdentity
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
-from coordlog.spark_integration.batches.database import DatabaseTable
-from coordlog.spark_integration.batches.delta import DeltaTable
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.exactly_once import exactly_once
-from coordlog.spark_integration.batches.iceberg import IcebergTable, iceberg_settings
+from coordlog.spark_integration.batches.tables.delta import DeltaTable
+from coordlog.spark_integration.batches.tables.iceberg import IcebergTable, iceberg_settings
 from coordlog.spark_integration.batches.writes import coordinated_writes
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.dataframes.service import coordinated

@@ -10,7 +10,7 @@ from coordlog.errors import RestoreError
 from coordlog.messages import DeliverEvent
 from coordlog.projections.job.checkpoints import restored_subtasks
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import RequestSplit
+from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, Up
 from kernel_fakes import chain_of as noting_chain

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coordlog.errors import OptionError, SourceError
-from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration import FileSource
 
 ROWS = pa.table({"id": [1, 2, 3], "month": [1, 1, 2]})

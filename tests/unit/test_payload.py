@@ -9,7 +9,7 @@ import pytest
 
 from coordlog.errors import PayloadTypeError
 from coordlog.schemas import builtin_types as builtin
-from coordlog.schemas import reads, source_events, source_facts
+from coordlog.schemas import reads, source_types
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT
 from coordlog.schemas.payload import (
     Payload,
@@ -134,7 +134,7 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
 
 def builtin_schemas() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
-    for module in (builtin, reads, source_events, source_facts):
+    for module in (builtin, reads, source_types, source_types):
         for name in module.__all__:
             one = getattr(module, name)
             if isinstance(one, type) and issubclass(one, Payload):

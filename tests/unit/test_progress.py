@@ -8,8 +8,7 @@ from coordlog.projections.tables.progress import JobEnd, Progress, ProgressFold,
 from coordlog.schemas.builtin_types import SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import ListingFailed
+from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
 
 MODES = {"mode": "streaming", "parallelism": "2"}
 

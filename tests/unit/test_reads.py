@@ -24,7 +24,7 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.testing.driven_job import HandDrivenJob
 from reads_job import Outside, ReadsJob, Task, next_request, plan_request, unreachable
 from split_fakes import chain_of, listing

@@ -30,8 +30,7 @@ from coordlog.projections.tables.waiting_splits import waiting_in
 from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import SplitsWithdrawn
+from coordlog.schemas.source_types import Split, SplitsDiscovered, SplitsWithdrawn
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob

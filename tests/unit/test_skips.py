@@ -10,11 +10,10 @@ import pytest
 from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, RequestRefusedError
 from coordlog.kernel.builder import KernelConfig
-from coordlog.kernel.poison import with_poison, without_poison
-from coordlog.kernel.skips import why_not_skippable
+from coordlog.kernel.requests import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.job.skips import digest_of, event_key
+from coordlog.projections.job.skips import digest_of, event_key, with_poison, without_poison
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.builtin_types import (
     EventSkipped,

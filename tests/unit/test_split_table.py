@@ -25,7 +25,7 @@ from coordlog.projections.splits.table import (
     unpacked_page,
 )
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 
 FREE = WithEnumerator()
 

@@ -11,7 +11,7 @@ from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.limits import CHECKPOINT_TIMEOUT_S
 from coordlog.messages import DeliverEvent
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import (
+from coordlog.schemas.source_types import (
     SplitsDiscovered,
 )
 from coordlog.testing.driven_job import HandDrivenJob

@@ -27,7 +27,7 @@ from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.schemas.source_types import EnumeratorState
 from coordlog.testing.driven_job import HandDrivenJob
 from one_log import OneLog
 

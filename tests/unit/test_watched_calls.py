@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from attempt_fakes import Note, World, deliver, opened, polled
-from coordlog.runtime.call_watch import MainThread, watched_calls
 from coordlog.task.attempt import AttemptRunner
+from coordlog.task.call_watch import MainThread, watched_calls
 from coordlog.task.operator_chain import Place
 
 LIMIT_S = 10.0

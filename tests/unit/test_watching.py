@@ -23,8 +23,7 @@ from coordlog.limits import (
 )
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import ListingFailed
+from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource

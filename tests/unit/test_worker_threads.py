@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog.runtime.workers import WorkerThreads, WorkTimeoutError
+from coordlog.runtime.mailbox import WorkerThreads, WorkTimeoutError
 
 WAIT_S = 10.0
 
@@ -126,7 +126,7 @@ def test_no_thread_is_started_while_one_is_free() -> None:
 def test_a_work_that_never_returns_does_not_keep_the_process() -> None:
     program = (
         "import threading\n"
-        "from coordlog.runtime.workers import WorkerThreads\n"
+        "from coordlog.runtime.mailbox import WorkerThreads\n"
         "inside = threading.Event()\n"
         "def hang(): inside.set(); threading.Event().wait()\n"
         "workers = WorkerThreads(4, 'w')\n"

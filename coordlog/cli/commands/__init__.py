@@ -1,4 +1,5 @@
-"""One module per command, or per few that share their options.
+"""The commands, in four packages as `coordlog --help` groups them: run, look, repair, machine.
 
-May import everything but `cli.ingest`.
+Each package may import everything but `cli.ingest`. `coordlog.cli.main` lists the commands.
+Read first: `look.history`.
 """

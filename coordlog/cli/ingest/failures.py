@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordlog.cli.console import reason_text
-from coordlog.kernel.poison import without_poison
+from coordlog.projections.job.skips import without_poison
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.schemas.record import Kind, Record
 

@@ -20,7 +20,7 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState
 from coordlog.projections.splits.fold import SplitsState
-from coordlog.projections.tables.apply_errors import Applying
+from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.progress import JobEnd, ProgressFold
 from coordlog.restore.rebuild import (
     check_counts,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from coordlog.errors import SourceError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile

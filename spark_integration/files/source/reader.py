@@ -18,7 +18,7 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.errors import SourceError
-from coordlog.schemas.source_events import RequestSplit
+from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat, SplitRows
 from coordlog.spark_integration.files.listing import InputFiles, as_listed

@@ -7,7 +7,7 @@ from typing import Final
 
 from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
 from coordlog.spark_integration.files.source.bad_files import named_files
 from coordlog.spark_integration.files.source.discovery import Discovery

@@ -28,7 +28,7 @@ from coordlog.limits import (
 from coordlog.log.credentials import refuse_credentials
 from coordlog.option_types import check_all, check_types
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.compression import Compression, check_compression
 from coordlog.spark_integration.files.formats.csv_options import CsvOptions

@@ -8,7 +8,7 @@ import zlib
 import pyarrow as pa
 
 from coordlog.schemas.payload import decode_versioned, encode_versioned
-from coordlog.schemas.source_events import Split
+from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.files.payloads import FileReaderState, FileSplit
 
 __all__ = [

@@ -28,7 +28,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.reads import ReadsOpened
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
+from coordlog.schemas.source_types import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.spark_integration.driver.liveness import NamedDriver
 from coordlog.spark_integration.kafka.payloads import KafkaListing
 

@@ -14,10 +14,10 @@ from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
 from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_types
-from coordlog.spark_integration.batches.frame_types import check_frame
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
-from coordlog.spark_integration.batches.table_claims import iceberg_keeper
+from coordlog.spark_integration.batches.tables.claims import iceberg_keeper
+from coordlog.spark_integration.batches.tables.frame_types import check_frame
 from coordlog.spark_integration.files.store.log_claims import (
     Claim,
     ClaimKeeper,

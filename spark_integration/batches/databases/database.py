@@ -29,8 +29,8 @@ from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDL
 from coordlog.log.credentials import refuse_credentials
 from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.batches.column_types import column_types, exact_rows
-from coordlog.spark_integration.batches.database_claims import Connection, TableClaims, mark_of
+from coordlog.spark_integration.batches.databases.claims import Connection, TableClaims, mark_of
+from coordlog.spark_integration.batches.databases.column_types import column_types, exact_rows
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.task.worker_archives import keep_archives

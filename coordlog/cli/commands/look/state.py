@@ -1,19 +1,14 @@
-"""The commands `coordlog state`, `diff`, `explain` and `verify`, which inspect a job's log at any place."""
+"""`coordlog state` and `diff`: a coordinator's state at any place of its log, and the changes between two places."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import datetime as dt
 import re
-import time
-from collections.abc import Generator
 from typing import Final
 
 import click
 from rich.text import Text
 
-from coordlog.amounts import many
 from coordlog.cli.console import (
     Column,
     crop,
@@ -23,42 +18,35 @@ from coordlog.cli.console import (
     print_json,
     print_table,
     reason_text,
-    time_of,
 )
-from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, with_history
-from coordlog.cli.payload_store import StoreFinder, payload_store_option
-from coordlog.cli.reading import opened, progress_printer, whole
-from coordlog.errors import OptionError
-from coordlog.log.file import ExportedLog
+from coordlog.cli.reading import opened, progress_printer
 from coordlog.log.interface import Log
 from coordlog.offline.state_at import state_at
-from coordlog.projections.inspection.explain import (
-    Explained,
-    explain_checkpoint,
-    explain_event,
-    explain_split,
-)
 from coordlog.projections.inspection.state_at import Moment
 from coordlog.projections.inspection.state_json import differences, state_json
-from coordlog.projections.inspection.verify import Ahead
-from coordlog.projections.inspection.verify import verify as verify_log
 from coordlog.projections.job.state import GatewayState, JobState, sorted_items
 from coordlog.projections.tables.payload_json import Json, on_one_line
 from coordlog.schemas.payload_address import content_length
 
-__all__ = ["ahead_text", "diff", "explain", "state", "verify"]
+__all__ = ["diff", "state"]
+
 
 _CHARS: Final = 120
+
+
 _SPLITS_MAX: Final = 10
 """Largest number of split ids that are printed for each place; `--json` prints all."""
-_FOR_CALLERS: Final = ("state", "job_types")
-"""Fields in the result of `verify` that its JSON omits, because only callers in Python need them."""
+
+
 _AT: Final = "OFFSET|checkpoint:N|TIME"
+
+
 _AT_HELP: Final = (
     "Place in the log: an offset; checkpoint:N, at its completion; or a time, as in 2026-01-31T12:00:00Z. "
     "By default the log's end."
 )
+
 
 Place = dict[str, int | dt.datetime]
 
@@ -176,6 +164,8 @@ _SUBTASK_COLUMNS: Final = (
     Column("DOWN", is_right=True),
     Column("NEXT BEGINS FROM", is_right=True),
 )
+
+
 _GATEWAY_COLUMNS: Final = (
     Column("GATEWAY OF"),
     Column("TO"),
@@ -289,137 +279,3 @@ def _beginning(log: Log) -> Place:
         err=True,
     )
     return {"offset": start}
-
-
-@click.command()
-@click.argument("job")
-@click.option("--split", metavar="ID", help="Explain this split; `coordlog splits` lists the ids.")
-@click.option(
-    "--event",
-    type=click.IntRange(min=0),
-    metavar="SEQ",
-    help="Explain the event with this sequence.",
-)
-@click.option("--checkpoint", type=int, metavar="N", help="Explain this checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_history
-def explain(
-    logs: Logs,
-    *,
-    job: str,
-    split: str | None,
-    event: int | None,
-    checkpoint: int | None,
-    as_json: bool,
-) -> None:
-    """Explain how a split, an event or a checkpoint of JOB got to its state, record by record."""
-    if sum(value is not None for value in (split, event, checkpoint)) != 1:
-        raise click.UsageError("give one of --split, --event and --checkpoint")
-    with opened(logs, job) as log, _hint_at_archive(log):
-        stored = whole(log).stored()
-        if split is not None:
-            explained = explain_split(stored, split)
-        elif event is not None:
-            explained = explain_event(stored, event)
-        else:
-            assert checkpoint is not None, "one of the three is given"
-            explained = explain_checkpoint(stored, checkpoint)
-    if as_json:
-        print_json(json_of(explained))
-        return
-    _print_explained(explained)
-
-
-@contextlib.contextmanager
-def _hint_at_archive(log: Log) -> Generator[None]:
-    """If the subject of a query is missing from a pruned log, print that the archived file may have it."""
-    try:
-        yield
-    except OptionError:
-        start = log.start_offset()
-        if start:
-            click.echo(
-                f"the log begins at offset {start}: pruned records are in the file that the prune has "
-                "archived, which can be given in JOB's place",
-                err=True,
-            )
-        raise
-
-
-def _print_explained(explained: Explained) -> None:
-    console = new_console()
-    for step in explained.steps:
-        crop(console, Text(f"{step.offset:>6} {time_of(step.timestamp_us):<12}  {step.words}"))
-    click.echo(f"so {explained.outcome}")
-
-
-@click.command()
-@click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@payload_store_option
-@with_history
-def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) -> None:
-    """Read the whole log of JOB, and check it for faults.
-
-    Checked are each record's header, key, time and schema; each payload, also in the payload store;
-    every invariant after every turn; and each completed checkpoint against the fold. The exit
-    status is 0 if no fault is found, else 1.
-    """
-    began = time.monotonic()
-    with opened(logs, job) as log:
-        identity = log.identity
-        finder = StoreFinder(job, payload_store, log)
-        is_redacted = isinstance(log, ExportedLog) and log.is_redacted
-        verified = verify_log(
-            whole(log, "checked").stored(),
-            identity=(identity.cluster_id, identity.topic_id),
-            open_payload=None if is_redacted else finder.open_unless_copy,
-        )
-    if as_json:
-        print_json(
-            {
-                field.name: json_of(getattr(verified, field.name))
-                for field in dataclasses.fields(verified)
-                if field.name not in _FOR_CALLERS
-            }
-        )
-    else:
-        for fault in verified.faults:
-            click.echo(f"offset {fault.offset}: {fault.what}")
-        if not verified.is_whole:
-            click.echo("later records could not be checked")
-        click.echo(
-            f"{many(verified.record_count, 'record')} count and {verified.void_count:,} do not: "
-            f"{many(verified.byte_count, 'byte')}, {many(verified.turn_count, 'turn')}, "
-            f"{many(verified.payload_count, 'payload')} of {many(verified.type_count, 'type')}, "
-            f"{many(verified.checkpoint_count, 'checkpoint')}, {many(verified.snapshot_count, 'snapshot')}, "
-            f"{many(verified.stored_count, 'stored payload')} of {many(verified.stored_bytes, 'byte')}, in "
-            f"{time.monotonic() - began:.1f} s"
-        )
-        if verified.ahead is not None:
-            click.echo(ahead_text(verified.ahead, verified.state.next_sequence - 1))
-        if verified.absent_count and is_redacted:
-            click.echo(f"{verified.absent_count:,} stored payloads are not in this redacted export")
-        elif verified.absent_count:
-            click.echo(
-                f"{verified.absent_count:,} stored payloads were not checked: a copy of a history opens no store by "
-                "itself; name the store with --payload-store"
-            )
-        for version, count in sorted(verified.other_snapshots.items()):
-            click.echo(
-                f"{count:,} snapshots of {version} were not compared with the fold: another version of "
-                "coordlog wrote them, and reads them"
-            )
-        is_partial = verified.other_snapshots or (verified.absent_count and not is_redacted)
-        holds = "all that could be checked holds" if is_partial else "all of it holds"
-        click.echo(holds if not verified.fault_count else many(verified.fault_count, "fault"))
-    if verified.fault_count:
-        click.get_current_context().exit(Exit.FAILED)
-
-
-def ahead_text(ahead: Ahead, last_sequence: int) -> str:
-    """Description of a void record whose sequence is ahead of the last one that counts. It may be no fault."""
-    return (
-        f"offset {ahead.offset} has sequence {ahead.sequence:,}, and the last record that counts has "
-        f"{last_sequence:,}: an append was cut off or came too late, or records are missing from this log"
-    )

@@ -13,8 +13,7 @@ from rich.text import Text
 from coordlog.cli.console import crop, day_of, iso, new_console, print_json, time_of
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import records_of
-from coordlog.projections.tables.apply_errors import Applying
-from coordlog.projections.tables.audit import AuditRecord
+from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointStatus
 from coordlog.projections.tables.payload_json import Json, hex_text, on_one_line, to_json, undecoded
 from coordlog.schemas.record import Kind, Record

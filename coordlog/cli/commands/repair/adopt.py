@@ -1,4 +1,4 @@
-"""`coordlog import` and `adopt`: an exported history as a log, for inspection, or for its job to go on there."""
+"""`coordlog adopt`: an exported history as a log, in which its job goes on."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from pathlib import Path
 
 import click
 
-from coordlog.amounts import many
-from coordlog.cli.commands.inspect import ahead_text
+from coordlog.cli.commands.look.verify import ahead_text
 from coordlog.cli.living import refuse_live_driver
 from coordlog.cli.log_access import NewLogs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.errors import CommandError, OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
-from coordlog.log.job_id import check_job_id
 from coordlog.offline.adopt import adopt as adopt_history
-from coordlog.offline.adopt import checked, copy_history
+from coordlog.offline.adopt import checked
 from coordlog.projections.inspection.verify import Verified
 from coordlog.spark_integration.driver.liveness import NamedDriver
 
-__all__ = ["adopt", "import_"]
+__all__ = ["FILE", "adopt", "copied"]
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
 _PROGRESS_EVERY = 50_000
 
 
-def _copied(done: int, _end: int) -> None:
+def copied(done: int, _end: int) -> None:
+    """Print the number of copied records, now and then."""
     if done % _PROGRESS_EVERY == 0:
         click.echo(f"copied {done:,} records", err=True)
 
@@ -36,31 +38,6 @@ def _checked(offset: int) -> None:
         click.echo(f"checked {offset:,} records", err=True)
 
 
-@click.command(name="import")
-@click.argument("file", type=_FILE)
-@click.option("--as", "name", metavar="JOB", help="Name of the job there; by default its own name.")
-@with_logs
-def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
-    """Put an exported history into a log at the broker, to be inspected there, as with Spark SQL.
-
-    No job goes on from this log: `coordlog adopt` is for that. The commands that show a history
-    also read FILE itself.
-    """
-    source = ExportedLog(file)
-    job = name or source.job_id
-    check_job_id(job)
-    for _ in source.read(source.start_offset(), source.high_watermark()):
-        pass  # a truncated file raises here, before any of it is at the broker
-    target = logs.create(job)
-    try:
-        count = copy_history(source, target, job, on_progress=_copied)
-    finally:
-        target.close()
-    click.echo(
-        f"imported {many(count, 'record')} as the log of job {job} at {logs.where}", err=True
-    )
-
-
 @click.command()
 @click.argument("job")
 @click.option(
@@ -68,7 +45,7 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     "--from-file",
     "--from",
     "file",
-    type=_FILE,
+    type=FILE,
     metavar="FILE",
     help="File written by `coordlog export`.",
 )
@@ -118,7 +95,7 @@ def adopt(
                 raise CommandError(
                     job, f"its log at {logs.where} is the one of this history", "start the job"
                 )
-            adopted = adopt_history(source, target, job, on_progress=_copied)
+            adopted = adopt_history(source, target, job, on_progress=copied)
         finally:
             target.close()
     finally:

@@ -22,7 +22,7 @@ from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
-from coordlog.spark_integration.batches.table_claims import delta_keeper
+from coordlog.spark_integration.batches.tables.claims import delta_keeper
 from coordlog.spark_integration.files.store.log_claims import (
     Claim,
     ClaimKeeper,

@@ -1,0 +1,5 @@
+"""Batches into tables of databases.
+
+May import `batches` and what is below it.
+Read first: `database.DatabaseTable`.
+"""
