@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.formats.json_values import parse_json
+from coordlog.spark_integration.files.formats.json.values import parse_json
 from coordlog.spark_integration.kafka.cluster import Partition, named
 
 __all__ = ["Decode", "Received", "RowFormat"]

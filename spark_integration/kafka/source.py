@@ -26,7 +26,7 @@ from coordlog.log.kafka import Security
 from coordlog.log.kafka.client import check_servers
 from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
-from coordlog.spark_integration.files.formats.json_values import check_json_types
+from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.kafka.cluster import Cluster, Isolation, Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator

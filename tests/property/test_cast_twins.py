@@ -14,8 +14,9 @@ import pytest
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast, exact_from_text
-from coordlog.spark_integration.files.formats import csv_schema, json_values
-from coordlog.spark_integration.files.formats.json_values import parse_json
+from coordlog.spark_integration.files.formats.csv import schema as csv_schema
+from coordlog.spark_integration.files.formats.json import values as json_values
+from coordlog.spark_integration.files.formats.json.values import parse_json
 from coordlog.spark_integration.files.source.source import FileSource
 from exact_judge import REFUSED, cells_of, judge, judge_text
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.formats import csv_schema
+from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.source import FileSource
 
 POOLS: Final[Sequence[Sequence[str]]] = (

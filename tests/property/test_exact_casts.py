@@ -23,8 +23,8 @@ from coordlog.errors import SinkError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES
 from coordlog.spark_integration.batches.databases.database import Connect, _InsertTask
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
-from coordlog.spark_integration.files.formats import csv_schema
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted
+from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.kafka.rows import RowFormat
 from exact_judge import (

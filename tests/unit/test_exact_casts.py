@@ -17,8 +17,8 @@ from chain_fakes import contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
-from coordlog.spark_integration.files.formats import csv_schema
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted, widened
+from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.kafka.source import KafkaSource

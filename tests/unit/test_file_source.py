@@ -21,7 +21,7 @@ from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import RequestSplit
-from coordlog.spark_integration.files.formats.text_encoding import has_whole_line_ends
+from coordlog.spark_integration.files.formats.text.encoding import has_whole_line_ends
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_schema, decode_split
 

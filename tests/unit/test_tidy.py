@@ -177,6 +177,8 @@ VAGUE_LEFT: Final = frozenset(
         "spark_integration/dataframes",
         "spark_integration/files",
         "spark_integration/files/formats",
+        "spark_integration/files/formats/csv",
+        "spark_integration/files/formats/json",
         "spark_integration/files/source",
         "spark_integration/kafka",
     }

@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
-from coordlog.spark_integration.files.formats.csv_options import CsvOptions
-from coordlog.spark_integration.files.formats.csv_rows import CsvRows
-from coordlog.spark_integration.files.formats.csv_schema import settle_csv_schema
-from coordlog.spark_integration.files.formats.json_rows import JsonRows
-from coordlog.spark_integration.files.formats.json_schema import settle_json_schema
-from coordlog.spark_integration.files.formats.line_blocks import LineBlocks, line_parts
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.rows import CsvRows
+from coordlog.spark_integration.files.formats.csv.schema import settle_csv_schema
+from coordlog.spark_integration.files.formats.json.rows import JsonRows
+from coordlog.spark_integration.files.formats.json.schema import settle_json_schema
 from coordlog.spark_integration.files.formats.parquet_rows import (
     ParquetRows,
     parquet_row_groups,
     settle_parquet_schema,
 )
-from coordlog.spark_integration.files.formats.text_encoding import has_whole_line_ends
-from coordlog.spark_integration.files.formats.text_rows import TEXT_SCHEMA, TextRows
+from coordlog.spark_integration.files.formats.text.encoding import has_whole_line_ends
+from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks, line_parts
+from coordlog.spark_integration.files.formats.text.rows import TEXT_SCHEMA, TextRows
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.schema_difference import schemas_differ

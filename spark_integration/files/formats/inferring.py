@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -11,19 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coordlog.limits import CSV_SAMPLE_FILES_MAX
 from coordlog.spark_integration.casts.exact_cast import (
     InexactError,
     exact_cast,
     exact_from_text,
 )
-from coordlog.spark_integration.files.formats.json_values import (
+from coordlog.spark_integration.files.formats.json.values import (
     inexact_numbers,
     number_texts,
     read_objects,
     readable,
 )
+from coordlog.spark_integration.files.listing import ListedFile
 
-__all__ = ["BIG_INTEGERS", "WIDE", "infer_json", "type_of_texts"]
+__all__ = ["BIG_INTEGERS", "WIDE", "evenly", "infer_json", "type_of_texts"]
 
 WIDE: Final = pa.decimal128(19, 0)
 """Mark for int64 with a value that no double has, until the types of all files are known."""
@@ -172,3 +174,12 @@ def _are(texts: pa.Array, kind: pa.DataType) -> bool:
     except InexactError:
         return False
     return True
+
+
+def evenly(listed: Sequence[ListedFile]) -> Sequence[ListedFile]:
+    """At most the limit of files: the first, the last, and evenly between."""
+    last = len(listed) - 1
+    if last < CSV_SAMPLE_FILES_MAX:
+        return listed
+    steps = CSV_SAMPLE_FILES_MAX - 1
+    return [listed[last * i // steps] for i in range(CSV_SAMPLE_FILES_MAX)]

@@ -31,8 +31,8 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.compression import Compression, check_compression
-from coordlog.spark_integration.files.formats.csv_options import CsvOptions
-from coordlog.spark_integration.files.formats.csv_rows import check_csv_types
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.rows import check_csv_types
 from coordlog.spark_integration.files.formats.formats import (
     CsvFormat,
     FileFormat,
@@ -40,7 +40,7 @@ from coordlog.spark_integration.files.formats.formats import (
     ParquetFormat,
     TextFormat,
 )
-from coordlog.spark_integration.files.formats.json_values import check_json_types
+from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.places import location_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.formats.inferring import infer_json
-from coordlog.spark_integration.files.formats.json_values import parse_json
-from coordlog.spark_integration.files.formats.line_blocks import LineBlocks
+from coordlog.spark_integration.files.formats.json.values import parse_json
+from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 
 __all__ = ["JsonRows", "wrong_json"]
 

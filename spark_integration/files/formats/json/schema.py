@@ -10,11 +10,15 @@ from coordlog.errors import SourceError
 from coordlog.limits import CSV_SAMPLE_BYTES
 from coordlog.spark_integration.files.compression import Compression, refuse_archive
 from coordlog.spark_integration.files.faults import EmptyFileError
-from coordlog.spark_integration.files.formats.inferring import BIG_INTEGERS, WIDE, infer_json
-from coordlog.spark_integration.files.formats.json_rows import wrong_json
-from coordlog.spark_integration.files.formats.json_values import parse_json
-from coordlog.spark_integration.files.formats.line_blocks import LineBlocks
-from coordlog.spark_integration.files.formats.sampling import evenly
+from coordlog.spark_integration.files.formats.inferring import (
+    BIG_INTEGERS,
+    WIDE,
+    evenly,
+    infer_json,
+)
+from coordlog.spark_integration.files.formats.json.rows import wrong_json
+from coordlog.spark_integration.files.formats.json.values import parse_json
+from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 

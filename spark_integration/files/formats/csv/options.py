@@ -10,7 +10,7 @@ import pyarrow.csv as pa_csv
 
 from coordlog.errors import OptionError
 from coordlog.limits import CSV_BLOCK_BYTES
-from coordlog.spark_integration.files.formats.text_encoding import (
+from coordlog.spark_integration.files.formats.text.encoding import (
     check_encoding,
     has_whole_line_ends,
     is_utf8,

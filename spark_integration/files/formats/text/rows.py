@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.spark_integration.files.formats.line_blocks import LineBlocks
+from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 
 __all__ = ["TEXT_SCHEMA", "TextRows"]
 

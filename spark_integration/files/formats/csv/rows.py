@@ -18,8 +18,12 @@ from coordlog.spark_integration.casts.exact_cast import (
 )
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
-from coordlog.spark_integration.files.formats.csv_options import CsvOptions
-from coordlog.spark_integration.files.formats.text_bytes import TextBytes, header_end, line_start
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.text.text_bytes import (
+    TextBytes,
+    header_end,
+    line_start,
+)
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
 

@@ -14,16 +14,15 @@ from coordlog.limits import CSV_SAMPLE_BYTES
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
 from coordlog.spark_integration.files.faults import EmptyFileError
-from coordlog.spark_integration.files.formats.csv_options import CsvOptions
-from coordlog.spark_integration.files.formats.csv_rows import (
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.rows import (
     number_columns,
     open_csv,
     reading_error,
     typed_rows,
 )
-from coordlog.spark_integration.files.formats.inferring import WIDE, type_of_texts
-from coordlog.spark_integration.files.formats.sampling import evenly
-from coordlog.spark_integration.files.formats.text_bytes import TextBytes
+from coordlog.spark_integration.files.formats.inferring import WIDE, evenly, type_of_texts
+from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 

@@ -10,8 +10,8 @@ import codecs
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression, codec_of
-from coordlog.spark_integration.files.formats.text_bytes import TextBytes, line_start
-from coordlog.spark_integration.files.formats.text_encoding import is_utf8
+from coordlog.spark_integration.files.formats.text.encoding import is_utf8
+from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes, line_start
 from coordlog.spark_integration.files.listing import InputFiles, SeenFile
 
 __all__ = ["LineBlocks", "line_parts"]

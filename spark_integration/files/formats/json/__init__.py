@@ -1,0 +1,5 @@
+"""JSON lines: values, the one schema of a source, rows of a split.
+
+May import the modules of `files`, `formats.text`, `formats.inferring` and `casts`.
+Read first: `rows.JsonRows`.
+"""
