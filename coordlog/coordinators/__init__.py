@@ -1,4 +1,8 @@
-"""Coordinators that are ready to be used, and their base: `EventSourcedCoordinator`."""
+"""Coordinators that are ready to be used, and their base: `EventSourcedCoordinator`.
+
+May import `api` and what is below it.
+Read first: `splits.SplitCoordinator`.
+"""
 
 from __future__ import annotations
 

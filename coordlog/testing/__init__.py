@@ -1,4 +1,8 @@
-"""Test your own coordinator: no Kafka, no Spark, no real clock, no thread (docs/testing.md)."""
+"""Test your own coordinator: no Kafka, no Spark, no real clock, no thread (docs/testing.md).
+
+May import everything but `cli` and `spark_integration`.
+Read first: `driven_job.HandDrivenJob`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Sources that queries read, `spark.read.format("coordlog")`: the coordinator is in the session's own process.
 
+May import `batches` and what is below it.
+Read first: `service.CoordinatedReads`.
+
 The names below are loaded at their first use: Spark's planners and tasks import this package, and need neither of them.
 """
 

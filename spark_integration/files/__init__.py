@@ -1,5 +1,5 @@
 """Files: what lists, names and packs them, for source and sink.
 
-Layers, from below: these modules, formats and store, sink, source.
+May import `casts`. Layers, from below: these modules, formats and store, sink, source.
 Read first: `listing`.
 """
