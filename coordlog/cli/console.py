@@ -138,9 +138,9 @@ def day_of(timestamp_us: int) -> str:
     return f"{_utc(timestamp_us):%Y-%m-%d}"
 
 
-def lasted(began_us: int, ended_us: int | None) -> str:
-    """Duration for people: `40 ms`, `1.5 s`, `1:02:03`; empty if it has no end yet."""
-    if ended_us is None:
+def lasted(began_us: int | None, ended_us: int | None) -> str:
+    """Duration for people: `40 ms`, `1.5 s`, `1:02:03`; empty if it has no end yet, or its start is unknown."""
+    if began_us is None or ended_us is None:
         return ""
     seconds = (ended_us - began_us) / 1e6
     if seconds < 1:

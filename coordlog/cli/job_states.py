@@ -42,7 +42,7 @@ class JobStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """Row of `coordlog jobs`."""
+    """Row of `coordlog jobs`; its fields are named as in `Progress`, and as the table's columns."""
 
     job_id: str
     status: JobStatus
@@ -50,7 +50,7 @@ class JobRow:
     """Result of the liveness check, or the reason why the log cannot be read."""
     epoch: int | None = None
     """Epoch in force."""
-    last_us: int | None = None
+    last_record_us: int | None = None
     """Time of the last record; microseconds since 1970, UTC."""
     is_pruned: bool = False
     """Whether the log was pruned: the following counts are those since then."""
@@ -59,7 +59,7 @@ class JobRow:
     rows: int = 0
     """Rows of the finished splits."""
     rows_published: int = 0
-    failure_count: int = 0
+    failures: int = 0
     last_failure: str | None = None
 
 
@@ -93,13 +93,13 @@ def _row(job: str, progress: Progress, driver: NamedDriver | None) -> JobRow:
         job_id=job,
         status=_status(progress, driver),
         epoch=progress.epoch,
-        last_us=progress.last_us,
+        last_record_us=progress.last_us,
         is_pruned=progress.is_pruned,
         splits_finished=progress.splits_finished,
         splits_known=progress.splits_known,
         rows=progress.rows,
         rows_published=progress.rows_published,
-        failure_count=progress.failures,
+        failures=progress.failures,
         last_failure=progress.last_failure,
     )
 

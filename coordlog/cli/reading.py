@@ -14,7 +14,7 @@ from coordlog.history import History
 from coordlog.log.interface import Log
 from coordlog.projections.tables.audit import Audit, AuditRecord, audit
 
-__all__ = ["audit_of", "opened", "progress_printer", "records_of", "whole"]
+__all__ = ["audit_of", "note_beginning", "opened", "progress_printer", "records_of", "whole"]
 
 _PROGRESS_S: Final = 2.0
 
@@ -29,6 +29,7 @@ def records_of(logs: Logs, job_id: str) -> Generator[Iterator[AuditRecord]]:
 def audit_of(logs: Logs, job_id: str) -> Audit:
     """The tables of a job."""
     with opened(logs, job_id) as log:
+        note_beginning(log)
         return audit(whole(log).stored())
 
 
@@ -45,6 +46,17 @@ def opened(logs: Logs, job_id: str) -> Generator[Log]:
 def whole(log: Log, done: str = "read") -> History:
     """The history in a log. Long readings print their progress, as in `read 100 of 900 records`."""
     return History(log, progress_printer(log.high_watermark(), done))
+
+
+def note_beginning(log: Log) -> None:
+    """Print on the standard error that a table of a pruned log is partial."""
+    start = log.start_offset()
+    if start:
+        click.echo(
+            f"the log begins at offset {start}: rows and counts of before are in the file that the prune has "
+            "archived, and those that were in progress are shown in part",
+            err=True,
+        )
 
 
 def progress_printer(end: int, done: str) -> Callable[[int], None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.state import AttemptState, DriverStop, JobState, sorted_values
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -57,8 +58,8 @@ class AttemptRow:
     pid: int | None
     restored_from: int
     """Checkpoint that the attempt began from, -1 for none."""
-    started_us: int
-    """Microseconds since 1970, UTC."""
+    started_us: int | None
+    """Microseconds since 1970, UTC, or None if a prune has removed its first record: its counts are partial then."""
     end: AttemptEnd
     ended_us: int | None
     """Time of the end; if the driver was killed, that of the last record of its epoch."""
@@ -81,6 +82,7 @@ class AttemptRow:
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
     started: Record
+    started_us: int | None
     end: AttemptEnd = AttemptEnd.RUNNING
     ended_us: int | None = None
     reason: str | None = None
@@ -137,6 +139,18 @@ class AttemptFold:
         self._last_us = 0
         """Time of the previous record: end of an epoch that recorded no end."""
 
+    def begin(self, state: JobState) -> None:
+        """Begin with the live attempts in the state at the first record of a pruned log."""
+        is_over = state.is_over or state.driver_stop is DriverStop.DONE
+        for subtask in sorted_values(state.subtasks):
+            attempt = subtask.attempt
+            if attempt is None or attempt.epoch != state.epoch or is_over:
+                continue  # it was over before
+            begun = _Attempt(started=_started(attempt, state.job_id), started_us=None)
+            self._attempts[attempt.subtask, attempt.attempt_number] = begun
+            self._newest[attempt.subtask] = begun
+        self._last_us = state.timestamp_us
+
     def row_of(self, subtask: int, attempt_number: int) -> AttemptRow | None:
         """The row of an attempt, or None if no record has started that attempt."""
         known = self._attempts.get((subtask, attempt_number))
@@ -181,7 +195,7 @@ class AttemptFold:
 
     def _of_attempt(self, record: Record, key: tuple[int, int], fields: Fields | None) -> None:
         if record.kind is Kind.ATTEMPT_STARTED:
-            started = _Attempt(started=record)
+            started = _Attempt(started=record, started_us=record.timestamp_us)
             self._attempts[key] = self._newest[key[0]] = started
             return
         attempt = self._attempts.get(key)
@@ -201,6 +215,25 @@ class AttemptFold:
                 attempt.rows += rows if isinstance(rows, int) else 0
             case _:
                 pass
+
+
+def _started(attempt: AttemptState, job_id: str) -> Record:
+    """The `ATTEMPT_STARTED` of a live attempt, as far as its state shows it: without host, process and time."""
+    return Record(
+        epoch=attempt.epoch,
+        driver_id=attempt.driver_id,
+        sequence=attempt.started_sequence,
+        kind=Kind.ATTEMPT_STARTED,
+        timestamp_us=0,
+        job_id=job_id,
+        subtask=attempt.subtask,
+        attempt_number=attempt.attempt_number,
+        checkpoint_id=attempt.restored_checkpoint,
+        attributes={
+            "stage_run": str(attempt.stage_run),
+            "spark_task_attempt_id": str(attempt.task_attempt_id),
+        },
+    )
 
 
 def _checkpoint(record: Record) -> int:
@@ -227,7 +260,7 @@ def _row(attempt: _Attempt) -> AttemptRow:
         host=started.attributes.get("host"),
         pid=_number(started, "pid"),
         restored_from=_checkpoint(started),
-        started_us=started.timestamp_us,
+        started_us=attempt.started_us,
         end=attempt.end,
         ended_us=attempt.ended_us,
         reason=attempt.reason,

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Protocol
 
 from coordlog.errors import LogError, PayloadLostError, RecordError
-from coordlog.projections.snapshot.codec import schemas_before
+from coordlog.projections.job.state import JobState
+from coordlog.projections.snapshot.codec import schemas_before, state_before
 from coordlog.projections.tables.attempts import AttemptFold, AttemptRow
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow
 from coordlog.projections.tables.commits import CommitFold, CommitRow
@@ -21,7 +22,16 @@ from coordlog.schemas.header import Header
 from coordlog.schemas.record import Record
 from coordlog.schemas.validity import Beginning, HasContent, Verdict, begun, judge
 
-__all__ = ["Applying", "Audit", "AuditFold", "AuditRecord", "Stored", "audit", "audit_records"]
+__all__ = [
+    "Applying",
+    "Audit",
+    "AuditFold",
+    "AuditRecord",
+    "Stored",
+    "audit",
+    "audit_records",
+    "state_at_beginning",
+]
 
 UNFINISHED = "not finished: the rest of its turn is not in the log"
 """Reason given for a record that may count later."""
@@ -128,6 +138,16 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
         beginning = None
 
 
+def state_at_beginning(entry: AuditRecord) -> JobState | None:
+    """State with which a pruned log begins, on its first record; None on others, or if it cannot be read here."""
+    if entry.beginning is None or entry.beginning.snapshot is None:
+        return None
+    try:
+        return state_before(entry.beginning)
+    except RecordError:  # of another version, or redacted: the tables show the records alone
+        return None
+
+
 def audit(stored: Iterable[Stored]) -> Audit:
     """The tables of a log.
 
@@ -170,6 +190,9 @@ class AuditFold:
             return
         record = one.known()
         self._record_count += 1
+        state = state_at_beginning(one)
+        if state is not None:
+            self._begin(state)
         with Applying(one.offset, record):
             self._attempts.apply(record, one.fields)
             self._splits.apply(record, one.fields, self._attempts)
@@ -177,6 +200,14 @@ class AuditFold:
             self._commits.apply(record)
             self._failures.apply(record)
             self._epochs.apply(record)
+
+    def _begin(self, state: JobState) -> None:
+        self._attempts.begin(state)
+        self._splits.begin(state)
+        self._checkpoints.begin(state)
+        self._commits.begin(state)
+        self._failures.begin(state)
+        self._epochs.begin(state)
 
     def audit(self) -> Audit:
         """The tables of all records so far."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coordlog.projections.job.launch import LaunchInfo
+from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.schemas.builtin_types import CheckpointTriggered
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.payload_address import content_length
@@ -91,7 +92,8 @@ class CheckpointRow:
 
 @dataclass(slots=True, kw_only=True)
 class _Checkpoint:
-    triggered: Record
+    epoch: int
+    triggered_us: int
     status: CheckpointStatus = CheckpointStatus.PENDING
     cut_us: int | None = None
     ended_us: int | None = None
@@ -128,6 +130,17 @@ class CheckpointFold:
         self._checkpoints: dict[int, _Checkpoint] = {}
         self._coordinators: tuple[str, ...] = ()
 
+    def begin(self, state: JobState) -> None:
+        """Begin with the pending checkpoints in the state at the first record of a pruned log."""
+        self._coordinators = state.operators
+        for pending in sorted_values(state.pending):
+            self._checkpoints[pending.checkpoint_id] = _Checkpoint(
+                epoch=state.epoch,
+                triggered_us=pending.triggered_us,
+                coordinators=list(pending.missing_coordinators(state.operators)),
+                subtasks=list(pending.missing_subtasks),
+            )
+
     def rows(self) -> tuple[CheckpointRow, ...]:
         """All checkpoints so far, by id."""
         return tuple(_row(key, self._checkpoints[key]) for key in sorted(self._checkpoints))
@@ -143,7 +156,8 @@ class CheckpointFold:
             return
         if record.kind is Kind.CHECKPOINT_TRIGGERED:
             self._checkpoints[number] = _Checkpoint(
-                triggered=record,
+                epoch=record.epoch,
+                triggered_us=record.timestamp_us,
                 coordinators=list(self._coordinators),
                 subtasks=_subtasks_of(record),
             )
@@ -191,9 +205,9 @@ class CheckpointFold:
 def _row(checkpoint_id: int, checkpoint: _Checkpoint) -> CheckpointRow:
     return CheckpointRow(
         checkpoint_id=checkpoint_id,
-        epoch=checkpoint.triggered.epoch,
+        epoch=checkpoint.epoch,
         status=checkpoint.status,
-        triggered_us=checkpoint.triggered.timestamp_us,
+        triggered_us=checkpoint.triggered_us,
         cut_us=checkpoint.cut_us,
         ended_us=checkpoint.ended_us,
         acks=len(checkpoint.acked),

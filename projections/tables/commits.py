@@ -9,6 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.schemas.payload_address import content_length
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -32,12 +33,12 @@ class CommitRow:
     operator_id: str
     checkpoint_id: int
     """Checkpoint whose completion allows the commit; -1 is the end of a batch job."""
-    epoch: int
-    """Epoch of the intent."""
+    epoch: int | None
+    """Epoch of the intent, or None if a prune has removed the intent."""
     intent_type: str | None
     intent_bytes: int
-    intended_us: int
-    """Microseconds since 1970, UTC."""
+    intended_us: int | None
+    """Microseconds since 1970, UTC, or None if a prune has removed the intent."""
     status: CommitStatus = CommitStatus.OPEN
     settled_us: int | None = None
     settled_epoch: int | None = None
@@ -48,8 +49,10 @@ class CommitRow:
 
     @property
     def milliseconds(self) -> float | None:
-        """Time from the intent to its outcome, or None if the intent is open."""
-        return None if self.settled_us is None else (self.settled_us - self.intended_us) / 1000
+        """Time from the intent to its outcome, or None if the intent is open, or was removed."""
+        if self.settled_us is None or self.intended_us is None:
+            return None
+        return (self.settled_us - self.intended_us) / 1000
 
 
 def commits(records: Iterable[Record]) -> tuple[CommitRow, ...]:
@@ -72,6 +75,20 @@ class CommitFold:
 
     def __init__(self) -> None:
         self._commits: dict[int, CommitRow] = {}
+
+    def begin(self, state: JobState) -> None:
+        """Begin with the open intents in the state at the first record of a pruned log."""
+        for intent in sorted_values(state.intents):
+            self._commits[intent.sequence] = CommitRow(
+                sequence=intent.sequence,
+                operator_id=intent.operator_id,
+                checkpoint_id=intent.checkpoint_id,
+                epoch=None,
+                intent_type=intent.payload_type,
+                intent_bytes=content_length(intent.payload),
+                intended_us=None,
+                failed_tries=intent.failed_tries,
+            )
 
     def rows(self) -> tuple[CommitRow, ...]:
         """All commits so far, in the order of their intents."""

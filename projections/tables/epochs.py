@@ -6,10 +6,11 @@ A fold of the records that count.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.state import DriverStop, JobState, Phase
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = ["EpochEnd", "EpochFold", "EpochRow", "epochs"]
@@ -30,6 +31,9 @@ class EpochEnd(enum.Enum):
     """An orderly stop of the driver ended the epoch before the job had ended."""
 
 
+_ENDS = {Phase.FINISHED: EpochEnd.FINISHED, Phase.FAILED: EpochEnd.FAILED}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
     """One epoch."""
@@ -44,8 +48,8 @@ class EpochRow:
     """`streaming` or `batch`; None for the epoch of a command."""
     parallelism: int | None
     coordlog_version: str | None
-    started_us: int
-    """Microseconds since 1970, UTC."""
+    started_us: int | None
+    """Microseconds since 1970, UTC, or None if a prune has removed its first record: its counts are partial then."""
     last_us: int
     """Time of the last record of the epoch."""
     end: EpochEnd = EpochEnd.OPEN
@@ -54,7 +58,7 @@ class EpochRow:
     restored_from: int | None = None
     """Checkpoint of a rollback; -1 is the start."""
     record_count: int = 1
-    """Number of records that count, `EPOCH_STARTED` included."""
+    """Number of records that count, `EPOCH_STARTED` included if it is in the log."""
     attempts_started: int = 0
     checkpoints_completed: int = 0
     failovers_global: int = 0
@@ -83,6 +87,18 @@ class EpochFold:
         self._over: list[EpochRow] = []
         self._now: EpochRow | None = None
 
+    def begin(self, state: JobState) -> None:
+        """Begin with the epoch of the state at the first record of a pruned log."""
+        row = _row(state.launch, state.epoch, state.job_id, state.driver_id)
+        end = EpochEnd.STOPPED if state.driver_stop is DriverStop.DONE else _ENDS.get(state.phase)
+        is_open = end is None or state.launch_info.is_command  # the job had ended before a command
+        self._now = replace(
+            row,
+            last_us=state.timestamp_us,
+            record_count=0,
+            end=EpochEnd.OPEN if is_open or end is None else end,
+        )
+
     def rows(self) -> tuple[EpochRow, ...]:
         """All epochs so far, ascending."""
         return (*self._over, *(() if self._now is None else (self._now,)))
@@ -95,7 +111,7 @@ class EpochFold:
                 is_open = now.end is EpochEnd.OPEN
                 self._over.append(replace(now, end=EpochEnd.REPLACED) if is_open else now)
             self._now = _begun(record)
-        elif now is None:  # the log begins with a snapshot: the epoch's first record is gone
+        elif now is None:  # this version cannot read the snapshot with which the log begins
             self._now = _begun(record)
         else:
             self._now = _after(now, record)
@@ -126,18 +142,25 @@ def _after(now: EpochRow, record: Record) -> EpochRow:
 
 
 def _begun(record: Record) -> EpochRow:
-    attributes = record.attributes
+    row = _row(record.attributes, record.epoch, record.job_id, record.driver_id)
+    is_first = record.kind is Kind.EPOCH_STARTED
+    us = record.timestamp_us
+    return replace(row, started_us=us if is_first else None, last_us=us)
+
+
+def _row(attributes: Mapping[str, str], epoch: int, job_id: str, driver_id: str) -> EpochRow:
+    """The row of an epoch with these attributes of its `EPOCH_STARTED`, without times."""
     return EpochRow(
-        epoch=record.epoch,
-        job_id=record.job_id,
-        driver_id=record.driver_id,
+        epoch=epoch,
+        job_id=job_id,
+        driver_id=driver_id,
         host=attributes.get("host"),
         pid=_number(attributes.get("pid")),
         mode=attributes.get("mode"),
         parallelism=_number(attributes.get("parallelism")),
         coordlog_version=attributes.get("coordlog_version"),
-        started_us=record.timestamp_us,
-        last_us=record.timestamp_us,
+        started_us=None,
+        last_us=0,
     )
 
 

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from coordlog.projections.job.state import JobState, sorted_items, sorted_values
 from coordlog.schemas.payload_address import content_length
 from coordlog.schemas.record import Kind, Record
 
@@ -58,7 +59,7 @@ class EventRow:
     payload_bytes: int
     """Length of the payload as stored; 0 if the event is handled again."""
     sent_us: int | None
-    """Microseconds since 1970, UTC, or None if its attempt was over before."""
+    """Microseconds since 1970, UTC, or None if its attempt was over before, or a prune has removed the record."""
     ended_us: int | None
     """Time of the ack or the failure; of an event up, time of its handling."""
     status: EventStatus
@@ -97,6 +98,26 @@ class EventFold:
     def __init__(self) -> None:
         self._sent: dict[int, EventRow] = {}
 
+    def begin(self, state: JobState) -> None:
+        """Begin with the events in flight in the state at the first record of a pruned log."""
+        for _, gateway in sorted_items(state.gateways):
+            for event in sorted_values(gateway.unacked):
+                self._sent[event.event_id] = EventRow(
+                    sequence=event.sequence,
+                    direction=EventDirection.DOWN,
+                    operator_id=event.operator_id,
+                    subtask=event.subtask,
+                    attempt_number=event.attempt_number,
+                    event_id=event.event_id,
+                    event_type=event.payload_type,
+                    payload_bytes=content_length(event.payload),
+                    sent_us=None,
+                    ended_us=None,
+                    status=EventStatus.SENT,
+                    reason=None,
+                    held_by=None,
+                )
+
     def rows(self) -> tuple[EventRow, ...]:
         """The events down that are neither acked nor failed, by id."""
         return tuple(self._sent[key] for key in sorted(self._sent))
@@ -125,7 +146,7 @@ class EventFold:
     def _settled(self, record: Record, status: EventStatus) -> tuple[EventRow, ...]:
         sent = None if record.event_id is None else self._sent.pop(record.event_id, None)
         if sent is None:
-            return ()  # it was sent before the snapshot with which the log begins
+            return ()  # this version cannot read the snapshot with which the log begins
         if record.attributes.get("skipped") == "true":
             status = EventStatus.SKIPPED
         ended = replace(sent, status=status, ended_us=record.timestamp_us, reason=record.reason)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.state import DriverStop, JobState, sorted_values
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = ["FailureFold", "FailureRow", "FailureScope", "failures"]
@@ -86,6 +87,15 @@ class FailureFold:
         self._live: set[tuple[int | None, int | None]] = set()
         self._stopped: set[tuple[int | None, int | None]] = set()
         """Attempts live when their driver was stopped: later records of their end are no failures."""
+
+    def begin(self, state: JobState) -> None:
+        """Begin with the attempts in the state at the first record of a pruned log."""
+        live = (subtask.attempt for subtask in sorted_values(state.subtasks))
+        self._live = {(item.subtask, item.attempt_number) for item in live if item is not None}
+        # An epoch of a command keeps the attempts of a driver that was stopped before it.
+        is_command = state.launch_info.is_command and not state.is_former_dead
+        if state.driver_stop is DriverStop.DONE or is_command:
+            self._stopped = set(self._live)
 
     def rows(self) -> tuple[FailureRow, ...]:
         """All failures so far, in log order."""

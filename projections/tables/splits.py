@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from coordlog.projections.job.checkpoints import restored_subtasks
+from coordlog.projections.job.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
@@ -209,6 +210,26 @@ class SplitFold:
         self._uncommitted_yet: list[_Completion] = []
         self._newest: _Completion | None = None
         """The last completion."""
+
+    def begin(self, state: JobState) -> None:
+        """Begin with the skipped splits, and a batch's finished ones, in the state at a pruned log's first record.
+
+        The state has no other splits: those are in the state of the source's coordinator.
+        """
+        self._parallelism = state.parallelism
+        for key, skipped in sorted_items(state.skipped_splits):
+            self._splits[key] = _Split(skipped_because=skipped.reason)
+        for key, kept in () if state.is_over else sorted_items(state.kept_splits):
+            split = self._splits.setdefault(key, _Split())
+            hold = split.hold(kept.subtask, kept.attempt_number, None)
+            hold.finished_barrier, hold.is_kept, hold.rows = NO_CHECKPOINT, True, None
+            self._of_subtask.setdefault(kept.subtask, {})[key] = None
+            self._uncommitted[key] = None
+        for intent in sorted_values(state.intents):
+            self._open_intents[intent.sequence] = intent.checkpoint_id
+            self._unsettled.add(intent.checkpoint_id)
+        if state.phase is Phase.ENDING:
+            self._completed(BATCH_COMPLETE)
 
     def rows(self) -> tuple[SplitRow, ...]:
         """All splits so far, by operator and split id."""

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from coordlog.errors import RecordError
-from coordlog.projections.tables.audit import Audit, AuditFold, audit_records
+from coordlog.projections.tables.audit import Audit, AuditFold, audit_records, state_at_beginning
 from coordlog.projections.tables.columns import TABLES, Columns, ColumnType, ListOf
 from coordlog.projections.tables.events import EventFold, EventRow
 from coordlog.projections.tables.values import TableRow, values_of
@@ -89,6 +89,9 @@ def _rows_of_log(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[EventRow] = []
     for audited in audit_records(_entries(batches)):
         audit_fold.apply(audited)
+        state = state_at_beginning(audited)
+        if state is not None:
+            event_fold.begin(state)
         if audited.counts and audited.record is not None:
             waiting += event_fold.apply(audited.record)
             if len(waiting) >= _BATCH_ROWS:

@@ -128,9 +128,9 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
     }
     assert found["killed"]["reason"] == f"its process {ENDED_PROCESS.pid} has ended"
     assert "it ran on m1" in found["elsewhere"]["reason"]
-    assert found["ingest"]["last_at"] == "2023-11-14T22:13:20.000000Z"
+    assert found["ingest"]["last_record_at"] == "2023-11-14T22:13:20.000000Z"
     done = rows(SomeLogs(**{job_id: finished}))[job_id]
-    assert (done["status"], done["splits_finished"], done["failure_count"]) == (
+    assert (done["status"], done["splits_finished"], done["failures"]) == (
         "finished",
         done["splits_known"],
         0,

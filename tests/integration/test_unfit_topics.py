@@ -65,3 +65,28 @@ def test_after_max_message_bytes_is_lowered_a_log_is_read_and_not_changed(
         admin.close()
         log.delete()
         log.close()
+
+
+def test_a_topic_with_three_partitions_is_deleted_with_take_over(broker: EmbeddedBroker) -> None:
+    """A driver may still write to its first partition, so the command does not decide this by itself."""
+    servers = broker.bootstrap_servers
+
+    def run(*arguments: str, answer: str | None = None) -> Result:
+        return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", servers], input=answer)
+
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        admin.create_topics({"wide.log": {"num_partitions": 3, "replication_factor": 1}})
+        admin.wait_for_topics(["wide.log"])
+    finally:
+        admin.close()
+
+    refused = run("delete", "wide", "--yes")
+    assert refused.exit_code == Exit.USAGE, refused.output
+    assert "it has 3 partitions" in refused.stderr
+    assert "`coordlog delete wide --take-over` removes the topic" in refused.stderr
+    kept = run("delete", "wide", "--take-over", answer="n\n")
+    assert "cannot be read: it has 3 partitions" in kept.output
+    gone = run("delete", "wide", "--take-over", answer="y\n")
+    assert gone.exit_code == Exit.DONE, gone.output
+    assert "wide" not in run("jobs", "--names").stdout.split()

@@ -50,5 +50,10 @@ def test_the_log_of_another_job_is_refused_at_once(tmp_path: Path) -> None:
         Job(job_id="job", log=theirs, source=source)
     with pytest.raises(OptionError, match=wanted):
         LogChoice("job", None, theirs)
-    for log in (ours, KafkaLog("a-mirror", "localhost:1")):
+    with pytest.raises(
+        OptionError, match=r"log is .topic orders\.log.; it must be that of job job"
+    ):
+        Job(job_id="job", log=KafkaLog("orders.log", "localhost:1"), source=source)
+    prefixed = KafkaLog("team.job.log", "localhost:1")
+    for log in (ours, prefixed, KafkaLog("a-mirror", "localhost:1")):
         assert Job(job_id="job", log=log, source=source).log is log

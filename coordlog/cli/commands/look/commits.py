@@ -64,7 +64,7 @@ def _commit_cells(row: CommitRow) -> tuple[str | Text, ...]:
         str(row.sequence),
         str(row.checkpoint_id),
         row.operator_id,
-        str(row.epoch),
+        number_text(row.epoch),
         time_of(row.intended_us),
         lasted(row.intended_us, row.settled_us),
         Text(row.status.value, style=_COMMIT_STYLES[row.status]),

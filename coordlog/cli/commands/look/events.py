@@ -18,9 +18,9 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
-from coordlog.cli.reading import opened, whole
+from coordlog.cli.reading import note_beginning, opened, whole
 from coordlog.cli.table_output import json_option, print_rows, sum_up
-from coordlog.projections.tables.audit import Applying
+from coordlog.projections.tables.audit import Applying, state_at_beginning
 from coordlog.projections.tables.events import EventFold, EventRow, EventStatus
 
 __all__ = ["events"]
@@ -73,7 +73,11 @@ def events(logs: Logs, *, job: str, as_json: bool) -> None:
 def _events(logs: Logs, job: str) -> Iterator[EventRow]:
     fold = EventFold()
     with opened(logs, job) as log:
+        note_beginning(log)
         for entry in whole(log).records():
+            state = state_at_beginning(entry)
+            if state is not None:
+                fold.begin(state)
             if entry.counts and entry.record is not None:
                 with Applying(entry.offset, entry.record):
                     settled = fold.apply(entry.record)

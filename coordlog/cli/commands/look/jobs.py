@@ -75,7 +75,8 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
 
 
 def _cells(row: JobRow, now_us: int) -> tuple[str | Text, ...]:
-    age = "" if row.last_us is None else f"{lasted(row.last_us, max(now_us, row.last_us))} ago"
+    last_us = row.last_record_us
+    age = "" if last_us is None else f"{lasted(last_us, max(now_us, last_us))} ago"
     has_no_failure = row.last_failure is None
     is_reason = has_no_failure and row.status in (JobStatus.UNREADABLE, JobStatus.UNANSWERED)
     failure = (row.reason if is_reason else row.last_failure) or ""
@@ -85,7 +86,7 @@ def _cells(row: JobRow, now_us: int) -> tuple[str | Text, ...]:
         age,
         f"{row.splits_finished:,}/{row.splits_known:,}",
         f"{row.rows:,}",
-        str(row.failure_count),
+        str(row.failures),
         on_one_line(failure, _REASON_CHARS),
     )
 

@@ -19,7 +19,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
-from coordlog.cli.reading import records_of
+from coordlog.cli.reading import note_beginning, opened, whole
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.projections.tables.reads import (
     ReadRow,
@@ -74,8 +74,9 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
     tasks with the same splits. The last line has the streams that may go on, with the progress of
     their commits.
     """
-    with records_of(logs, job) as records:
-        rows, streams = reads_and_streams(records)
+    with opened(logs, job) as log:
+        note_beginning(log)
+        rows, streams = reads_and_streams(whole(log).records())
     if as_json:
         for read in rows:
             print_json(json_of(read))

@@ -12,7 +12,7 @@ from coordlog.cli.living import driver_in, refuse_live_driver
 from coordlog.cli.log_access import Logs, no_such_job, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
-from coordlog.errors import CommandError, CoordlogError, OptionError
+from coordlog.errors import CommandError, CoordlogError, OptionError, TopicError
 from coordlog.log.interface import LogIdentity
 from coordlog.log.payload_store import KeptPayload, PayloadStore
 from coordlog.payloads.gc import FileUse, PayloadUse, payload_use
@@ -101,10 +101,17 @@ class _LogVersion(NamedTuple):
 
 
 def _refuse_live_driver(logs: Logs, job: str) -> _LogVersion:
-    with opened(logs, job) as log:
-        # Taken before the reading: later records are a change.
-        seen = _LogVersion(log.identity, log.high_watermark())
-        driver = driver_in(log, job)
+    try:
+        with opened(logs, job) as log:
+            # Taken before the reading: later records are a change.
+            seen = _LogVersion(log.identity, log.high_watermark())
+            driver = driver_in(log, job)
+    except TopicError as error:  # of several partitions, for example: a driver may write one
+        raise CommandError(
+            job,
+            f"topic {error.topic} cannot be read as a log: {error.problem}",
+            f"if surely no driver runs, `coordlog delete {job} --take-over` removes the topic",
+        ) from error
     if driver is not None:
         refuse_live_driver(driver, is_take_over=False)
     return seen
@@ -146,7 +153,7 @@ def _payloads_of(
                 return None, (), ""
             use = payload_use(log, store)
     except CoordlogError as error:
-        return None, (), str(error)
+        return None, (), error.problem if isinstance(error, TopicError) else str(error)
     if use.copy_of:
         return None, (), f"it is a copy of {use.copy_of}, which may need them"
     known = [file.kept for file in use.files if file.use in _OF_KNOWN_EPOCHS]
@@ -184,13 +191,13 @@ def _folders(files: Sequence[KeptPayload]) -> str:
 
 def _described(logs: Logs, job: str) -> str:
     """Description of the log to delete: its size, and the time of its last record."""
-    log = logs.open(job)
-    try:
-        start, end = log.start_offset(), log.high_watermark()
-        last = next(log.read(end - 1, end), None) if start < end else None
-    finally:
-        log.close()
     where = f"The log of job {job} at {logs.where}"
+    try:
+        with opened(logs, job) as log:
+            start, end = log.start_offset(), log.high_watermark()
+            last = next(log.read(end - 1, end), None) if start < end else None
+    except TopicError as error:
+        return f"{where} cannot be read: {error.problem}"
     if last is None:
         return f"{where} is empty"
     header: Header | None = last.header
