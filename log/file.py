@@ -21,12 +21,12 @@ from uuid import uuid4
 
 import crc32c
 import fastavro
+from filelock import lock_descriptor
 
 from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageError
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
-from coordlog.log.local.file_lock import lock_open
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 
 __all__ = ["ExportedLog", "check_target", "remove_drafts", "write_exported"]
@@ -387,7 +387,7 @@ def _draft(path: Path) -> Generator[tuple[Path, BinaryIO]]:
             with suppress(
                 OSError
             ):  # a file system without locks: no other process removes it either
-                is_locked = lock_open(file.fileno())
+                is_locked = lock_descriptor(file.fileno(), blocking=False)
             # Between its creation and its lock another process may have removed it as a dead process's.
             if is_locked and hidden.exists():
                 try:
@@ -409,5 +409,5 @@ def remove_drafts(folder: Path, names: str) -> None:
         if draft_name.fullmatch(draft.name) is None:
             continue
         with suppress(OSError), open_plain(draft) as file:
-            if lock_open(file.fileno()):
+            if lock_descriptor(file.fileno(), blocking=False):
                 draft.unlink()

@@ -18,10 +18,10 @@ from coordlog.log.broker.state import (
     BrokerState,
     is_data_in_use,
     read_state,
-    this_process,
     write_state,
 )
 from coordlog.log.local.environment_errors import BrokerError
+from coordlog.log.local.processes import this_process
 
 _LOCKING = """\
 import fcntl, os, sys
