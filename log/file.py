@@ -13,23 +13,21 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
-from uuid import uuid4
 
 import crc32c
 import fastavro
-from filelock import lock_descriptor
 
 from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageError
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
+from coordlog.log.local.drafts import draft_of, remove_drafts
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 
-__all__ = ["ExportedLog", "check_target", "remove_drafts", "write_exported"]
+__all__ = ["ExportedLog", "check_target", "write_exported"]
 
 _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "offset", "type": "long"},
@@ -363,7 +361,7 @@ def _put(
 ) -> None:
     """Write a file; it is complete on disk and checked before it gets its name."""
     remove_drafts(path.parent, re.escape(path.name))
-    with naming(path), _draft(path) as (hidden, file):
+    with naming(path), draft_of(path) as (hidden, file):
         write(file)
         file.flush()
         os.fsync(file.fileno())
@@ -373,41 +371,3 @@ def _put(
         else:
             os.link(hidden, path)  # unlike a rename it never replaces
         sync_path(path.parent)
-
-
-@contextmanager
-def _draft(path: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside `path`, locked as long as its writer lives; removed at the block's end."""
-    while True:
-        hidden = path.with_name(
-            f".{path.name}.{uuid4().hex}.tmp"
-        )  # containers repeat process numbers
-        with hidden.open("xb") as file:
-            is_locked = True
-            with suppress(
-                OSError
-            ):  # a file system without locks: no other process removes it either
-                is_locked = lock_descriptor(file.fileno(), blocking=False)
-            # Between its creation and its lock another process may have removed it as a dead process's.
-            if is_locked and hidden.exists():
-                try:
-                    yield hidden, file
-                finally:
-                    hidden.unlink(missing_ok=True)
-                return
-
-
-def remove_drafts(folder: Path, names: str) -> None:
-    """Remove drafts of exports whose processes were killed, as far as possible.
-
-    Args:
-        folder: Folder of the exports.
-        names: Their names, as a regular expression.
-    """
-    draft_name = re.compile(rf"\.(?:{names})\.[0-9a-f]{{32}}\.tmp")
-    for draft in folder.iterdir():
-        if draft_name.fullmatch(draft.name) is None:
-            continue
-        with suppress(OSError), open_plain(draft) as file:
-            if lock_descriptor(file.fileno(), blocking=False):
-                draft.unlink()
