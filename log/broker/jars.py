@@ -243,7 +243,7 @@ def _parts(base: str, jar: Jar, deadline: float) -> Generator[bytes, None, None]
     except HTTPError as error:
         error.close()
         raise JarsError(
-            f"{base} has no {jar.path} (status {error.code})",
+            f"{base} responds with status {error.code} for {jar.path}",
             f"if it is a mirror of yours, add the file, or name another one by {URL_VARIABLE}",
         ) from error
     except _NET_ERRORS as error:

@@ -49,8 +49,8 @@ def file_lock(
 
 def _record_holder(descriptor: int) -> None:
     """Write this process into the lock's file, for the messages of others. A full disk prevents no lock."""
-    process = this_process()
     with contextlib.suppress(OSError):
+        process = this_process()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{process.pid} {process.born}".encode(), 0)
 

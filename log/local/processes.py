@@ -44,7 +44,11 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """The process that has this number now; None if there is none, or it has ended."""
+    """The process that has this number now; None if there is none, or it has ended.
+
+    Raises:
+        OSError: The system does not report it, as to a process with too many open files.
+    """
     born = _born_linux(pid) if sys.platform == "linux" else _born_elsewhere(pid)
     return None if born is None else Process(pid=pid, born=born)
 
@@ -123,7 +127,7 @@ def _born_linux(pid: int) -> str | None:
     # process would seem to be another one.
     try:
         stat = Path("/proc", str(pid), "stat").read_text("ascii", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):  # no other error shows that there is none
         return None
     # proc(5): the name, in brackets, may hold spaces and brackets; then state (3) … start (22).
     fields = stat.rpartition(")")[2].split()
@@ -133,6 +137,7 @@ def _born_linux(pid: int) -> str | None:
 
 
 def _born_elsewhere(pid: int) -> str | None:
+    # A later change of the clock changes this time. Not tried.
     try:
         process = psutil.Process(pid)
         is_over = process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}

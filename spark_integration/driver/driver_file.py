@@ -113,7 +113,10 @@ class DriverFile:
             return f"its machine {here.host} has been restarted since"
         if not self.machine.is_same_run(here) or self.process is None:
             return None
-        return None if is_alive(self.process) else f"its process {self.process.pid} has ended"
+        try:
+            return None if is_alive(self.process) else f"its process {self.process.pid} has ended"
+        except OSError:
+            return None  # not known
 
 
 def job_folder(job_id: str) -> Path:

@@ -295,6 +295,17 @@ def test_a_process_that_ended_on_this_run_of_this_machine_proves_the_end() -> No
     assert replace(file_of(ENDPOINT, TOKEN), process=None).why_over is None
 
 
+def test_a_process_that_cannot_be_looked_up_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command with too many open files must not take a live driver for one that has ended."""
+    file = file_of(ENDPOINT, TOKEN)
+
+    def no_descriptor_left(*_args: object, **_options: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_text", no_descriptor_left)
+    assert file.why_over is None
+
+
 def test_a_process_number_of_another_machine_or_container_proves_nothing() -> None:
     """It counts there, and names nothing, or another process, here."""
     assert proof(boot_id="another run", machine_id="another machine") is None

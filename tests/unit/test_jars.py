@@ -324,7 +324,7 @@ def repository(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             with suppress(ConnectionError):
                 serve(self)
 
-        def log_message(self, *_args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, its name in the base class
             pass
 
     for name in ("http_proxy", "HTTP_PROXY"):
@@ -392,8 +392,8 @@ def closing(request: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("serve", "message"),
     [
-        (missing, r"has no org/a/one/1\.0/one-1\.0\.jar \(status 404\); .*by COORDLOG_MAVEN_URL"),
-        (failing, r"has no .* \(status 503\)"),
+        (missing, r"status 404 for org/a/one/1\.0/one-1\.0\.jar; .*by COORDLOG_MAVEN_URL"),
+        (failing, r"responds with status 503 for org/a"),
         (cut_short, r"one-1\.0\.jar was not fetched from .*: the connection ended after 2 of 3"),
         (no_http, r"was not fetched from .*: 220 ready.*; check the network; .*HTTPS_PROXY"),
         (closing, r"was not fetched from .*: Remote end closed connection"),
