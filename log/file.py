@@ -13,11 +13,9 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
-from uuid import uuid4
 
 import crc32c
 import fastavro
@@ -26,10 +24,10 @@ from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageErro
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
-from coordlog.log.local.file_lock import lock_open
+from coordlog.log.local.drafts import draft_of, remove_drafts
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 
-__all__ = ["ExportedLog", "check_target", "remove_drafts", "write_exported"]
+__all__ = ["ExportedLog", "check_target", "write_exported"]
 
 _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "offset", "type": "long"},
@@ -78,8 +76,6 @@ _DAMAGE: Final = (
     zlib.error,
 )
 _PROGRESS_EVERY: Final = 10_000
-_OPEN_FILES: Final = Path("/proc/self/fd")
-"""Links to the open files of this process, by descriptor; on Linux."""
 
 
 class ExportedLog:
@@ -365,97 +361,13 @@ def _put(
 ) -> None:
     """Write a file; it is complete on disk and checked before it gets its name."""
     remove_drafts(path.parent, re.escape(path.name))
-    with naming(path), _draft(path) as (draft, file):
+    with naming(path), draft_of(path) as (hidden, file):
         write(file)
         file.flush()
         os.fsync(file.fileno())
-        check(draft)
-        hidden = draft
-        if is_overwriting and draft.parent != path.parent:
-            hidden = _hidden(path)
-            _link(draft, hidden)
+        check(hidden)
         if is_overwriting:
             hidden.replace(path)
         else:
-            _link(draft, path)  # unlike a rename it never replaces
+            os.link(hidden, path)  # unlike a rename it never replaces
         sync_path(path.parent)
-
-
-@contextmanager
-def _draft(path: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file in the folder of `path`, without a name, so that none is left of a process that is killed.
-
-    If the file system or the machine has no such files, it is as in `_named_draft`.
-    """
-    descriptor = _nameless(path.parent)
-    if descriptor is None:
-        with _named_draft(path) as named:
-            yield named
-        return
-    with os.fdopen(descriptor, "r+b") as file:
-        with suppress(OSError):
-            lock_open(descriptor)  # it has a hidden name for a moment if it replaces a file
-        yield _OPEN_FILES / str(descriptor), file
-
-
-def _nameless(folder: Path) -> int | None:
-    """Descriptor of a new file without a name that can get one; None if there is none here."""
-    flag: int | None = getattr(os, "O_TMPFILE", None)
-    if flag is None or not _OPEN_FILES.is_dir():
-        return None
-    try:
-        return os.open(folder, flag | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    except OSError:
-        return (
-            None  # the file system has none; or another fault, which the file with a name has too
-        )
-
-
-def _link(draft: Path, path: Path) -> None:
-    """Give the draft a name that no file has."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # With `dst_dir_fd` the call follows the link in `_OPEN_FILES`; without it, it does not.
-        os.link(draft, path.name, dst_dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _hidden(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid4().hex}.tmp")  # containers repeat process numbers
-
-
-@contextmanager
-def _named_draft(path: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside `path`, locked as long as its writer lives; removed at the block's end."""
-    while True:
-        hidden = _hidden(path)
-        with hidden.open("xb") as file:
-            is_locked = True
-            with suppress(
-                OSError
-            ):  # a file system without locks: no other process removes it either
-                is_locked = lock_open(file.fileno())
-            # Between its creation and its lock another process may have removed it as a dead process's.
-            if is_locked and hidden.exists():
-                try:
-                    yield hidden, file
-                finally:
-                    hidden.unlink(missing_ok=True)
-                return
-
-
-def remove_drafts(folder: Path, names: str) -> None:
-    """Remove drafts with names of exports whose processes were killed, as far as possible.
-
-    Args:
-        folder: Folder of the exports.
-        names: Their names, as a regular expression.
-    """
-    draft_name = re.compile(rf"\.(?:{names})\.[0-9a-f]{{32}}\.tmp")
-    for draft in folder.iterdir():
-        if draft_name.fullmatch(draft.name) is None:
-            continue
-        with suppress(OSError), open_plain(draft) as file:
-            if lock_open(file.fileno()):
-                draft.unlink()

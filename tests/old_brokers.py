@@ -24,13 +24,12 @@ from coordlog.log.broker import folder as broker_folder
 from coordlog.log.broker import limits as broker_limits
 from coordlog.log.broker import process as broker_process
 from coordlog.log.broker.folder import SETTINGS_FILE, cluster_id, new_cluster_id
+from coordlog.log.broker.jar_cache import cache_lock
 from coordlog.log.broker.jar_lock import Jar, fingerprint
-from coordlog.log.broker.jars import fetch_with_ivy, install
+from coordlog.log.broker.jars import fetch_jars, install
 from coordlog.log.broker.java import find_java
 from coordlog.log.broker.process import is_free
 from coordlog.log.broker.state import DATA_FOLDER, HOST
-from coordlog.log.local.environment_errors import JarsError
-from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import cache_folder, private_folder
 
 __all__ = ["BROKERS", "holds", "older_brokers"]
@@ -76,12 +75,11 @@ def _class_path(version: str) -> str:
     jars = _jars(version)
     cache = private_folder(cache_folder() / "old-brokers")
     folder = cache / f"{version}-{fingerprint(jars)}"
-    busy = JarsError(f"another process fetches jars into {cache}", "end it, then try again")
-    with file_lock(cache / ".lock", limit_s=broker_limits.RESOLVE_LIMIT_S, busy=busy):
+    with cache_lock(cache):
         if not folder.is_dir():
 
             def fetch(target: Path) -> None:
-                fetch_with_ivy(jars, target, lambda _count: None)
+                fetch_jars(jars, target, lambda _part: None)
 
             install(folder, jars, fetch, work_in=cache)
     return os.pathsep.join(str(folder / jar.file_name) for jar in jars)

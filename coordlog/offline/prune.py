@@ -15,8 +15,9 @@ from coordlog.errors import (
     SourceError,
 )
 from coordlog.history import History
-from coordlog.log.file import ExportedLog, remove_drafts, write_exported
+from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.interface import Log, PrunableLog
+from coordlog.log.local.drafts import remove_drafts
 from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.restore.rebuild import check_identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Generator, Mapping
@@ -120,12 +121,12 @@ def embedded_broker(
             folder = Path(stack.enter_context(temporary))
         else:
             folder = private_folder(Path(data_dir).absolute())
-            busy = BrokerBusyError(f"another process uses {folder}", "choose another data_dir")
             limit_s = limits.STOP_LIMIT_S  # a broker whose process was killed may be about to end
+            busy = functools.partial(_busy, folder)
             stack.enter_context(file_lock(folder / LOCK_FILE, limit_s=limit_s, busy=busy))
             left = running_state(folder)
             if left is not None and not wait_until_gone(left.java, limit_s):
-                raise busy
+                raise _busy(folder, f"the broker of process {left.java.pid}")
         options = StartOptions(
             port=port,
             port_is_fixed=port is not None,
@@ -139,3 +140,7 @@ def embedded_broker(
             yield broker
         finally:
             broker.terminate()
+
+
+def _busy(folder: Path, holder: str) -> BrokerBusyError:
+    return BrokerBusyError(f"{holder} uses {folder}", "choose another data_dir, or end that one")

@@ -6,7 +6,7 @@ Ctrl-C in its terminal, nor its death ends the broker by chance. It has two mode
 * following a process: the broker ends when that process does, however that happens;
 * shared: the broker ends when no client has been connected for long enough.
 
-Either way it ends when Java does. It may run for days, so it imports the standard library only.
+Either way it ends when Java does. It may run for days, so it imports no large library.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from coordlog.log.broker import limits
 from coordlog.log.broker.state import (
     BrokerState,
-    client_count,
-    this_process,
     touched,
     write_state,
 )
-from coordlog.log.local.file_lock import try_lock
-from coordlog.log.local.processes import Process, find_process
+from coordlog.log.local.file_lock import lock_on
+from coordlog.log.local.processes import Process, client_count, find_process, this_process
 
 __all__ = ["LOCK_FILE", "Orders", "main"]
 
@@ -134,7 +134,7 @@ class _Guard:
             try:
                 write_state(self._folder, state)
                 if self._orders.follow is None:
-                    self._watch_clients(java)
+                    self._watch_clients(java, process)
                 else:
                     self._watch_process(java, self._orders.follow)
             finally:
@@ -177,36 +177,42 @@ class _Guard:
             java.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _watch_clients(self, java: subprocess.Popen[bytes]) -> None:
+    def _watch_clients(self, java: subprocess.Popen[bytes], process: Process) -> None:
         idle_since = time.monotonic()
         last_touch = touched(self._folder)
         while java.poll() is None and not self._ending:
             self._pause(self._orders.idle_check_s, listen=False)
             touch = touched(self._folder)
-            if client_count(self._orders.port) != 0 or touch != last_touch:
+            if self._has_clients(process) or touch != last_touch:
                 idle_since, last_touch = time.monotonic(), touch
-            elif self._idle_too_long(idle_since) and self._stop_unless_wanted(java, last_touch):
+            elif self._idle_too_long(idle_since) and self._stop_unless_wanted(
+                java, process, last_touch
+            ):
                 return
+
+    def _has_clients(self, process: Process) -> bool:
+        return client_count(process, self._orders.port) != 0  # None: not known
 
     def _idle_too_long(self, idle_since: float) -> bool:
         limit = self._orders.idle_minutes
         return limit is not None and time.monotonic() - idle_since >= limit * 60
 
-    def _stop_unless_wanted(self, java: subprocess.Popen[bytes], last_touch: int | None) -> bool:
+    def _stop_unless_wanted(
+        self, java: subprocess.Popen[bytes], process: Process, last_touch: int | None
+    ) -> bool:
         """Stop Java under the lock: a client that checks meanwhile waits, and finds no broker.
 
         A client that found it running before has touched the state while it held the lock.
         """
-        lock = try_lock(self._folder / LOCK_FILE)
-        if lock is None:
-            return False
         try:
-            if client_count(self._orders.port) != 0 or touched(self._folder) != last_touch:
+            held = lock_on(self._folder / LOCK_FILE).acquire(blocking=False)
+        except Timeout:
+            return False
+        with held:
+            if self._has_clients(process) or touched(self._folder) != last_touch:
                 return False
             _end(java)
             return True
-        finally:
-            os.close(lock)
 
 
 def _is_gone(parent: int) -> bool:

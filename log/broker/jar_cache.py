@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from coordlog.log.local.environment_errors import JarsError
 from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import cache_folder
 
-__all__ = ["CacheContent", "CacheEntry", "cache_content", "clear_cache"]
+__all__ = ["CacheContent", "CacheEntry", "cache_content", "cache_lock", "clear_cache"]
 
 _JARS: Final = "jars"
 _LOCK: Final = ".lock"
@@ -72,15 +73,24 @@ def clear_cache() -> tuple[CacheEntry, ...]:
     jars = cache_folder() / _JARS
     if not jars.is_dir():
         return ()
-    busy = JarsError(
-        f"another process has been fetching jars into {jars} for too long",
-        "end it, then do the same again",
-    )
-    with file_lock(jars / _LOCK, limit_s=2 * limits.RESOLVE_LIMIT_S, busy=busy):
+    with cache_lock(jars):
         entries = cache_content().entries
         for entry in entries:
             shutil.rmtree(entry.path)
     return entries
+
+
+def cache_lock(jars: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of the folder of jars; its holder may fetch and remove them."""
+    limit_s = 2 * limits.RESOLVE_LIMIT_S
+
+    def busy(holder: str) -> JarsError:
+        return JarsError(
+            f"{holder} has been fetching jars into {jars} for more than {limit_s:.0f} s",
+            "end it, then do the same again",
+        )
+
+    return file_lock(jars / _LOCK, limit_s=limit_s, busy=busy)
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -29,7 +29,7 @@ from coordlog.log.broker.jars import JarSet, class_path
 from coordlog.log.broker.state import HOST, BrokerState, answers, read_state
 from coordlog.log.local.environment_errors import BrokerError, BrokerStartError
 from coordlog.log.local.paths import private_folder
-from coordlog.log.local.processes import is_alive, send_signal, wait_until_gone
+from coordlog.log.local.processes import is_alive, listener, send_signal, wait_until_gone
 
 __all__ = [
     "StartOptions",
@@ -157,7 +157,7 @@ def _choose_ports(options: StartOptions) -> tuple[int, int]:
     if port is None or not is_free(port):
         if port is not None and options.port_is_fixed:
             raise BrokerError(
-                f"port {port} of {HOST} is taken by another process",
+                f"port {port} of {HOST} is taken by {listener(port)}",
                 "end that one, or choose another port",
             )
         port = next(free)

@@ -25,7 +25,6 @@ from coordlog.log.broker.process import StartOptions, start_broker, stop_broker
 from coordlog.log.broker.state import (
     BrokerState,
     answers,
-    client_count,
     read_state,
     running_state,
     touch_state,
@@ -33,7 +32,7 @@ from coordlog.log.broker.state import (
 from coordlog.log.local.environment_errors import BrokerBusyError, BrokerError
 from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import home_folder, private_folder
-from coordlog.log.local.processes import is_alive
+from coordlog.log.local.processes import client_count, is_alive
 
 __all__ = [
     "BrokerAddress",
@@ -192,7 +191,7 @@ def shared_status() -> SharedBrokerStatus:
         )
     return SharedBrokerStatus(
         running=True,
-        clients=client_count(running.port),  # before our own probe connects
+        clients=client_count(running.java, running.port),  # before our own probe connects
         answering=answers(running.port, running.cluster_id),
         folder=folder,
         log_path=folder / LOG_FILE,
@@ -212,12 +211,16 @@ def _folder() -> Path:
 
 
 def _locked(folder: Path, start_limit_s: float) -> contextlib.AbstractContextManager[None]:
-    busy = BrokerBusyError(
-        f"another process has been starting or stopping the broker in {folder} for too long",
-        "look at `coordlog broker status`, end that process, then do the same again",
-    )
     # The holder may be fetching jars first, and starting then.
     limit_s = limits.RESOLVE_LIMIT_S + start_limit_s
+
+    def busy(holder: str) -> BrokerBusyError:
+        return BrokerBusyError(
+            f"{holder} has been starting or stopping the broker in {folder} for more than "
+            f"{limit_s:.0f} s",
+            "look at `coordlog broker status`, end that process, then do the same again",
+        )
+
     return file_lock(folder / LOCK_FILE, limit_s=limit_s, busy=busy)
 
 

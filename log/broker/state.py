@@ -8,8 +8,6 @@ import json
 import os
 import socket
 import struct
-import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -17,13 +15,12 @@ from typing import Final
 from coordlog.log.broker import limits
 from coordlog.log.local.environment_errors import BrokerError
 from coordlog.log.local.fsync import naming, sync_path
-from coordlog.log.local.processes import Process, find_process, is_alive
+from coordlog.log.local.processes import Process, is_alive
 
 __all__ = [
     "HOST",
     "BrokerState",
     "answers",
-    "client_count",
     "is_data_in_use",
     "read_state",
     "running_state",
@@ -37,9 +34,7 @@ DATA_FOLDER: Final = "data"
 _DATA_LOCK: Final = ".lock"
 """Kafka's own lock file in each data folder."""
 
-_METADATA: Final = 3
 _METADATA_VERSION: Final = 2  # the first that names the cluster
-_ESTABLISHED: Final = "01"
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
@@ -108,7 +103,10 @@ def read_state(folder: Path) -> BrokerState | None:
 
 
 def is_data_in_use(folder: Path) -> bool:
-    """Whether a broker holds the lock of the data folder, which it does from its start to its end."""
+    """Whether a broker holds the lock of the data folder, which it does from its start to its end.
+
+    Java locks a range of the file (POSIX), which is another kind of lock than that of `file_lock`.
+    """
     try:
         descriptor = os.open(folder / DATA_FOLDER / _DATA_LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -145,72 +143,23 @@ def touched(folder: Path) -> int | None:
 def answers(port: int, cluster_id: str) -> bool:
     """Whether the broker of this cluster answers on the port, and is registered in its metadata.
 
-    Sends one request without a Kafka client, which could wait longer.
+    One request on a connection of its own: a Kafka client could wait longer.
     """
-    client = b"coordlog"
-    body = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(client)) + client
-    body += struct.pack(">i", 0)  # of no topics
+    # Here, since the guard imports this module and runs for days: the client is large.
+    from kafka.protocol.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415
+
+    request = MetadataRequest[_METADATA_VERSION](topics=[])
+    request.with_header(correlation_id=1, client_id="coordlog")
     try:
         with socket.create_connection((HOST, port), limits.PROBE_TIMEOUT_S) as connection:
-            connection.settimeout(limits.PROBE_TIMEOUT_S)
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            (size,) = struct.unpack(">i", _received(connection, 4))
-            if not 0 < size <= _ANSWER_BYTES_MAX:
-                return False
-            return _metadata(_received(connection, size)) == (True, cluster_id)
-    except (OSError, struct.error, UnicodeDecodeError):
-        return False
-
-
-def client_count(port: int) -> int | None:
-    """Number of connections to a local port; None if the system does not report it.
-
-    A connection of the broker to itself, to end a transaction, counts until it has been idle for
-    ten minutes.
-    """
-    if sys.platform != "linux":
-        return None
-    try:
-        lines = Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]
-        with contextlib.suppress(OSError):  # a machine without IPv6
-            lines += Path("/proc/net/tcp6").read_text("ascii").splitlines()[1:]
-    except OSError:
-        return None
-    return count_connections(lines, port)
-
-
-def count_connections(lines: Iterable[str], port: int) -> int:
-    """Number of lines of /proc/net/tcp that are the server's end of an established connection."""
-    local_port = f":{port:04X}"
-    entries = (line.split() for line in lines)
-    return sum(1 for entry in entries if entry[1].endswith(local_port) and entry[3] == _ESTABLISHED)
-
-
-def this_process() -> Process:
-    """The process that runs this."""
-    process = find_process(os.getpid())
-    assert process is not None
-    return process
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ConnectionError("closed before the end of the answer")
-        parts += part
-    return bytes(parts)
-
-
-def _metadata(answer: bytes) -> tuple[bool, str]:
-    """Of an answer to a Metadata request, version 2: whether there is a broker; the cluster."""
-    _correlation, brokers = struct.unpack_from(">ii", answer)
-    at = 8
-    for _ in range(brokers):
-        (host_size,) = struct.unpack_from(">h", answer, at + 4)
-        at += 4 + 2 + host_size + 4  # number, host, port
-        (rack_size,) = struct.unpack_from(">h", answer, at)
-        at += 2 + max(0, rack_size)
-    (size,) = struct.unpack_from(">h", answer, at)
-    return brokers > 0, answer[at + 2 : at + 2 + max(0, size)].decode()
+            connection.sendall(request.encode(framed=True, header=True))
+            with connection.makefile("rb") as stream:
+                size = int.from_bytes(stream.read(4), "big")
+                if not 0 < size <= _ANSWER_BYTES_MAX:
+                    return False
+                response = MetadataResponse[_METADATA_VERSION].decode(
+                    stream.read(size), header=True
+                )
+    except (OSError, ValueError, IndexError, struct.error):
+        return False  # no broker, or another server whose response is none
+    return bool(response.brokers) and response.cluster_id == cluster_id

@@ -1,62 +1,64 @@
-"""A lock between processes: held by an open file, and released with the process that holds it."""
+"""A lock between processes: that of `filelock` on an open file, released with the process that holds it."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["file_lock", "lock_open", "try_lock"]
+from filelock import Timeout, UnixFileLock
 
-_POLL_S: Final = 0.05
+from coordlog.log.local.processes import Process, is_alive, this_process
 
+__all__ = ["file_lock", "lock_on"]
 
-def try_lock(path: Path) -> int | None:
-    """A file descriptor that holds the lock until it is closed; None if another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        is_ours = lock_open(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    if not is_ours:
-        os.close(descriptor)
-        return None
-    return descriptor
+_RECORD_BYTES_MAX: Final = 200
 
 
-def lock_open(descriptor: int) -> bool:
-    """Lock an open file until it is closed; False if another holds its lock.
+def lock_on(path: Path) -> UnixFileLock:
+    """The lock of a file, not yet acquired.
 
-    Raises:
-        OSError: The file system has no locks.
+    The file is created if missing, and never removed: else two processes could each lock a file of its name.
+    A file system without locks raises OSError: a marker instead of a lock would survive a killed holder.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return UnixFileLock(
+        path, mode=0o600, thread_local=False, fallback_to_soft=False, on_acquired=_record_holder
+    )
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, *, limit_s: float, busy: Exception) -> Generator[None, None, None]:
+def file_lock(
+    path: Path, *, limit_s: float, busy: Callable[[str], Exception]
+) -> Generator[None, None, None]:
     """Hold the lock for the block.
 
     Args:
-        path: The file; created if missing, never removed: else two processes could each lock a file of its name.
+        path: The file.
         limit_s: How long to wait for another holder.
-        busy: Exception that is raised if the holder does not release the lock in time.
+        busy: Exception to raise if the holder does not release the lock in time; its argument names the holder.
     """
-    deadline = time.monotonic() + limit_s
-    while (descriptor := try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise busy
-        time.sleep(_POLL_S)
     try:
+        held = lock_on(path).acquire(timeout=limit_s)
+    except Timeout:
+        raise busy(_holder(path)) from None
+    with held:
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _record_holder(descriptor: int) -> None:
+    """Write this process into the lock's file, for the messages of others. A full disk prevents no lock."""
+    with contextlib.suppress(OSError):
+        process = this_process()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{process.pid} {process.born}".encode(), 0)
+
+
+def _holder(path: Path) -> str:
+    """The process in the lock's file, if it is alive: the file of a killed holder still has its number."""
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        pid, _, born = file.read(_RECORD_BYTES_MAX).decode("ascii").partition(" ")
+        if is_alive(Process(pid=int(pid), born=born)):
+            return f"process {pid}"
+    return "another process"

@@ -4,16 +4,17 @@ One file for each driver, `COORDLOG_HOME/jobs/JOB/DRIVER.json`, mode 0600. It is
 driver appends any record, so that the driver of the epoch in force has a file on the machine where it
 ran. Its name is the driver's id, which `EPOCH_STARTED` contains. A driver that ends in order marks its
 file as ended, and removes its token from it.
+A checksum covers all fields: a changed bit could otherwise turn a process number into that of an ended process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Final
 
 from coordlog.errors import OptionError, UsageError
 from coordlog.log.job_id import check_job_id
+from coordlog.log.local.drafts import draft_of, remove_drafts
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.log.local.processes import Process, find_process, is_alive
@@ -36,6 +38,7 @@ __all__ = [
     "forget_former_files",
     "job_folder",
     "read_driver_file",
+    "sealed",
     "write_driver_file",
 ]
 
@@ -43,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 _DRIVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _SUFFIX: Final = ".json"
+_NAMES: Final = rf"{_DRIVER_ID.pattern}\.json"
+_CHECKSUM: Final = "sha256"
 _BYTES_MAX: Final = 64 * 1024
 _VERSION: Final = 1
 """Version of the format: increased if a field changes its meaning, not for a new field."""
@@ -108,7 +113,10 @@ class DriverFile:
             return f"its machine {here.host} has been restarted since"
         if not self.machine.is_same_run(here) or self.process is None:
             return None
-        return None if is_alive(self.process) else f"its process {self.process.pid} has ended"
+        try:
+            return None if is_alive(self.process) else f"its process {self.process.pid} has ended"
+        except OSError:
+            return None  # not known
 
 
 def job_folder(job_id: str) -> Path:
@@ -133,17 +141,12 @@ def write_driver_file(file: DriverFile) -> Path:
     path = driver_file_path(file.job_id, file.driver_id)
     for folder in (home_folder(), path.parent.parent, path.parent):
         private_folder(folder)
-    # Its name begins with a dot, and its mode is 0600 from the beginning, with any umask.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with naming(path), os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(_fields(file), stream, indent=1)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    remove_drafts(path.parent, _NAMES)
+    with naming(path), draft_of(path, mode=0o600) as (draft, stream):
+        stream.write(json.dumps(sealed(_fields(file)), indent=1).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+        draft.replace(path)
     for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
         sync_path(folder)
     return path
@@ -226,8 +229,15 @@ def _fields(file: DriverFile) -> Mapping[str, object]:
     }
 
 
+def sealed(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields with their checksum, which is replaced if they have one."""
+    content = {name: value for name, value in fields.items() if name != _CHECKSUM}
+    canonical = json.dumps(content, sort_keys=True).encode()
+    return {**content, _CHECKSUM: hashlib.sha256(canonical).hexdigest()}
+
+
 def _read(path: Path) -> DriverFile | None:
-    """Content of a file; None if it is missing, no plain file, cut short, of another version, or has a wrong field.
+    """Content of a file; None if it is missing, no plain file, damaged, of another version, or has a wrong field.
 
     No field is converted: a process number from a damaged file would prove an end.
     """
@@ -246,6 +256,8 @@ def _parsed(content: object, *, where: str) -> DriverFile:
     """Raises ValueError or OptionError if it is no content of a driver's file of this version."""
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         raise ValueError(f"it has no version, or not {_VERSION}")
+    if content != sealed(content):
+        raise ValueError("its checksum is not that of its fields")
     token, certificate, listens = (_any(content, n) for n in ("token", "certificate", "listens"))
     if not isinstance(listens, list) or len(listens) != len(("host", "port")):
         raise ValueError(f"listens is {listens!r:.80}, no host and port")

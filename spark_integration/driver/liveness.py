@@ -165,7 +165,7 @@ def _why_unknown(driver: NamedDriver, file: DriverFile | None, heard: DriverHear
         elsewhere = f"; it ran on {driver.host}, this is {here.host}" if driver.host else ""
         return (
             f"nothing answers there, and its file jobs/{driver.job_id}/"
-            f"{driver.driver_id}.json is not in COORDLOG_HOME here, or is none that this version reads"
+            f"{driver.driver_id}.json is not in COORDLOG_HOME here, or is damaged or of another version"
             f"{elsewhere}"
         )
     if not file.is_of_this_user:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from coordlog.log.broker import limits
+from coordlog.log.broker.guard import LOCK_FILE
 from coordlog.log.broker.shared import StopOutcome, ensure_shared_broker, shared_status, stop_shared
 from coordlog.log.broker.state import (
     STATE_FILE,
     BrokerState,
     is_data_in_use,
     read_state,
-    this_process,
     write_state,
 )
-from coordlog.log.local.environment_errors import BrokerError
+from coordlog.log.local.environment_errors import BrokerBusyError, BrokerError
+from coordlog.log.local.file_lock import lock_on
+from coordlog.log.local.processes import this_process
 
 _LOCKING = """\
 import fcntl, os, sys
@@ -98,3 +102,19 @@ def test_a_state_that_cannot_be_read_hides_no_broker(folder: Path, text: str) ->
     assert stop_shared() is StopOutcome.NOT_RUNNING
     (folder / STATE_FILE).unlink()
     assert read_state(folder) is None
+
+
+def test_a_command_that_waits_for_another_in_vain_names_its_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESOLVE_LIMIT_S", 0.0)
+    monkeypatch.setattr(limits, "START_LIMIT_S", 0.0)
+    with (
+        lock_on(folder / LOCK_FILE),
+        pytest.raises(
+            BrokerBusyError,
+            match=f"^process {os.getpid()} has been starting or stopping the broker in {folder} "
+            "for more than 0 s; look at `coordlog broker status`",
+        ),
+    ):
+        stop_shared()

@@ -9,12 +9,14 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -34,8 +36,6 @@ from coordlog.log.broker.shared import (
 from coordlog.log.broker.state import (
     BrokerState,
     answers,
-    client_count,
-    count_connections,
     read_state,
 )
 from coordlog.log.local.environment_errors import (
@@ -43,12 +43,29 @@ from coordlog.log.local.environment_errors import (
     BrokerError,
     BrokerStartError,
 )
-from coordlog.log.local.processes import Process, find_process, is_alive, wait_until_gone
+from coordlog.log.local.processes import (
+    Process,
+    client_count,
+    find_process,
+    is_alive,
+    listener,
+    this_process,
+    wait_until_gone,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE_S: Final = 60.0
 """For what comes within milliseconds on a quiet machine."""
+
+ANSWERS: Final = (
+    b"",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"\x00\x00\x00\x04\x00\x00\x00\x01",
+    b"\x00\x00\x00\x0c\x00\x00\x00\x01\x7f\xff\xff\xff\x00\x00\x00\x01",
+    b"\x00\x00\x00\x08\x00\x00\x00\x01\xff\xff\xff\xff",
+)
+"""Responses of servers that are no brokers: none, HTTP, cut short, with a count that is too large or negative."""
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -111,52 +128,66 @@ def test_what_is_written_is_read(broker: EmbeddedBroker) -> None:
 
 def test_it_listens_on_the_loopback_interface_only(broker: EmbeddedBroker) -> None:
     listening = [
-        line.split()[1]
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/{broker.pid}/net/{table}").read_text().splitlines()[1:]
-        if line.split()[3] == "0A" and line.split()[9] in inodes(broker.pid)
+        connection.laddr.ip
+        for connection in psutil.Process(broker.pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
     ]
 
     assert len(listening) == 2  # for clients and for the controller
-    # 127.0.0.1 in the kernel's two notations
-    assert {address.split(":")[0] for address in listening} <= {
-        "0100007F",
-        "0000000000000000FFFF00000100007F",
-    }
-
-
-def inodes(pid: int) -> set[str]:
-    """The sockets that a process has open."""
-    links: set[str] = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(descriptor.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith("socket:["):
-            links.add(target.removeprefix("socket:[").removesuffix("]"))
-    return links
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
 def test_clients_are_counted_while_they_are_connected(broker: EmbeddedBroker) -> None:
-    before = client_count(broker.port)
+    java = state_of(broker).java
+    before = client_count(java, broker.port)
     assert before is not None
     with socket.create_connection(("127.0.0.1", broker.port)):
-        until(lambda: client_count(broker.port) == before + 1, "one client more")
-    until(lambda: client_count(broker.port) == before, "the client is gone")
+        until(lambda: client_count(java, broker.port) == before + 1, "one client more")
+    until(lambda: client_count(java, broker.port) == before, "the client is gone")
 
 
 def test_only_the_servers_end_of_a_living_connection_counts() -> None:
-    head = "   0: 0100007F:{:04X} 0100007F:{:04X} {} 00000000:00000000 00:00000000 00000000 0"
-    lines = [
-        head.format(20000, 50000, "01"),
-        head.format(50000, 20000, "01"),  # the client's end
-        head.format(20000, 0, "0A"),  # listening
-        head.format(20000, 50001, "06"),  # lingering
-        head.format(20001, 50002, "01"),  # another server
-    ]
+    """Neither a listening socket, nor the client's end, nor a connection of another server."""
+    us = this_process()
+    with python("input()") as other:
+        stranger = find_process(other.pid)
+        assert stranger is not None
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_server(("127.0.0.1", 0)) as another,
+            socket.create_connection(server.getsockname()) as client,
+            server.accept()[0],
+        ):
+            port = server.getsockname()[1]
+            assert client_count(us, port) == 1
+            assert client_count(us, client.getsockname()[1]) == 1, (
+                "as if the client were the server"
+            )
+            assert client_count(us, another.getsockname()[1]) == 0
+            assert client_count(stranger, port) == 0
+            assert listener(port) == f"process {os.getpid()} ({psutil.Process().name()})"
+            assert listener(client.getsockname()[1]) == "another process"
+        other.kill()
+    assert wait_until_gone(stranger, PATIENCE_S)
+    assert client_count(stranger, port) is None
 
-    assert count_connections(lines, 20000) == 1
+
+def test_a_server_that_is_no_broker_does_not_answer() -> None:
+    answer = [b""]
+
+    def serve(server: socket.socket) -> None:
+        for _ in ANSWERS:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        for answer[0] in ANSWERS:
+            assert not answers(server.getsockname()[1], "c")
+        thread.join(PATIENCE_S)
 
 
 def test_another_cluster_on_the_port_is_not_taken_for_ours(broker: EmbeddedBroker) -> None:
@@ -197,7 +228,10 @@ def test_a_data_folder_is_kept_and_used_by_one_at_a_time(
     with embedded_broker(data_dir=folder) as broker:
         create(broker.bootstrap_servers, "kept")
         write(broker.bootstrap_servers, "kept", [b"a"])
-        with pytest.raises(BrokerBusyError), embedded_broker(data_dir=folder):
+        with (
+            pytest.raises(BrokerBusyError, match=f"process {os.getpid()} uses {folder}"),
+            embedded_broker(data_dir=folder),
+        ):
             pass
     monkeypatch.undo()
     with embedded_broker(data_dir=folder) as broker:
@@ -208,7 +242,9 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(BrokerError, match=f"port {port} of 127.0.0.1 is taken"),
+            pytest.raises(
+                BrokerError, match=f"port {port} of 127.0.0.1 is taken by process {os.getpid()} "
+            ),
             embedded_broker(port=port),
         ):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -111,9 +112,9 @@ def test_while_the_shared_broker_runs_its_jars_stay(
 
 def test_it_waits_for_who_is_fetching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordlog.log.broker.limits.RESOLVE_LIMIT_S", 0.0)
-    with file_lock(folder / "jars" / ".lock", limit_s=0, busy=AssertionError()):
+    with file_lock(folder / "jars" / ".lock", limit_s=0, busy=AssertionError):
         done = clear("--yes")
 
     assert done.exit_code == 1
-    assert "another process has been fetching jars" in done.stderr
+    assert f"process {os.getpid()} has been fetching jars" in done.stderr
     assert (folder / "jars" / "broker-0a1b").is_dir()

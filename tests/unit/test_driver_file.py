@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from coordlog.errors import UsageError
 from coordlog.log.local import processes
+from coordlog.log.local.drafts import draft_of
 from coordlog.log.local.processes import find_process, is_alive
 from coordlog.spark_integration.driver.driver_file import (
     DriverFile,
@@ -22,6 +24,7 @@ from coordlog.spark_integration.driver.driver_file import (
     end_driver_file,
     forget_former_files,
     read_driver_file,
+    sealed,
     write_driver_file,
 )
 from coordlog.spark_integration.driver.machine import Machine
@@ -100,7 +103,7 @@ def test_content_and_names_are_on_disk_before_it_returns(
     monkeypatch.setattr(os, "fsync", fsync)
     path = write_driver_file(file_of(ENDPOINT, TOKEN))
 
-    assert synced[0].startswith(str(path.parent / f".{path.name}-"))
+    assert synced[0].startswith(str(path.parent / f".{path.name}."))
     assert synced[1:] == [str(path.parent), str(home / "jobs"), str(home)]
 
 
@@ -132,7 +135,7 @@ def test_a_file_that_was_cut_short_is_none(home: Path, content: str) -> None:
 
 def test_a_file_of_a_newer_version_is_read(home: Path) -> None:
     path = write_driver_file(file_of(ENDPOINT, TOKEN))
-    path.write_text(json.dumps({**json.loads(path.read_text()), "of_a_newer_version": [1]}))
+    path.write_text(json.dumps(sealed({**json.loads(path.read_text()), "of_a_newer_version": [1]})))
 
     assert read_driver_file("ingest", "d1") == file_of(ENDPOINT, TOKEN)
 
@@ -163,9 +166,59 @@ def test_a_field_of_another_type_or_version_proves_nothing(
 ) -> None:
     """Each of them, made to fit, would be a process that has ended or a machine that was restarted."""
     path = write_driver_file(file_of(ENDPOINT, TOKEN))
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    path.write_text(json.dumps(sealed({**json.loads(path.read_text()), field: value})))
 
     assert read_driver_file("ingest", "d1") is None
+
+
+@pytest.mark.slow
+def test_no_changed_bit_proves_the_end_of_a_live_driver(home: Path) -> None:
+    """A changed bit leaves the fields as they are, or makes the file none."""
+    file = file_of(ENDPOINT, TOKEN)
+    path = write_driver_file(file)
+    written = path.read_bytes()
+
+    for bit in range(0, 8 * len(written), 7):  # of each byte one or two, each of the eight alike
+        changed = bytearray(written)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        assert read_driver_file("ingest", "d1") in {None, file}, f"bit {bit}"
+
+
+def test_a_file_without_a_checksum_proves_nothing(home: Path) -> None:
+    path = write_driver_file(file_of(ENDPOINT, TOKEN))
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    path.write_text(json.dumps(fields))
+
+    assert read_driver_file("ingest", "d1") is None
+
+
+@pytest.mark.kill
+def test_the_next_writer_removes_the_draft_of_a_killed_one(home: Path) -> None:
+    """And leaves that of a live one."""
+    before = file_of(ENDPOINT, TOKEN, driver_id="d0")
+    path = write_driver_file(before)
+    live, (reads, writes) = path.with_name("d0.json"), os.pipe()
+    with draft_of(live) as (draft, _):
+        if (child := os.fork()) == 0:
+            with draft_of(path, mode=0o600) as (_, stream):
+                stream.write(b"half")
+                stream.flush()
+                os.write(writes, b".")
+                signal.pause()
+        os.read(reads, 1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert len(list(path.parent.iterdir())) == 3
+
+        own = write_driver_file(file_of(ENDPOINT, TOKEN))
+
+        assert set(path.parent.iterdir()) == {path, draft, own}
+        assert read_driver_file("ingest", "d0") == before
+    assert set(path.parent.iterdir()) == {path, own}
+    os.close(reads)
+    os.close(writes)
 
 
 @pytest.mark.parametrize("content", ["[" * 60_000, '{"a":' * 10_000])
@@ -240,6 +293,17 @@ def test_a_process_that_ended_on_this_run_of_this_machine_proves_the_end() -> No
     assert proof() == f"its process {ENDED_PROCESS.pid} has ended"
     assert file_of(ENDPOINT, TOKEN).why_over is None, "this process"
     assert replace(file_of(ENDPOINT, TOKEN), process=None).why_over is None
+
+
+def test_a_process_that_cannot_be_looked_up_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command with too many open files must not take a live driver for one that has ended."""
+    file = file_of(ENDPOINT, TOKEN)
+
+    def no_descriptor_left(*_args: object, **_options: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_text", no_descriptor_left)
+    assert file.why_over is None
 
 
 def test_a_process_number_of_another_machine_or_container_proves_nothing() -> None:

@@ -20,8 +20,9 @@ from coordlog.errors import (
     RequestError,
 )
 from coordlog.limits import RETAINED_CHECKPOINTS
-from coordlog.log.file import check_target, remove_drafts
+from coordlog.log.file import check_target
 from coordlog.log.interface import Log
+from coordlog.log.local.drafts import remove_drafts
 from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.offline.epoch import read_job
 from coordlog.offline.prune import planned
