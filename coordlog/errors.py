@@ -661,22 +661,29 @@ class JobFailedError(CoordlogError):
         where: The attempt that failed last and the split that it read; empty if no attempt failed.
         final: Cause for which no restart was tried, as "out of space", "moved", "misfit"; empty if the restart policy
             was used up.
+        skip_command: Command that skips the split or event at which attempts kept failing; empty if there is none.
     """
 
     def __init__(
-        self, job_id: str, reasons: tuple[str, ...], where: str = "", final: str = ""
+        self,
+        job_id: str,
+        reasons: tuple[str, ...],
+        where: str = "",
+        final: str = "",
+        skip_command: str = "",
     ) -> None:
-        super().__init__(job_id, reasons, where, final)
+        super().__init__(job_id, reasons, where, final, skip_command)
         self.job_id, self.reasons = job_id, reasons
-        self.where, self.final = where, final
+        self.where, self.final, self.skip_command = where, final, skip_command
 
     def __str__(self) -> str:
         chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
         where = f" in {self.where}" if self.where else ""
         final = f" (no restart: {self.final})" if self.final else ""
+        skip = f"; to go on without it: `{self.skip_command}`" if self.skip_command else ""
         return (
             f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: mend the cause "
-            "and run the same command again, it goes on from the last checkpoint"
+            f"and run the same command again, it goes on from the last checkpoint{skip}"
         )
 
 

@@ -171,6 +171,8 @@ def end_session(spark: SparkSession) -> None:
         return
     try:
         spark.stop()
+    except Exception as error:  # noqa: BLE001, the work is over: the end of Spark changes nothing of it
+        _log.warning("Spark could not be stopped, its JVM has probably ended: %r", error)
     finally:
         context: Any = SparkContext  # there is no other way to its JVM
         gateway = context._gateway  # noqa: SLF001

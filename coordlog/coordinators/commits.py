@@ -33,6 +33,7 @@ COMMITS: Final[OperatorProjection[None]] = OperatorProjection(
     initial=None,
     apply=_nothing,
     codec=DerivedCodec(type(None)),
+    reads=(),
 )
 
 

@@ -33,7 +33,6 @@ from coordlog.projections.job.skips import (
     attributes_of_event,
     marked,
     skipped_in_reader,
-    with_poison,
 )
 from coordlog.projections.job.state import (
     AttemptState,
@@ -220,14 +219,13 @@ def fail_attempt(step: StepBuilder, loss: AttemptLost, *, is_counted: bool = Tru
     )
     if loss.is_with_another:
         attributes["with_another"] = "true"
-    reason = with_poison(state.job_id, loss.reason, attributes)
     fail_events(step, loss.subtask, loss.reason)
     step.add(
         Kind.ATTEMPT_FAILED,
         operator_id=None,
         subtask=loss.subtask,
         attempt_number=loss.attempt_number,
-        reason=reason,
+        reason=loss.reason,
         attributes=attributes,
     )
     step.effects.append(
@@ -248,10 +246,11 @@ def fail_attempt(step: StepBuilder, loss: AttemptLost, *, is_counted: bool = Tru
             )
         )
     if is_used_up or loss.final:
-        job_end.fail_job(step, reason, where=_attempt_and_split(loss), final=loss.final)
+        where = _attempt_and_split(loss)
+        job_end.fail_job(step, loss.reason, where=where, final=loss.final, failure=attributes)
         return
     if attempt.has_forgotten:
-        fail_without_events(step, attempt, reason)
+        fail_without_events(step, attempt, loss.reason)
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(
@@ -267,7 +266,7 @@ def fail_attempt(step: StepBuilder, loss: AttemptLost, *, is_counted: bool = Tru
     if is_counted:
         delay_s = local_backoff_s(step.config, step.state, step.clock_us)
         step.effects.append(DelayNextAttempt(subtask=loss.subtask, delay_s=delay_s))
-    _call_attempt_failed(step, loss, reason, lost_up, lost_down)
+    _call_attempt_failed(step, loss, lost_up, lost_down)
 
 
 def _attempt_and_split(loss: AttemptLost) -> str:
@@ -278,7 +277,6 @@ def _attempt_and_split(loss: AttemptLost) -> str:
 def _call_attempt_failed(
     step: StepBuilder,
     loss: AttemptLost,
-    reason: str,
     lost_up: tuple[UpEvent, ...],
     lost_down: tuple[DownEvent, ...],
 ) -> None:
@@ -287,7 +285,7 @@ def _call_attempt_failed(
             operator_id=operator_id,
             subtask=loss.subtask,
             attempt_number=loss.attempt_number,
-            reason=reason,
+            reason=loss.reason,
         )
     )
     _call_subtask_reset(step, loss.subtask, lost_up, lost_down)

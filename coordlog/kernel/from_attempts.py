@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
+from coordlog.errors import TooLargeError
 from coordlog.kernel.attempts import attempt_lost, is_lost_by_committables, lose
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
@@ -110,7 +110,7 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
 
 
 def _fault_of(step: StepBuilder, message: SendEvent) -> str | None:
-    """Reason to reject an event of an attempt, or None (D2, K6: refused events)."""
+    """Reason to reject an event of an attempt, or None (D2, K6: refused events). The caller has read its payload."""
     types = step.config.projection.types
     if message.operator_id not in step.config.operators or message.payload_type not in types:
         return (
@@ -120,13 +120,6 @@ def _fault_of(step: StepBuilder, message: SendEvent) -> str | None:
     size = len(message.payload)
     if size > PAYLOAD_BYTES_MAX:
         return str(TooLargeError(f"an event {message.payload_type}", size, PAYLOAD_BYTES_MAX))
-    try:
-        types.decode(message.payload_type, message.payload)
-    except (ValueError, PayloadLostError) as error:
-        return f"it sent a damaged event of type {message.payload_type}: {error}"
-    except PayloadStoreUnreachableError as error:
-        # The restarted attempt sends the event again; the restart policy limits how often (D2: refusals fail alone).
-        return f"it sent an event of type {message.payload_type} that cannot be read now: {error}"
     return None
 
 

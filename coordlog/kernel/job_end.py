@@ -26,7 +26,7 @@ from coordlog.kernel.outputs import (
 from coordlog.kernel.restart_policy import backoff_s, failures_in_window, is_exhausted
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.job.grants import uncommitted
-from coordlog.projections.job.skips import attributes_of_event, marked, with_poison, without_poison
+from coordlog.projections.job.skips import attributes_of_event, marked, poison_in, skip_command
 from coordlog.projections.job.state import (
     JobState,
     Phase,
@@ -91,7 +91,14 @@ def final_of(final: str) -> dict[str, str]:
     return {"final": final} if final else {}
 
 
-def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = "") -> None:
+def fail_job(
+    step: StepBuilder,
+    reason: str,
+    *,
+    where: str = "",
+    final: str = "",
+    failure: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Record `JOB_FAILED` with the chain of reasons; a later start is a rollback with a new count.
 
     Args:
@@ -99,7 +106,9 @@ def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = ""
         reason: The newest reason.
         where: The attempt that failed, and the split that it read; empty if none.
         final: Reason why a restart cannot help; empty if the restart policy is used up.
+        failure: Attributes of the last failure's record.
     """
+    poison = poison_in(failure)
     chain = _chain(reason, step.state.reasons)
     for subtask in sorted_values(step.state.subtasks):
         if subtask.attempt is not None:
@@ -117,24 +126,25 @@ def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = ""
     step.add(
         Kind.JOB_FAILED,
         reason=BEFORE.join((newest, *(text[:each] for text in older))),
-        attributes={**({"where": where} if where else {}), **final_of(final)},
+        attributes={**({"where": where} if where else {}), **final_of(final), **poison},
     )
     step.calls.clear()
     step.effects += [
         CancelStage(reason="the job has failed", backoff_s=None),
-        EndJob(is_finished=False, reasons=chain, where=where, final=final),
+        EndJob(
+            is_finished=False,
+            reasons=chain,
+            where=where,
+            final=final,
+            skip_command=skip_command(step.state.job_id, poison) if poison else "",
+        ),
     ]
 
 
 def _chain(newest: str, older: tuple[str, ...]) -> tuple[str, ...]:
     """The newest reason, then the earlier reasons that differ, newest first."""
-    seen = {without_poison(newest)}
-    chain = [newest]
-    for reason in map(without_poison, older):
-        if reason not in seen:
-            seen.add(reason)
-            chain.append(reason)
-    return tuple(chain)
+    recorded = newest[:REASON_CHARS_MAX]
+    return newest, *(reason for reason in dict.fromkeys(older) if reason != recorded)
 
 
 def finish_job(step: StepBuilder, end: FinishJob) -> None:
@@ -189,18 +199,18 @@ def fail_globally(step: StepBuilder, failure: FailGlobally) -> None:
     attributes = (
         attributes | final_of(failure.final) if failure.final else marked(state, attributes)
     )
-    reason = with_poison(state.job_id, failure.reason, attributes)
     step.add(
         Kind.GLOBAL_FAILURE,
         operator_id=failure.operator_id,
         subtask=failure.subtask,
-        reason=reason,
+        reason=failure.reason,
         attributes=attributes,
     )
     if state.phase is Phase.FAILING and not failure.final:
         return
     if failure.final or is_committing or is_exhausted(step.config, state, step.clock_us):
-        fail_job(step, reason, final=failure.final or (_COMMITTED if is_committing else ""))
+        final = failure.final or (_COMMITTED if is_committing else "")
+        fail_job(step, failure.reason, final=final, failure=attributes)
         return
     step.effects.append(
         CancelStage(reason=failure.reason, backoff_s=backoff_s(step.config, state, step.clock_us))

@@ -335,6 +335,8 @@ class EndJob:
     """Attempt that failed last, and the split that it read; empty if no attempt failed."""
     final: str = ""
     """Reason why a restart cannot help; empty if the restart policy was used up."""
+    skip_command: str = ""
+    """Command that skips the split or event at which attempts kept failing; empty if there is none."""
 
 
 Effect = (

@@ -1,7 +1,7 @@
 """Snapshots that a command takes of a job without a driver, if all of its coordinators are coordlog's own.
 
 The state of such a job can be folded without its code: its coordinators' states are projections of coordlog, which
-read only coordlog's own payloads. The history names the projection of each operator.
+read only coordlog's own payloads, which are always in the log. The history names the projection of each operator.
 """
 
 from __future__ import annotations
@@ -112,9 +112,7 @@ def take_own_snapshot(
         FencedError: Another driver was first.
         LogError: The log or the store cannot be read or written.
     """
-    projection = JobProjection(
-        PayloadTypes(_TYPES, open_payload), _projections(state), is_partial=True
-    )
+    projection = JobProjection(PayloadTypes(_TYPES), _projections(state))
     rebuild = Rebuild(projection, projection.types, frozenset())
     used_types = _UsedTypes(state)
     _fold(History(log), rebuild, used_types, open_payload)

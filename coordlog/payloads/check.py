@@ -1,12 +1,13 @@
-"""Check of a restore's payloads: a restore is refused if one is missing in the job's store."""
+"""Checks of payloads: a restore is refused if one is missing in the job's store; an attempt fails with its event's."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from coordlog.errors import PayloadLostError, RestoreError
+from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, RestoreError
 from coordlog.limits import PAYLOAD_READS_AT_ONCE
 from coordlog.log.payload_store import PayloadStore
+from coordlog.messages import SendEvent
 from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.inspection.payload_refs import (
     NeededPayload,
@@ -14,8 +15,9 @@ from coordlog.projections.inspection.payload_refs import (
     needed_payloads,
 )
 from coordlog.projections.job.state import JobState
+from coordlog.schemas.payload import PayloadTypes
 
-__all__ = ["check_payloads"]
+__all__ = ["check_payloads", "why_unreadable"]
 
 
 def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
@@ -47,6 +49,23 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
             pass
     finally:
         readers.shutdown(wait=False, cancel_futures=True)
+
+
+def why_unreadable(types: PayloadTypes, event: SendEvent) -> str | None:
+    """Reason why the payload of an attempt's event cannot be read, or None; None too if its type is unknown here.
+
+    The attempt that sent it fails, alone. If the store does not answer, the restarted attempt sends the event again,
+    and the restart policy limits how often (D2: refusals fail alone).
+    """
+    if event.payload_type not in types:
+        return None
+    try:
+        types.decode(event.payload_type, event.payload)
+    except (ValueError, PayloadLostError) as error:
+        return f"it sent a damaged event of type {event.payload_type}: {error}"
+    except PayloadStoreUnreachableError as error:
+        return f"it sent an event of type {event.payload_type} that cannot be read now: {error}"
+    return None
 
 
 def _check(job_id: str, needed: NeededPayload, state: JobState, store: PayloadStore) -> None:

@@ -96,6 +96,8 @@ class PayloadUse:
     """Number of records read, void ones included."""
     copy_of: str = ""
     """Original log, to which the epoch in force was written, if the log read here is a copy; else empty."""
+    pruned: tuple[KeptPayload, ...] = ()
+    """Unknown files of epochs of pruned records, without those before an adoption: an archive may address them."""
     shared: frozenset[str] = frozenset()
     """Folders of epochs before an adoption: the log from which the job was adopted may need their files."""
 
@@ -139,6 +141,7 @@ def payload_use(
         high_watermark=history.end,
         record_count=scan.record_count,
         copy_of=scan.copy_of,
+        pruned=tuple(kept for kept in listed if scan.is_pruned(kept)),
         shared=frozenset(scan.shared),
     )
 
@@ -282,6 +285,14 @@ class _LogScan:
             return FileUse.UNKNOWN if is_archived else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
+    def is_pruned(self, kept: KeptPayload) -> bool:
+        """Whether only pruned records may address a file: its use is unknown, and its epoch is one of theirs."""
+        begun = self.epochs.get(self._begun_in)
+        if begun is None or kept.owner in self.shared:
+            return False
+        is_of_theirs = kept.owner == self._begun_in or _epoch_of(kept) < begun
+        return is_of_theirs and self.use_of(kept) is FileUse.UNKNOWN
+
 
 def clean_former(
     log: Log,
@@ -340,12 +351,19 @@ def _epoch_of(kept: KeptPayload) -> int:
     return int(number) if number.isdecimal() else _NO_EPOCH
 
 
-def clean(store: PayloadStore, use: PayloadUse) -> Sequence[KeptPayload]:
+def clean(
+    store: PayloadStore, use: PayloadUse, *, is_dropping: bool = False
+) -> Sequence[KeptPayload]:
     """Remove the files that are left over. Returns the removed files.
+
+    Args:
+        store: The job's store.
+        use: Its comparison with the log.
+        is_dropping: Whether to remove the files of epochs of pruned records too.
 
     Raises:
         PayloadStoreError: A file cannot be removed.
     """
-    left_over = use.of(FileUse.LEFT_OVER)
+    left_over = (*use.of(FileUse.LEFT_OVER), *(use.pruned if is_dropping else ()))
     store.remove(left_over)
     return left_over

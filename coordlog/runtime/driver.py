@@ -455,7 +455,9 @@ class JobDriver:
                 raise self._mailbox.error
             if runtime.outcome is not None and not runtime.outcome.is_finished:
                 end = runtime.outcome
-                raise JobFailedError(self._options.job_id, end.reasons, end.where, end.final)
+                raise JobFailedError(
+                    self._options.job_id, end.reasons, end.where, end.final, end.skip_command
+                )
             status = JobStatus.FINISHED if runtime.outcome is not None else JobStatus.STOPPED
         return JobResult(
             job_id=self._options.job_id,

@@ -9,7 +9,7 @@ from typing import Protocol
 from coordlog.api.chain import SourceSpec
 from coordlog.kernel.inputs import AttemptLost, AttemptRegistered, FailGlobally, Input
 from coordlog.kernel.outputs import DelayNextAttempt, KillTask
-from coordlog.limits import LOST_TOGETHER_S
+from coordlog.kernel.restart_policy import is_of_one_cause
 from coordlog.messages import Refused, Register
 from coordlog.projections.job.state import JobState, Phase, sorted_values
 from coordlog.projections.splits.fold import Assigned, SplitsState
@@ -17,41 +17,7 @@ from coordlog.runtime.effects import Releasing
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.timers import Clock, Timers
 
-__all__ = ["Losses", "Registrations", "StageControl", "lost_connection"]
-
-
-class Losses:
-    """Groups lost attempts by a common cause: attempts of one machine that are lost together. On the mailbox.
-
-    A killed Spark worker ends the other workers of its executor, and a machine ends all of its processes. Only the
-    first of them can be blamed on the split that it read. The restart policy goes by time and needs no groups.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._begun: dict[int, tuple[str, int]] = {}
-        """Machine of the attempt, and position in the order of calls, by connection."""
-        self._broke: dict[str, tuple[float, int]] = {}
-        """Time in seconds and position in the order of calls of the first loss, by machine."""
-
-    def began(self, connection_id: int, host: str) -> None:
-        """Note that a connection's attempt runs on `host`."""
-        self._count += 1
-        self._begun[connection_id] = host, self._count
-
-    def ended(self, connection_id: int) -> None:
-        """Forget the lost connection of an attempt that was over before."""
-        self._begun.pop(connection_id, None)
-
-    def broke(self, connection_id: int, now_s: float) -> bool:
-        """Note the lost connection of a live attempt. Returns whether it was lost together with another one."""
-        self._count += 1
-        host, begun = self._begun.pop(connection_id, ("", self._count))
-        first_s, place = self._broke.get(host, (0.0, -1))
-        if begun < place and now_s - first_s <= LOST_TOGETHER_S:
-            return True
-        self._broke[host] = now_s, self._count
-        return False
+__all__ = ["Registrations", "StageControl", "lost_connection"]
 
 
 def lost_connection(
@@ -67,7 +33,8 @@ def lost_connection(
         source: Source of the job.
         key: Subtask and attempt number.
         reason: Reason of the loss, in words.
-        is_with_another: Whether it was lost together with another one, see `Losses`.
+        is_with_another: Whether it was lost together with another one: a killed Spark worker ends the other workers of
+            its executor, and a machine ends all of its processes.
     """
     subtask, attempt_number = key
     return AttemptLost(
@@ -141,7 +108,7 @@ class Registrations:
         timeout_s: float,
     ) -> None:
         self._runtime, self._connections, self._releasing = runtime, connections, releasing
-        self._stages, self._source, self._losses = stages, source, Losses()
+        self._stages, self._source = stages, source
         self._timers, self._clock, self._timeout_s = timers, clock, timeout_s
         self._delayed: dict[int, Register] = {}
         """Registrations that wait for the backoff, by connection."""
@@ -172,10 +139,10 @@ class Registrations:
         self._delayed.pop(connection_id, None)
         key = self._releasing.connection_lost(connection_id)
         state = self._runtime.state
-        if key is None or state.attempt(*key) is None:
-            self._losses.ended(connection_id)
+        attempt = None if key is None else state.attempt(*key)
+        if key is None or attempt is None:
             return
-        is_together = self._losses.broke(connection_id, self._clock.monotonic_s())
+        is_together = is_of_one_cause(state, attempt, self._clock.now_us())
         lost = lost_connection(state, self._source, key, reason, is_with_another=is_together)
         self._runtime.handle(lost)
 
@@ -218,8 +185,6 @@ class Registrations:
         self._runtime.handle(registered, connection_id=connection_id)
         if self._runtime.state.attempt(message.subtask, next_number) is None:
             attempt_of.pop(connection_id, None)
-        else:
-            self._losses.began(connection_id, message.host)
 
     def watch(self) -> None:
         """Fail the job if a subtask has had no live attempt for too long. Called every second or so."""

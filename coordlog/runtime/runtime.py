@@ -21,6 +21,7 @@ from coordlog.errors import CoordlogError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     Action,
+    AttemptLost,
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
@@ -58,6 +59,7 @@ from coordlog.kernel.outputs import (
     StopAckTimer,
     TellAttempt,
 )
+from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
 from coordlog.limits import (
     GROUP_BYTES_MAX,
@@ -66,7 +68,8 @@ from coordlog.limits import (
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.interface import UnstoredRecord
-from coordlog.messages import Marker, Register, UpMessage
+from coordlog.messages import Marker, Register, SendEvent, UpMessage
+from coordlog.payloads.check import why_unreadable
 from coordlog.payloads.offload import DriverPayloads, HeldPayload
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
@@ -630,7 +633,12 @@ class Runtime:
             self._connections.released(connection_id, 1)
             return
         subtask, attempt_number = key
-        input_ = FromAttempt(subtask=subtask, attempt_number=attempt_number, message=message)
+        input_: Input = FromAttempt(subtask=subtask, attempt_number=attempt_number, message=message)
+        if isinstance(message, SendEvent) and is_handled(self.state, subtask, attempt_number):
+            # Read here, and not in the step: the payload may be in the payload store.
+            problem = why_unreadable(self._config.projection.types, message)
+            if problem is not None:
+                input_ = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=problem)
         self.handle(input_, connection_id=connection_id)
 
     def connection_lost(self, connection_id: int, reason: str) -> None:

@@ -42,7 +42,6 @@ from coordlog.messages import (
 )
 from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
 from coordlog.projections.job.reopen import AGAIN, CONCLUDE
-from coordlog.projections.job.skips import without_poison
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
@@ -112,7 +111,7 @@ def _of_attempt(record: Record) -> Input | None:
             return AttemptLost(
                 subtask=subtask,
                 attempt_number=attempt_number,
-                reason=without_poison(record.reason or ""),
+                reason=record.reason or "",
                 operator_id=None if event is None else event.split("/")[0],
                 split_id=record.attributes.get("split_id"),
                 event_id=None if event_id is None else int(event_id),

@@ -64,20 +64,20 @@ class JobProjection:
     Args:
         types: Payload types of the job.
         operators: Projections by operator id, of the operators that have one.
-        is_partial: Whether `types` may be incomplete: a payload of another type is None to projections.
     """
 
-    __slots__ = ("_initial", "_is_partial", "_operators", "types")
+    __slots__ = ("_initial", "_operators", "_read_names", "types")
 
     def __init__(
         self,
         types: PayloadTypes,
         operators: Mapping[str, OperatorProjection[Any]],
-        *,
-        is_partial: bool = False,
     ) -> None:
-        self.types, self._is_partial = types, is_partial
+        self.types = types
         self._operators = dict(sorted(operators.items()))
+        self._read_names = {
+            operator_id: projection.read_names for operator_id, projection in operators.items()
+        }
         self._initial: Map[str, Any] = Map(
             {operator_id: projection.initial for operator_id, projection in self._operators.items()}
         )
@@ -140,20 +140,22 @@ class JobProjection:
         """The record's payload, or None if neither fold nor projection reads it."""
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
             return None
-        if (
-            record.kind not in _TYPED
-            and record.operator_id not in self._operators
-            and not (record.kind is Kind.FACT and (_is_skip(record) or _is_keep(record)))
-        ):
-            return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             return read_metadata(record.payload_type, record.payload).value
-        return self._decoded(record.payload_type, record.payload)
+        if (
+            record.kind in _TYPED
+            or (record.kind is Kind.FACT and (_is_skip(record) or _is_keep(record)))
+            or self._is_read(record.operator_id, record.payload_type)
+        ):
+            return self.types.decode(record.payload_type, record.payload)
+        return None
 
-    def _decoded(self, payload_type: str, payload: bytes | None) -> Payload | None:
-        if self._is_partial and payload_type not in self.types:
-            return None
-        return self.types.decode(payload_type, payload)
+    def _is_read(self, operator_id: str | None, payload_type: str) -> bool:
+        """Whether the operator has a projection that reads payloads of this type."""
+        if operator_id not in self._operators:
+            return False
+        names = self._read_names[operator_id]
+        return names is None or payload_type.partition("@")[0] in names
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
         plain = _PLAIN.get(record.kind)
@@ -201,7 +203,9 @@ class JobProjection:
                 payload_type=event.payload_type,
                 payload=event.payload,
             )
-            value = self._decoded(event.payload_type, event.payload)
+            value = None
+            if self._is_read(record.operator_id, event.payload_type):
+                value = self.types.decode(event.payload_type, event.payload)
         if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
             return state  # for a closed coordinator (A6: recorded only)
         if isinstance(value, EventSkipped):

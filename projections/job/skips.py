@@ -1,12 +1,12 @@
 """Permanent skips: splits that are not read, events neither delivered nor handled (J2: skip poison).
 
-Poison is a split or an event at which attempts keep failing; reasons of failures have the command that skips it.
+Poison is a split or an event at which attempts keep failing: attributes of the failure's record name it, and readers of
+the history put it and the command that skips it into words.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,13 +38,15 @@ __all__ = [
     "find_split",
     "fold_skip",
     "marked",
+    "poison_in",
+    "reason_in_words",
     "skip_again",
     "skip_command",
     "skip_of_event",
     "skipped_in_reader",
-    "with_poison",
-    "without_poison",
 ]
+
+_FIRST_CHARS: Final = REASON_CHARS_MAX // 4
 
 FACTS: Final = frozenset(payload_type_of(fact).key for fact in (SplitSkipped, EventSkipped))
 """Payload types of the facts of skips."""
@@ -187,16 +189,6 @@ def _without(poison: Map[str, int], key: str) -> Map[str, int]:
     return poison.delete(key) if key in poison else poison
 
 
-_FIRST_CHARS = REASON_CHARS_MAX // 4
-
-
-_POISON: Final = re.compile(
-    r"; (split|event) .*? is poison: \d+ attempts in a row have failed at it; "
-    r"to go on without it: `.*?in a row failed at it'`",
-    re.DOTALL,
-)
-
-
 def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
     """Attributes of a failure's record for the event at which it happened: its sequence and the hash of its content."""
     return {
@@ -220,25 +212,28 @@ def marked(state: JobState, attributes: Mapping[str, str]) -> dict[str, str]:
     return dict(attributes)
 
 
-def with_poison(job_id: str, reason: str, attributes: Mapping[str, str]) -> str:
-    """The reason, with the poison split or event behind its first line, if `attributes` have one.
+def poison_in(attributes: Mapping[str, str]) -> dict[str, str]:
+    """The attributes of a failure that name its poison split or event; empty if there is none."""
+    if "poison" not in attributes:
+        return {}
+    names = ("split_id", "event", "event_sequence", "poison")
+    return {name: attributes[name] for name in names if name in attributes}
+
+
+def reason_in_words(record: Record) -> str | None:
+    """The reason of a failure, with its poison split or event, if any, behind the first line.
 
     Behind the first line, because the end of a traceback may be cut off.
     """
-    failures = attributes.get("poison")
-    if failures is None:
-        return reason
+    attributes = record.attributes
+    if record.reason is None or "poison" not in attributes:
+        return record.reason
     split_id, event = attributes.get("split_id"), attributes.get("event")
     place = f"event {event!r}" if split_id is None else f"split {split_id!r}"
-    command = skip_command(job_id, attributes)
-    first, line_end, rest = reason.partition("\n")
+    command = skip_command(record.job_id, attributes)
+    first, line_end, rest = record.reason.partition("\n")
     poison = (
-        f"; {place} is poison: {failures} attempts in a row have failed at it; "
+        f"; {place} is poison: {attributes['poison']} attempts in a row have failed at it; "
         f"to go on without it: `{command}`"
     )
     return f"{first[:_FIRST_CHARS]}{poison}{line_end}{rest}"
-
-
-def without_poison(reason: str) -> str:
-    """The reason without the text that `with_poison` has added."""
-    return _POISON.sub("", reason, count=1)

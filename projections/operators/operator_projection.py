@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
-from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Record
 
 __all__ = ["OperatorProjection", "SharingCodec", "StateCodec", "StatesReader", "StatesWriter"]
@@ -78,9 +78,10 @@ class OperatorProjection(Generic[S]):
     """A pure fold: no clock, no chance, no I/O; its state is frozen and shares structure with the state before.
 
     `apply` receives, in log order, every valid record of its operator and those of attempts, resets and checkpoints.
-    `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if its type is
-    registered, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the cut of n
-    (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may keep more.
+    `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
+    that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
+    cut of n (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may
+    keep more.
     """
 
     name: str
@@ -96,6 +97,16 @@ class OperatorProjection(Generic[S]):
     """Earlier versions of the projection whose states in snapshots this version accepts."""
     after_reset: Callable[[S, S], S] | None = None
     """Function of the state before a reset and that of its checkpoint to the state after it; None: the latter."""
+    reads: tuple[type[Payload], ...] | None = None
+    """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
+    not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""
+
+    @property
+    def read_names(self) -> frozenset[str] | None:
+        """Names of the types in `reads`, without versions; None: all."""
+        if self.reads is None:
+            return None
+        return frozenset(payload_type_of(cls).name for cls in self.reads)
 
     @property
     def own_codec(self) -> StateCodec[S] | None:

@@ -24,7 +24,18 @@ from coordlog.projections.snapshot.codec import SnapshotTooLargeError
 from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record
 from coordlog.projections.splits.relisting import after_reset, apply_listed
 from coordlog.projections.splits.table import Place, SplitPage, SplitTable, indexed, unpacked_page
-from coordlog.schemas.source_types import Split
+from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.source_types import (
+    AddSplits,
+    EnumeratorState,
+    ListingStarted,
+    NoMoreSplits,
+    RequestSplit,
+    Split,
+    SplitsDiscovered,
+    SplitsWithdrawn,
+)
 
 __all__ = ["LISTED_SPLITS", "SPLITS", "SplitsCodec"]
 
@@ -221,12 +232,25 @@ def _read_places(page: _PlacesPage) -> tuple[Place, ...]:
     return tuple(_at(page.distinct, number) for number in page.numbers)
 
 
+_READS: Final[tuple[type[Payload], ...]] = (
+    AddSplits,
+    NoMoreSplits,
+    RequestSplit,
+    SplitsDiscovered,
+    ListingStarted,
+    EnumeratorState,
+    SplitsWithdrawn,
+    SplitFinished,
+    SplitSkipped,
+)
+
 SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     name="coordlog.splits",
     version=1,
     initial=SplitsState(),
     apply=apply_record,
     codec=SplitsCodec(),
+    reads=_READS,
 )
 
 LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
@@ -237,5 +261,6 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     codec=SplitsCodec(),
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
+    reads=_READS,
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

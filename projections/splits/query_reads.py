@@ -258,4 +258,14 @@ READS: Final[OperatorProjection[ReadsState]] = OperatorProjection(
     codec=DerivedCodec(ReadsState),
     # Tasks keep their assigned splits through every reset of the coordinator.
     survives_resets=True,
+    reads=(
+        SplitsDiscovered,
+        ReadsOpened,
+        ReadsProblem,
+        SplitsForgotten,
+        ReaderGivenUp,
+        SplitsGiven,
+        ReadPlanned,
+        ReadCommitted,
+    ),
 )

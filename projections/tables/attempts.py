@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import AttemptState, DriverStop, JobState, sorted_values
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
@@ -206,7 +207,7 @@ class AttemptFold:
             case Kind.SUBTASK_COMPLETED:
                 attempt.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)
             case Kind.ATTEMPT_FAILED:
-                attempt.finish(AttemptEnd.FAILED, record.timestamp_us, record.reason)
+                attempt.finish(AttemptEnd.FAILED, record.timestamp_us, reason_in_words(record))
             case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
                 attempt.splits_assigned += len(split_ids(fields))
             case Kind.SPLIT_FINISHED:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import DriverStop, JobState, sorted_values
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -131,7 +132,7 @@ class FailureFold:
                 subtask=record.subtask,
                 attempt_number=record.attempt_number,
                 failed_us=record.timestamp_us,
-                reason=record.reason or "",
+                reason=reason_in_words(record) or "",
             )
         )
 

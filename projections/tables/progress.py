@@ -10,7 +10,7 @@ from immutables import Map
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.reopen import is_opened_again
-from coordlog.projections.job.skips import skip_command
+from coordlog.projections.job.skips import reason_in_words, skip_command
 from coordlog.projections.job.state import Phase, sorted_items
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.attempts import split_ids
@@ -260,7 +260,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
                 state = _opened_again(state)
             return evolve(state, end=JobEnd.OPEN, ended_us=None)
         case Kind.GLOBAL_FAILURE:
-            return evolve(state, failures=state.failures + 1, last_failure=record.reason)
+            return evolve(state, failures=state.failures + 1, last_failure=reason_in_words(record))
         case Kind.JOB_FINISHED:
             return evolve(state, end=JobEnd.FINISHED, ended_us=record.timestamp_us)
         case Kind.JOB_FAILED:
@@ -269,7 +269,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
                 state,
                 end=JobEnd.FAILED,
                 ended_us=record.timestamp_us,
-                last_failure=record.reason,
+                last_failure=reason_in_words(record),
             )
         case _:
             return state
@@ -351,7 +351,7 @@ def _attempt(state: Progress, record: Record) -> Progress:
         live=live,
         attempts_lost=state.attempts_lost + (1 if is_live else 0),
         failures=state.failures + (1 if is_live else 0),
-        last_failure=record.reason if is_live else state.last_failure,
+        last_failure=reason_in_words(record) if is_live else state.last_failure,
     )
 
 

@@ -306,6 +306,7 @@ _PROJECTION: Final[OperatorProjection[BatchesState]] = OperatorProjection(
     apply=_apply,
     codec=DerivedCodec(BatchesState),
     survives_resets=True,
+    reads=(BatchIntent, BatchOutcome),
 )
 
 

@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def never(*_args: object, **_kwargs: object) -> None:
         raise AssertionError("Spark starts, though the job can be refused without it")
 
-    monkeypatch.setattr("coordlog.cli.ingest.spark.spark_session", never)
+    monkeypatch.setattr("coordlog.cli.ingest.run.local_session", never)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("id\n1\n2\n", encoding="utf-8")
     return tmp_path

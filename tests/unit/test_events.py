@@ -8,6 +8,7 @@ from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, TooLargeError, UnresolvedError
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.messages import Fenced, SendEvent
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
@@ -489,7 +490,7 @@ def test_an_event_at_which_attempts_fail_three_times_is_named_as_poison() -> Non
         job.register(0)
         job.advance(6)
 
-    reasons = [one.reason or "" for one in job.history(Kind.ATTEMPT_FAILED)]
+    reasons = [reason_in_words(one) or "" for one in job.history(Kind.ATTEMPT_FAILED)]
     assert len(reasons) == 3
     newest = job.history(Kind.EVENT_TO_SUBTASK)[-1].sequence
     command = f"coordlog skip job --event {newest} "

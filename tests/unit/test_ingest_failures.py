@@ -101,18 +101,6 @@ def test_the_number_of_causes_that_are_shown_has_a_bound() -> None:
     assert shown[-1] == "failed again, by further causes; all of them: coordlog failures flights"
 
 
-def test_advice_to_skip_is_no_part_of_a_cause() -> None:
-    """It comes with the third failure, in a line of its own."""
-    lines = FailureLines(COMMAND)
-    lines.see([failed(1, 3)])
-    poison = (
-        "; split 'in/b.csv' is poison: 3 attempts in a row have failed at it; to go on without it: "
-        "`coordlog skip flights --split in/b.csv --reason '3 attempts in a row failed at it'`"
-    )
-
-    assert lines.see([failed(1, 5, BAD + poison)]) == []
-
-
 def test_a_reason_is_shown_whole_and_a_longer_one_keeps_its_end() -> None:
     path = "/data/" + "long-folder-name/" * 20
     reason = f"poll raised SourceError: {path}b.csv: row 52: no int64; give it another type"

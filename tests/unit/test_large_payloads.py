@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from coordlog.coordinators.commits import COMMITS
 from coordlog.errors import (
     PayloadLostError,
     PayloadStoreError,
@@ -34,6 +35,8 @@ from coordlog.projections.job.state import Phase
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
+from coordlog.projections.snapshot.splits_codec import LISTED_SPLITS, SPLITS
+from coordlog.projections.splits.query_reads import READS
 from coordlog.restore import snapshots
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
@@ -42,6 +45,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.payload_address import PayloadAddress, address_in, owner_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import counted_turns
+from coordlog.spark_integration.batches.ledger import BatchProvider
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of, inside, prefix_of
 
@@ -358,6 +362,37 @@ def test_a_projection_is_given_the_content_live_and_at_a_restore_and_a_lost_one_
     assert refused.value.offset == at
     assert "PayloadLostError: the stored payload 0-driver-0/" in str(refused.value)
     assert before.high_watermark() == end
+
+
+@pytest.mark.clause("K3")
+def test_a_fold_does_not_fetch_payloads_that_no_projection_reads(
+    options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projection that names the types that it reads gets None for others, live and at a restore."""
+    projection = replace(LENGTHS, reads=(Noted,))
+    provider = NotingProvider(projection=projection)
+    job, attempt = started(provider, options)
+    attempt.send("source", Down(n=7, text="y" * 2_000_000))
+    inside(attempt, provider, lambda c: c.context.record(Noted(text="z" * 100)))
+    assert job.runtime.state.projections["source"] == (100,)
+    job.crash()
+
+    def refuse(_address: PayloadAddress) -> bytes:
+        raise AssertionError("the store is read")
+
+    again = fresh(options)
+    monkeypatch.setattr(store_of(again), "get", refuse)
+    chain = chain_of(NotingProvider(projection=projection)).opening(DriverPayloads(again).open)
+    rebuilt = rebuild(job.log, chain, projection_of(chain))
+    assert rebuilt.state == job.runtime.state
+
+
+def test_own_projections_read_only_payloads_that_are_always_in_the_log() -> None:
+    for projection in (SPLITS, LISTED_SPLITS, COMMITS, READS, BatchProvider.projection):
+        assert projection is not None
+        names = projection.read_names
+        assert names is not None
+        assert all(name.startswith("coordlog.") for name in names)
 
 
 def test_a_restore_while_the_store_is_away_says_so_and_no_record_is_at_fault(

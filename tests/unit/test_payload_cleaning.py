@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from coordlog.amounts import many
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.errors import PayloadLostError, RecordError
+from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, RecordError
 from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
@@ -404,6 +404,30 @@ def test_a_prune_removes_what_is_left_over_while_it_knows_the_epochs(
     assert payload_use(again.log, store).missing == ()
 
 
+def test_payloads_of_pruned_epochs_are_removed_by_a_command_alone(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log, copy = pruned(options), MemoryLog("copy")
+    copy_history(log, copy, "job")
+    another = PayloadAddress.of(b"of a newer log", "7-another")
+    store.put(another, b"of a newer log")
+    named, drop = ("--payload-store", store.url), ("--clean", "--drop-payloads")
+
+    shown = run(log, "payloads", "--clean", *named).stdout
+    assert "1 file of 300,004 bytes of epochs of pruned records: `coordlog payloads job" in shown
+    assert "1 file of 14 bytes of drivers that are not in this log: they stay" in shown
+    for refused in (
+        run(copy, "payloads", *drop, *named),
+        run(log, "payloads", "--drop-payloads", *named),
+    ):
+        assert refused.exit_code == Exit.USAGE
+    assert len(store.listed()) == 3
+
+    shown = run(log, "payloads", *drop, *named).stdout
+    assert "1 file of 300,004 bytes of epochs of pruned records: removed" in shown
+    assert [one.owner for one in store.listed()] == ["1-driver-1", "7-another"]
+
+
 @pytest.mark.parametrize("command", ["payloads", "prune"])
 def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
     store: PayloadStore, options: PayloadOptions, home: Path, tmp_path: Path, command: str
@@ -598,6 +622,39 @@ def test_all_payloads_are_those_of_an_adoption_too_and_never_a_copy_s(
         main, ("delete", "job", *flags, "--keep-payloads"), obj=lambda _servers: Deleting(adopted)
     )
     assert both.exit_code == Exit.USAGE
+
+
+def test_payloads_that_a_cut_off_deletion_has_left_are_removed_by_a_command(
+    store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    (Path(store.where) / "notes").mkdir()
+    (Path(store.where) / "notes" / "of-mine.txt").write_text("mine")
+    deleting = Deleting(job.log)
+
+    def delete(*more: str) -> Result:
+        arguments = ("delete", "job", "--take-over", *more)
+        return CliRunner().invoke(main, arguments, obj=lambda _servers: deleting)
+
+    def refuse(store: PayloadStore, _doomed: object) -> int:
+        raise PayloadStoreUnreachableError(store.where, "removing a", "503 Slow Down", "try again")
+
+    named = ("--payload-store", store.url)
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(PayloadStore, "remove", refuse)
+        failed = delete("--yes", *named)
+    assert failed.exit_code not in (Exit.DONE, Exit.USAGE)
+    assert f"`coordlog delete job --all-payloads --payload-store {store.url}`" in failed.stderr
+
+    monkeypatch.setattr(deleting, "jobs", lambda: ())
+    assert "there is no job 'job'" in delete("--yes", *named).stderr
+    assert "there is no job 'job'" in delete("--yes", "--all-payloads").stderr, "of which store?"
+    assert delete("--all-payloads", *named).exit_code != Exit.DONE, "not confirmed"
+    assert len(store.listed()) == 2
+    assert "deleted 1 payloads" in delete("--yes", "--all-payloads", *named).stderr
+    assert [kept.path for kept in store.listed()] == ["notes/of-mine.txt"]
 
 
 def test_a_job_that_has_begun_from_another_one_has_payloads_of_its_own(

@@ -17,6 +17,7 @@ from coordlog.kernel.restart_policy import (
     is_exhausted,
     local_backoff_s,
 )
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import DriverStop, JobState, Phase
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.restore.rebuild import projection_of, rebuild
@@ -133,7 +134,7 @@ def test_a_split_at_which_attempts_fail_three_times_in_a_row_is_named_as_poison(
         job.register(0).fail("bad row", split_id="part-3")
         assert job.runtime.state.poison["split_id:part-3"] == n + 1
 
-    reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
+    reasons = [str(reason_in_words(one)) for one in job.history(Kind.ATTEMPT_FAILED)]
     said = ["coordlog skip job --split part-3 " in one for one in reasons]
     assert said == [False, False, True, True]
     job.register(0).finish_split("source", "part-3")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from coordlog.api.coordinator import EventFuture
-from coordlog.errors import AttemptNotRunningError, RequestRefusedError
+from coordlog.errors import AttemptNotRunningError, JobFailedError, RequestRefusedError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.requests import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.job.skips import digest_of, event_key, with_poison, without_poison
+from coordlog.projections.job.skips import digest_of, event_key, reason_in_words
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.builtin_types import (
     EventSkipped,
@@ -339,7 +339,7 @@ def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it()
         attempt = job.register(0)
         attempt.fail("bad row\n" + "x" * 10_000, split_id="it's here/part-3.csv")
 
-    reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
+    reasons = [str(reason_in_words(one)) for one in job.history(Kind.ATTEMPT_FAILED)]
     assert ["is poison" in one for one in reasons] == [False, False, True]
     command = reasons[-1].split("`")[1]
     assert shlex.split(command) == [
@@ -362,24 +362,22 @@ def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it()
 def test_what_is_poison_stands_behind_a_quarter_of_a_reason_and_before_its_traceback(
     at: dict[str, str], what: str, option: str
 ) -> None:
-    said = with_poison("job", "x" * REASON_CHARS_MAX + "\ntraceback", {**at, "poison": "4"})
+    job = job_of("a")
+    job.register(0).fail("x")
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    reason = "x" * REASON_CHARS_MAX + "\ntraceback"
+    failed = replace(failed, reason=reason, attributes={**at, "poison": "4"})
 
-    assert said == (
+    assert reason_in_words(replace(failed, attributes=at)) == reason
+    assert reason_in_words(failed) == (
         f"{'x' * (REASON_CHARS_MAX // 4)}; {what} is poison: 4 attempts in a row have failed at it; "
         f"to go on without it: "
         f"`coordlog skip job {option} --reason '4 attempts in a row failed at it'`\ntraceback"
     )
 
 
-def test_of_a_reason_only_what_with_poison_put_there_is_taken_away() -> None:
-    at = {"split_id": "a", "poison": "3"}
-    quoting = "bad row\ncaused by: " + with_poison("other", "bad row", at) * 2
-
-    assert without_poison(with_poison("job", quoting, at)) == quoting
-
-
 @pytest.mark.may_fail("xxx")
-def test_a_failed_job_s_last_record_has_the_command_whatever_the_tracebacks() -> None:
+def test_the_end_of_a_failed_job_names_poison_once_in_its_record_and_its_error() -> None:
     def twice(config: KernelConfig) -> KernelConfig:
         return replace(config, restarts_max=2)
 
@@ -388,7 +386,15 @@ def test_a_failed_job_s_last_record_has_the_command_whatever_the_tracebacks() ->
         job.register(0).fail("bad row\n" + "x" * 10_000, split_id="a")
 
     (failed,) = job.history(Kind.JOB_FAILED)
-    assert "`coordlog skip job --split a --reason" in str(failed.reason)
+    assert failed.attributes["split_id"] == "a"
+    assert "coordlog skip" not in str(failed.reason)
+    assert "`coordlog skip job --split a --reason" in str(reason_in_words(failed))
+    end = job.runtime.outcome
+    assert end is not None
+    assert len(end.reasons) == 1, "equal reasons are one"
+    error = JobFailedError("job", end.reasons, end.where, end.final, end.skip_command)
+    command = str(error).split("; to go on without it: `")[1]
+    assert shlex.split(command.rstrip("`"))[:5] == ["coordlog", "skip", "job", "--split", "a"]
 
 
 def test_a_skip_ends_the_count_of_failures() -> None:
@@ -509,7 +515,8 @@ def test_an_event_whose_handling_raises_three_times_is_poison_and_skipped_at_red
     sent = job.history(Kind.EVENT_TO_COORDINATOR)[0]
     assert {one.attributes["event_sequence"] for one in failures} == {str(sent.sequence)}
     command = f"coordlog skip job --event {sent.sequence} "
-    assert [command in str(one.reason) for one in failures[:3]] == [False, False, True]
+    said = [str(reason_in_words(one)) for one in failures[:3]]
+    assert [command in reason for reason in said] == [False, False, True]
     skip_event(job, sent.sequence or 0)
     handled = len(provider.said("event"))
     job.advance(600)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from coordlog.cli.console import reason_text
-from coordlog.projections.job.skips import without_poison
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.schemas.record import Kind, Record
 
@@ -48,7 +47,7 @@ class FailureLines:
         return lines
 
     def _failed(self, record: Record) -> list[str]:
-        reason = without_poison(record.reason or "no cause is recorded")
+        reason = record.reason or "no cause is recorded"
         split = record.attributes.get("split_id", "")
         key = (split, _NUMBERS.sub("#", reason.partition("\n")[0]))
         if key in self._seen or len(self._seen) > _CAUSES_MAX:

@@ -35,6 +35,7 @@ from coordlog.restore.rebuild import Restored, RestoreMode
 from coordlog.runtime.driver import JobResult, JobStatus
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.session import end_session, local_session
 
 __all__ = ["run_ingest"]
 
@@ -178,15 +179,17 @@ class _Ingest:
         return job_log
 
     def _run_on_spark(self, job_log: Found, signals: StopSignals) -> Exit:
-        from coordlog.cli.ingest.spark import spark_session  # noqa: PLC0415, nothing before needs Spark
-
         self._shown.doing("starting Spark")
         job = self._job(job_log)
         with ExitStack() as stack:
             # An interruption during the start of the JVM would leave it running.
             with signals.deferred():
-                session = spark_session(self._options.master, self._options.parallelism)
-                spark = stack.enter_context(session)
+                spark = local_session(
+                    self._options.parallelism,
+                    app_name="coordlog ingest",
+                    master=self._options.master,
+                )
+                stack.callback(end_session, spark)
                 signals.take()  # Spark has replaced the handlers
             self._shown.doing("starting the job")
             job.start(spark)

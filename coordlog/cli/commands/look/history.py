@@ -13,6 +13,7 @@ from rich.text import Text
 from coordlog.cli.console import crop, day_of, iso, new_console, print_json, time_of
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import records_of
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointStatus
 from coordlog.projections.tables.payload_json import Json, hex_text, on_one_line, to_json, undecoded
@@ -216,8 +217,9 @@ def _details(entry: AuditRecord) -> Iterator[str]:
     if record.kind is not Kind.TYPE_REGISTERED and record.payload is not None:
         shown = record.payload if entry.fields is None else entry.fields
         yield on_one_line(shown, _PAYLOAD_CHARS)
-    if record.reason is not None:
-        yield f"because {on_one_line(record.reason, _REASON_CHARS)}"
+    reason = reason_in_words(record)
+    if reason is not None:
+        yield f"because {on_one_line(reason, _REASON_CHARS)}"
     for name in sorted(record.attributes):
         yield f"{name}={on_one_line(record.attributes[name], _PAYLOAD_CHARS)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,9 +13,9 @@ from coordlog.cli.living import driver_in, refuse_live_driver
 from coordlog.cli.log_access import Logs, no_such_job, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
-from coordlog.errors import CommandError, CoordlogError, OptionError, TopicError
+from coordlog.errors import CommandError, CoordlogError, OptionError, PayloadStoreError, TopicError
 from coordlog.log.interface import LogIdentity
-from coordlog.log.payload_store import KeptPayload, PayloadStore
+from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
 from coordlog.payloads.gc import FileUse, PayloadUse, payload_use
 from coordlog.schemas.header import Header
 
@@ -66,13 +67,17 @@ def delete(
     start, without knowledge of earlier commits. If this log is a copy, its payloads stay. Payloads
     of epochs before an adoption stay, because the original log may need them, and so do those of
     epochs missing from the log, as after a prune, unless --all-payloads is given. If JOB was or
-    will be adopted from this log, give --keep-payloads.
+    will be adopted from this log, give --keep-payloads. If JOB has no log any more, --all-payloads
+    with --payload-store removes the large payloads that a cut-off deletion has left.
     """
     if is_keeping and is_all:
         raise OptionError("--all-payloads", "given", "left out with --keep-payloads")
     job_ids = logs.jobs()
     if job not in job_ids:
-        raise no_such_job(job, logs.where, job_ids)
+        if not is_all or payload_store is None:
+            raise no_such_job(job, logs.where, job_ids)
+        _delete_left_payloads(logs, PayloadStore(payload_store, job), yes=yes)
+        return
     if not is_take_over:
         _refuse_live_driver(logs, job)
     if not yes:
@@ -85,12 +90,32 @@ def delete(
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
     if store is not None and doomed:
-        store.remove(doomed)
-        click.echo(f"deleted {len(doomed):,} payloads in {store.where}", err=True)
+        _remove(store, doomed)
     if why_kept:
         kept = "others of its large payloads" if doomed else "its large payloads, if there are any,"
         where = "" if store is None else f" in {store.where}"
         click.echo(f"{kept} stay{where}: {why_kept}", err=True)
+
+
+def _delete_left_payloads(logs: Logs, store: PayloadStore, *, yes: bool) -> None:
+    """Remove the payloads of a job that has no log: only the user knows whether another log needs them."""
+    left = [kept for kept in store.listed() if is_payload(kept) or is_draft(kept)]
+    if left and not yes:
+        described = f"job {store.job_id} has no log at {logs.where}, and {len(left):,} payloads in {store.where}"
+        click.confirm(f"{described}. Delete them for good?", abort=True)
+    _remove(store, left)
+
+
+def _remove(store: PayloadStore, doomed: Sequence[KeptPayload]) -> None:
+    """Remove payloads after their log. An error names the command that removes the rest."""
+    try:
+        store.remove(doomed)
+    except PayloadStoreError as error:
+        place = f"--payload-store {shlex.quote(store.url)}"
+        command = f"coordlog delete {store.job_id} --all-payloads {place}"
+        next_step = f"the log is deleted: mend this, then remove the rest with `{command}`"
+        raise type(error)(error.store, error.doing, error.problem, next_step) from error
+    click.echo(f"deleted {len(doomed):,} payloads in {store.where}", err=True)
 
 
 class _LogVersion(NamedTuple):

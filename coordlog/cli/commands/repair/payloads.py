@@ -24,19 +24,35 @@ __all__ = ["payloads"]
 @click.command()
 @click.argument("job")
 @click.option("--clean", "is_cleaning", is_flag=True, help="Remove left-over payloads.")
+@click.option(
+    "--drop-payloads",
+    "is_dropping",
+    is_flag=True,
+    help="Also remove large payloads that only removed records address; the archive lacks them then.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @payload_store_option
 @with_history
 def payloads(
-    logs: Logs, *, job: str, is_cleaning: bool, as_json: bool, payload_store: str | None
+    logs: Logs,
+    *,
+    job: str,
+    is_cleaning: bool,
+    is_dropping: bool,
+    as_json: bool,
+    payload_store: str | None,
 ) -> None:
     """Show the payloads of JOB in its payload store, and those that no record addresses.
 
     A payload is left over if its driver or task could not append its address any more. Payloads
     that a record addresses, those of the driver in force, and those of epochs missing from this log
-    are never removed. The exit status is 1 if an addressed payload is missing; `coordlog verify`
-    names its records. With a file in JOB's place nothing is removed.
+    are never removed; of a pruned log, --drop-payloads with --clean removes those of epochs before
+    its beginning, which no archive and no other log must need. The exit status is 1 if an addressed
+    payload is missing; `coordlog verify` names its records. With a file in JOB's place nothing is
+    removed.
     """
+    if is_dropping and not is_cleaning:
+        raise OptionError("--drop-payloads", "given", "left out without --clean")
     if isinstance(logs, FileLogs) and is_cleaning:
         raise click.UsageError(
             f"{logs.where} is a file, and the log itself may address more by now: --clean takes a job's id"
@@ -50,11 +66,15 @@ def payloads(
         if store is None:
             raise OptionError("--payload-store", None, "given: the history of this job names none")
         use = payload_use(log, store)
-    removed = clean(store, use) if is_cleaning else ()
+    if is_dropping and use.copy_of:
+        raise OptionError(
+            "--drop-payloads", "given", f"left out: this log is a copy of {use.copy_of}"
+        )
+    removed = clean(store, use, is_dropping=is_dropping) if is_cleaning else ()
     if as_json:
         print_json(_as_json(store, use, removed))
     else:
-        _print(job, store, use, is_cleaning=is_cleaning)
+        _print(job, store, use, is_cleaning=is_cleaning, is_dropping=is_dropping)
     if use.missing:
         click.get_current_context().exit(Exit.FAILED)
 
@@ -73,18 +93,33 @@ def _as_json(store: PayloadStore, use: PayloadUse, removed: Sequence[KeptPayload
     }
 
 
-def _print(job: str, store: PayloadStore, use: PayloadUse, *, is_cleaning: bool) -> None:
+def _print(
+    job: str,
+    store: PayloadStore,
+    use: PayloadUse,
+    *,
+    is_cleaning: bool,
+    is_dropping: bool,
+) -> None:
     click.echo(f"{store.where}, compared with {many(use.record_count, 'record')}:")
     click.echo(f"  {_sum(use.of(FileUse.ADDRESSED))} addressed by records")
     left_over = use.of(FileUse.LEFT_OVER)
     done = "removed" if is_cleaning else f"`coordlog payloads {job} --clean` removes them"
     click.echo(f"  {_sum(left_over)} left over" + (f": {done}" if left_over else ""))
-    for kind, text in (
-        (FileUse.IN_FORCE, "of the driver in force, not addressed so far: they stay"),
-        (FileUse.UNKNOWN, "of drivers that are not in this log: they stay; is this their log?"),
-        (FileUse.FOREIGN, "that are no payloads: they stay"),
+    drop = (
+        f"`coordlog payloads {job} --clean --drop-payloads` removes them, if no archive needs them"
+    )
+    pruned = frozenset(use.pruned)
+    unknown = [kept for kept in use.of(FileUse.UNKNOWN) if kept not in pruned]
+    for files, text in (
+        (use.of(FileUse.IN_FORCE), "of the driver in force, not addressed so far: they stay"),
+        (
+            use.pruned,
+            f"of epochs of pruned records: {'removed' if is_dropping else drop}",
+        ),
+        (unknown, "of drivers that are not in this log: they stay; is this their log?"),
+        (use.of(FileUse.FOREIGN), "that are no payloads: they stay"),
     ):
-        files = use.of(kind)
         if files:
             click.echo(f"  {_sum(files)} {text}")
     for path in use.missing:
