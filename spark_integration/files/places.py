@@ -11,7 +11,7 @@ from typing import Final
 
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
-from coordlog.spark_integration.files.listing import fixed_part, has_wildcard
+from coordlog.spark_integration.files.listing import fixed_part, has_wildcard, is_local
 
 __all__ = ["check_apart", "location_of"]
 
@@ -29,7 +29,7 @@ def location_of(url: str) -> str:
     Args:
         url: An absolute local path, or an fsspec URL without credentials.
     """
-    if "::" in url:
+    if "::" in url and not is_local(url):
         return url
     scheme, separator, rest = url.partition("://")
     if not separator:

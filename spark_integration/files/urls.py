@@ -6,7 +6,10 @@ from typing import Final
 
 from coordlog.errors import SourceError
 
-__all__ = ["missing_library"]
+__all__ = ["SCHEMES", "VERSION_MARK", "missing_library"]
+
+VERSION_MARK: Final = "?versionId="
+"""Text in an object's name after which the library for S3 takes the rest for the version of another object."""
 
 _PACKAGES: Final = {
     "abfs": "adlfs",
@@ -25,6 +28,9 @@ _PACKAGES: Final = {
     "ssh": "paramiko",
     "webdav": "webdav4",
 }
+
+SCHEMES: Final = frozenset(_PACKAGES)
+"""Schemes of stores; in a chain of URLs each of them can only be the last."""
 
 
 def missing_library(url: str, error: Exception) -> SourceError:
