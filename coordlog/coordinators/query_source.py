@@ -131,9 +131,11 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         listing_timeout_s: float,
         given_up: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
+        on_stage: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(context)
         self._source, self._given_up, self._end_query = source, given_up, end_query
+        self._on_stage, self._stage_id = on_stage, -1
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
         self._unassigned: dict[str, deque[int]] = {}
@@ -266,6 +268,9 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     # --- assignment -------------------------------------------------------------------------------
     def _next(self, request: NextSplits) -> SplitsGiven:
+        if self._on_stage is not None and request.stage_id != self._stage_id:
+            self._stage_id = request.stage_id
+            self._on_stage(request.stage_id)
         state = self.state
         read = state.reads.get(request.read_id)
         if read is None:
@@ -386,6 +391,8 @@ class ReadsProvider(CoordinatorProvider):
         given_up: Names of abandoned streams: they do not continue.
         end_query: Ends the query of a Spark stage, by the stage's id, with a reason. Blocks; runs on a
             worker. None: Spark retries the task up to its own limit.
+        on_stage: Called with the id of the Spark stage whose tasks request splits, before they get any, and
+            again if another stage's have done so in between. On the mailbox; never blocks.
     """
 
     projection: OperatorProjection[Any] | None = READS
@@ -398,6 +405,7 @@ class ReadsProvider(CoordinatorProvider):
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         given_up: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
+        on_stage: Callable[[int], None] | None = None,
     ) -> None:
         self.operator_id = operator_id
         self.payload_types = (
@@ -422,12 +430,17 @@ class ReadsProvider(CoordinatorProvider):
         )
         self.queries = {QueryReads: _answer}
         self._source, self._listing_timeout_s = source, listing_timeout_s
-        self._given_up, self._end_query = given_up, end_query
+        self._given_up, self._end_query, self._on_stage = given_up, end_query, on_stage
 
     def create(self, context: CoordinatorContext) -> ReadsCoordinator:
         """A new coordinator."""
         return ReadsCoordinator(
-            context, self._source, self._listing_timeout_s, self._given_up, self._end_query
+            context,
+            self._source,
+            self._listing_timeout_s,
+            self._given_up,
+            self._end_query,
+            self._on_stage,
         )
 
 

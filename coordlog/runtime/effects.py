@@ -43,6 +43,8 @@ from coordlog.schemas.payload import Payload, PayloadTypes
 __all__ = ["AttemptEffect", "Releasing", "RuntimePort", "Workers"]
 
 _CLEANINGS_MAX: Final = 2
+_CLEANED_ATTEMPTS_MAX: Final = 1_000
+"""Attempts that are over whose cleanings are counted. An older one would be cleaned after again, without effect."""
 
 AttemptEffect = (
     AcceptAttempt
@@ -117,7 +119,7 @@ class Releasing:
         """Subtask and attempt number of each open connection, by its id; the attempt may be un-released."""
         self._connection_of: dict[tuple[int, int], int] = {}
         self._cleanings: dict[tuple[str, int, int], int] = {}
-        """Number of cleanings after an attempt that is over, by its driver, subtask and attempt number."""
+        """Number of cleanings after attempts that are over, by driver, subtask and attempt number; the newest last."""
         self._settling: dict[int, int] = {}
         """Timer that abandons a settlement in progress, by the sequence of its intent."""
 
@@ -219,8 +221,11 @@ class Releasing:
             # Clean at the end of the attempt, and once more at its next message, because it may have staged files
             # in between. Files that it stages after that are swept at the end of the job.
             key = (effect.driver_id, effect.subtask, effect.attempt_number)
-            self._cleanings[key] = self._cleanings.get(key, 0) + 1
-            if self._cleanings[key] <= _CLEANINGS_MAX:
+            cleanings = self._cleanings.pop(key, 0) + 1
+            self._cleanings[key] = cleanings  # the last, as the newest
+            if len(self._cleanings) > _CLEANED_ATTEMPTS_MAX:
+                del self._cleanings[next(iter(self._cleanings))]
+            if cleanings <= _CLEANINGS_MAX:
                 self._clean(effect, after)
 
     def _clean(self, effect: FenceAttempt, after: JobState) -> None:

@@ -127,14 +127,14 @@ class ExactlyOnce:
         self._function, self._make_service, self._at = function, service, at
         self._lock = threading.Lock()
         self._service = service()
-        self._has_begun = False
+        self._has_begun = self._is_closed = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write this batch, unless it is committed already.
 
         Raises:
-            UsageError: Not called by `foreachBatch`; a query without a checkpoint; another query's job; a batch that
-                is committed with other rows; a sink that has not taken its part.
+            UsageError: Called after `close`; not called by `foreachBatch`; a query without a checkpoint; another
+                query's job; a batch that is committed with other rows; a sink that has not taken its part.
             DriverAliveError, RestoreError: The driver cannot start.
             SinkError: A sink failed while staging.
             JobFailedError: A sink failed while settling: the next start settles the open intents.
@@ -166,6 +166,11 @@ class ExactlyOnce:
 
     def _running(self, frame: DataFrame) -> BatchService:
         with self._lock:
+            if self._is_closed:
+                raise UsageError(
+                    f"the batches of job {self._service.job_id} are closed, and a query still runs: stop the query "
+                    "before the end of the `with` block, and start it again with another exactly_once(...)"
+                )
             if self._has_begun and not self._service.is_running:
                 # The query was restarted after its driver had ended with an error.
                 self._service.close()
@@ -201,8 +206,9 @@ class ExactlyOnce:
         return service.sinks[name].stage(frame, batch)
 
     def close(self) -> None:
-        """End the driver of the job. Stop the query first; the next start settles the open intents."""
+        """End the driver of the job, for good. Stop the query first; the next start settles the open intents."""
         with self._lock:
+            self._is_closed = True
             self._service.close()
 
     def __enter__(self) -> Self:

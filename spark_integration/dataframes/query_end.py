@@ -1,8 +1,9 @@
-"""The end of a query whose error no retry can mend: its Spark stage is cancelled with the reason."""
+"""The end of queries that no retry can mend: a stage is cancelled with the reason, a plan is not run any more."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.errors import RequestRefusedError, SourceError
@@ -10,7 +11,7 @@ from coordlog.errors import RequestRefusedError, SourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CANCEL_WAIT_S", "end_stage", "is_same_again"]
+__all__ = ["CANCEL_WAIT_S", "PlanSeal", "end_stage", "end_stages", "is_same_again"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,3 +45,41 @@ def end_stage(spark: SparkSession, stage_id: int, reason: str) -> None:
     context: Any = spark.sparkContext
     context._jsc.sc().cancelStage(stage_id, reason)  # noqa: SLF001, the only call with a reason
     _log.info("stage_id=%d is cancelled: %s", stage_id, reason)
+
+
+def end_stages(spark: SparkSession, stage_ids: Collection[int], reason: str) -> None:
+    """Cancel those of the stages that run now."""
+    for stage_id in spark.sparkContext.statusTracker().getActiveStageIds():
+        if stage_id in stage_ids:
+            end_stage(spark, stage_id, reason)
+
+
+class PlanSeal:
+    """A broadcast variable without content, which each plan made with a registered format refers to.
+
+    Once it is destroyed, Spark itself refuses to send such a plan to tasks, at once: the tasks would all fail, because
+    their service has ended, and Spark would try each as often as the session does.
+    Without effect in the processes to which Spark sends the format's class.
+    """
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._broadcast = None if spark is None else spark.sparkContext.broadcast(b"")
+
+    def __reduce__(self) -> tuple[type[PlanSeal], tuple[()]]:
+        """A seal without a broadcast variable; Spark notes that the class refers to the variable."""
+        if self._broadcast is not None:
+            self._broadcast.__reduce__()
+        return PlanSeal, ()
+
+    def destroy(self, reason: str) -> None:
+        """Let Spark refuse the plans, with the reason in its error."""
+        if self._broadcast is None:
+            return
+        self._broadcast.destroy()
+        variable: Any = self._broadcast._jbroadcast  # type: ignore[attr-defined]  # noqa: SLF001, the only access
+        for field in variable.getClass().getSuperclass().getDeclaredFields():
+            if field.getName().endswith(
+                "_destroySite"
+            ):  # Spark's error shows it, as the place of the call
+                field.setAccessible(True)
+                field.set(variable, reason)

@@ -6,8 +6,11 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from coordlog.spark_integration.dataframes.query_end import PlanSeal
 from coordlog.spark_integration.dataframes.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -16,38 +19,78 @@ if TYPE_CHECKING:
 __all__ = ["forget_ticket", "register_format", "register_ticket"]
 
 _lock = threading.Lock()
-_tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = weakref.WeakKeyDictionary()
+_registered: weakref.WeakKeyDictionary[SparkSession, _Registered] = weakref.WeakKeyDictionary()
+
+
+class _Registered:
+    """Services of one session, and seals of the plans that may still refer to them."""
+
+    def __init__(self) -> None:
+        self.tickets: dict[str, Ticket] = {}
+        self.seals: list[tuple[PlanSeal, list[Ticket]]] = []
+        """Seal of each registered class with services, and those of its services that have not ended."""
 
 
 def register_format(spark: SparkSession) -> None:
     """Register the format with the session, for writing. Any thread."""
     with _lock:
         # At each call: a session that was stopped and started again may have lost it.
-        _register(spark, _tickets.setdefault(spark, {}))
+        _register(spark, _registered.setdefault(spark, _Registered()))
 
 
 def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
     """Register a service of reads, for queries created from now on. Any thread."""
     with _lock:
-        tickets = _tickets.setdefault(spark, {})
-        tickets[ticket.job_id] = ticket
-        _register(spark, tickets)
+        registered = _registered.setdefault(spark, _Registered())
+        registered.tickets[ticket.job_id] = ticket
+        _register(spark, registered)
 
 
-def forget_ticket(spark: SparkSession, ticket: Ticket) -> None:
-    """Remove a service for new queries; a newer service of its job stays registered. Any thread."""
+def forget_ticket(spark: SparkSession, ticket: Ticket, reason: str) -> None:
+    """Remove a service for new queries; a newer service of its job stays registered. Any thread.
+
+    Plans of this service fail with the reason from now on, those that may be of other services once these have ended.
+    """
     with _lock:
-        tickets = _tickets.get(spark, {})
-        if tickets.get(ticket.job_id) is ticket:
-            del tickets[ticket.job_id]
-            _register(spark, tickets)
+        registered = _registered.setdefault(spark, _Registered())
+        if registered.tickets.get(ticket.job_id) is ticket:
+            del registered.tickets[ticket.job_id]
+            _register(spark, registered)
+        for seal, tickets in list(registered.seals):
+            tickets[:] = [other for other in tickets if other is not ticket]
+            if not tickets:
+                registered.seals.remove((seal, tickets))
+                seal.destroy(reason)
 
 
-def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
+def _register(spark: SparkSession, registered: _Registered) -> None:
     from coordlog.spark_integration.dataframes.source import with_tickets  # noqa: PLC0415, it needs Spark
 
     _show_py_files()
-    spark.dataSource.register(with_tickets(tickets))
+    tickets = registered.tickets
+    seal = PlanSeal(spark if tickets else None)
+    if tickets:
+        registered.seals.append((seal, list(tickets.values())))
+    with _active(spark):
+        spark.dataSource.register(with_tickets(tickets, seal))
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Generator[None]:
+    """Make the session the active one of this thread: Spark looks the format up there before it registers it.
+
+    So `newSession()` would be refused if the active session has the format, of which it has none.
+    """
+    sessions = spark._get_j_spark_session_class(spark._jvm)  # type: ignore[attr-defined]  # noqa: SLF001, as above
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001, as above
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _show_py_files() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Collection
 from functools import partial
 from types import TracebackType
@@ -30,7 +31,7 @@ from coordlog.option_types import check_all, check_range, check_types
 from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.runtime.driver import JobDriver
 from coordlog.schemas.reads import QueryReads, ReadsSeen
-from coordlog.spark_integration.dataframes.query_end import end_stage
+from coordlog.spark_integration.dataframes.query_end import end_stage, end_stages
 from coordlog.spark_integration.dataframes.registry import forget_ticket, register_ticket
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, Ticket
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.02
 _TRIES_MANY = 100
 _PARTITIONS_MAX = 10_000
+_STAGES_MAX = 1_000
 
 
 @runtime_checkable
@@ -117,6 +119,8 @@ class CoordinatedReads:
         self._endpoint = endpoint
         self._driver: JobDriver | None = None
         self._ticket: Ticket | None = None
+        self._stages: deque[int] = deque(maxlen=_STAGES_MAX)
+        """Newest stages whose tasks have requested splits."""
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -160,7 +164,7 @@ class CoordinatedReads:
             self._source.settle_schema()
         partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
         surroundings = StagelessSurroundings(
-            self._spark, job_id=self.job_id, endpoint=self._endpoint
+            self._spark, job_id=self.job_id, endpoint=self._endpoint, on_end=self._end_queries
         )
         probe.check()
         driver = self._new_driver(surroundings, log)
@@ -188,6 +192,7 @@ class CoordinatedReads:
             listing_timeout_s=self._listing_timeout_s,
             given_up=self._given_up,
             end_query=partial(end_stage, self._spark),
+            on_stage=self._note_stage,
         )
         spec = SourceSpec(
             operator_id=OPERATOR_ID,
@@ -246,19 +251,31 @@ class CoordinatedReads:
         driver, self._driver = self._driver, None
         try:
             if driver is not None:
-                self._forget_ticket()
+                self._end_queries()
                 driver.stop(with_checkpoint=False, by="close")
                 driver.wait()
         finally:
             self._log.close()
 
-    def _forget_ticket(self) -> None:
-        """Remove the ticket from the session; only logged if the session was stopped inside the block."""
+    def _note_stage(self, stage_id: int) -> None:
+        if stage_id not in self._stages:
+            self._stages.append(stage_id)
+
+    def _end_queries(self) -> None:
+        """End the queries of this service, and its registration; only logged if the session has been stopped.
+
+        At `close`, and on the driver's thread if the driver ends before.
+        """
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
+        reason = (
+            f"the service of job {self.job_id} has ended: start it again with coordinated(...), then create the "
+            "DataFrame and run the query again"
+        )
         try:
-            forget_ticket(self._spark, ticket)
+            forget_ticket(self._spark, ticket, reason)
+            end_stages(self._spark, set(self._stages), reason)
         except Exception as error:  # noqa: BLE001, any error of a stopped session or a lost JVM
             _log.info("job=%s the session cannot forget its service: %s", self.job_id, error)
 
@@ -370,8 +387,8 @@ def _warn_of_many_tries(spark: SparkSession) -> None:
     tries = task_failures_max(spark)
     if tries >= _TRIES_MANY:
         _log.warning(
-            "this session tries each task %d times, which is right for jobs alone: a query that is run after the "
-            "end of its service fails only after all of them; make the session with query_session(…)",
+            "this session tries each task %d times, which is right for jobs alone: an error that a retry may mend "
+            "ends a query only after all of them; make the session with query_session(…)",
             tries,
         )
 

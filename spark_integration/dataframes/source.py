@@ -34,6 +34,7 @@ from coordlog.schemas.reads import (
     ReadPlanned,
     ReadsSeen,
 )
+from coordlog.spark_integration.dataframes.query_end import PlanSeal
 from coordlog.spark_integration.dataframes.read_options import with_read_options
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
@@ -52,6 +53,8 @@ class CoordlogDataSource(DataSource):
 
     tickets: ClassVar[Mapping[str, Ticket]] = {}
     """Tickets of the session's services, by job id."""
+    seal: ClassVar[PlanSeal] = PlanSeal()
+    """Seal of the plans made with this class."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,13 +113,13 @@ class CoordlogDataSource(DataSource):
         return ticket
 
 
-def with_tickets(tickets: Mapping[str, Ticket]) -> type[CoordlogDataSource]:
+def with_tickets(tickets: Mapping[str, Ticket], seal: PlanSeal) -> type[CoordlogDataSource]:
     """The class to register: created at each call, so that Spark ships it by value, with its tickets."""
 
     class Registered(CoordlogDataSource):
         """The format of one session."""
 
-    Registered.tickets = dict(tickets)
+    Registered.tickets, Registered.seal = dict(tickets), seal
     return Registered
 
 

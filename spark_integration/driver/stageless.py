@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from coordlog.api.chain import Chain, SourceSpec
@@ -118,11 +119,24 @@ class StagelessOptions:
 
 
 class StagelessSurroundings:
-    """`Surroundings` of a job of parallelism 0: only an endpoint for clients."""
+    """`Surroundings` of a job of parallelism 0: only an endpoint for clients.
+
+    Args:
+        spark: The session.
+        job_id: Id of the job.
+        endpoint: Address at which the driver listens, and its encryption.
+        on_end: Called when the driver ends, while clients still reach its endpoint.
+    """
 
     def __init__(
-        self, spark: SparkSession, *, job_id: str, endpoint: EndpointOptions | None = None
+        self,
+        spark: SparkSession,
+        *,
+        job_id: str,
+        endpoint: EndpointOptions | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
+        self._on_end = on_end
         self._place, self._job_id = (endpoint or EndpointOptions()).on(spark), job_id
         self.certificate: Certificate | None = None
         """Certificate of the endpoint; after `begin`. None if it is not encrypted."""
@@ -194,6 +208,8 @@ class StagelessSurroundings:
 
     def end(self) -> None:
         """See `Surroundings`."""
+        if self._on_end is not None:
+            self._on_end()
         if self._endpoint is not None:
             self._endpoint.stop()
         if self._file is not None:

@@ -16,6 +16,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
 
 __all__ = [
     "InputFiles",
@@ -24,7 +25,7 @@ __all__ = [
     "as_listed",
     "fixed_part",
     "has_wildcard",
-    "missing_library",
+    "is_local",
 ]
 
 _MAGIC: Final = frozenset("*?[")
@@ -127,6 +128,8 @@ class InputFiles:
             raise _unreadable(path, error) from error
         # `**` finds the files of a folder once for each folder above it.
         listed = [by_path[name] for name in sorted(by_path) if not self.leaves_out(name)]
+        if not isinstance(file_system, LocalFileSystem):
+            _refuse_versions(listed)
         if not listed and not allow_none:
             left_out = f"; `exclude` leaves out {len(by_path)}" if by_path else ""
             raise SourceError(
@@ -265,7 +268,7 @@ class InputFiles:
             )
 
     def _file_system(self) -> tuple[Any, str]:
-        if self.url.startswith("/") and ":" not in self.url and not self.storage_options:
+        if is_local(self.url) and not self.storage_options:
             return _local_at(self.url)  # called twice for each file: fsspec's parsing takes long
         try:
             file_system, path = url_to_fs(self.url, **self.storage_options)
@@ -323,9 +326,9 @@ def _object_at(file_system: Any, root: str, fixed: str) -> Iterator[ListedFile]:
 
 @functools.lru_cache(maxsize=16)
 def _local_at(url: str) -> tuple[LocalFileSystem, str]:
-    """The result of `url_to_fs` for an absolute path."""
-    file_system, path = url_to_fs(url)
-    return file_system, str(path)
+    """File system and path of a local URL: `url_to_fs` would take a name with `::` for two URLs."""
+    file_system = LocalFileSystem()
+    return file_system, str(file_system._strip_protocol(url))  # noqa: SLF001, fsspec's own way
 
 
 def _unblocked(path: str, flags: int) -> int:
@@ -424,6 +427,11 @@ def _check_name(seen: SeenFile) -> None:
         ) from ValueError("a name that is not UTF-8")
 
 
+def is_local(url: str) -> bool:
+    """Whether the URL is an absolute path, or one of fsspec's URLs for it."""
+    return url.startswith(("/", "file://", "local://"))
+
+
 def has_wildcard(path: str) -> bool:
     """Whether `path` is a glob, unless a file of just that name exists."""
     return bool(_MAGIC & set(path))
@@ -451,6 +459,17 @@ def _outermost(roots: Sequence[str]) -> list[str]:
 def _is_hidden(path: str, below: str) -> bool:
     relative = path.removeprefix(below).strip("/")
     return any(part.startswith((".", "_")) for part in relative.split("/"))
+
+
+def _refuse_versions(files: Sequence[ListedFile]) -> None:
+    """Refuse a name that would be read as another object: its rows would be missing, the other's read twice."""
+    for file in files:
+        if VERSION_MARK in file.path and not file.path.startswith(_WEB):
+            raise SourceError(
+                file.path,
+                f"its name has {VERSION_MARK!r}, which the library for S3 takes for a version of another object",
+                "rename the object, or leave it out with `exclude`",
+            )
 
 
 def _refuse_outside(name: str, below: str) -> None:
@@ -556,41 +575,3 @@ def _unreadable(path: str, error: Exception) -> SourceError:
     where = error.filename if isinstance(error.filename, str) else path
     problem = f"it cannot be read: {number}{error.strerror or error}"
     return SourceUnavailableError(where, problem, next_step)
-
-
-_PACKAGES: Final = {
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "az": "adlfs",
-    "dropbox": "dropboxdrivefs",
-    "gcs": "gcsfs",
-    "gs": "gcsfs",
-    "hf": "huggingface_hub",
-    "http": "coordlog[http]",
-    "https": "coordlog[http]",
-    "s3": "coordlog[s3]",
-    "s3a": "coordlog[s3]",
-    "sftp": "paramiko",
-    "smb": "smbprotocol",
-    "ssh": "paramiko",
-    "webdav": "webdav4",
-}
-
-
-def missing_library(url: str, error: Exception) -> SourceError:
-    """Error of a URL whose file system cannot be made."""
-    scheme = url.partition("::")[0].partition("://")[0]
-    if not isinstance(error, ImportError):
-        return SourceError(
-            url,
-            f"its file system cannot be used: {error}",
-            "see the part before `://`, and the options that it needs",
-        )
-    package = _PACKAGES.get(scheme)
-    return SourceError(
-        url,
-        f"files of {scheme}:// need a package that is not installed here ({error})",
-        f"pip install '{package}' for the driver and for the tasks"
-        if package is not None
-        else "install the package that it names for the driver and for the tasks",
-    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Final
 
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
-from coordlog.spark_integration.files.listing import fixed_part, has_wildcard
+from coordlog.spark_integration.files.listing import fixed_part, has_wildcard, is_local
 
 __all__ = ["check_apart", "location_of"]
 
@@ -27,7 +29,7 @@ def location_of(url: str) -> str:
     Args:
         url: An absolute local path, or an fsspec URL without credentials.
     """
-    if "::" in url:
+    if "::" in url and not is_local(url):
         return url
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -42,24 +44,75 @@ def check_apart(chain: Chain) -> None:
     """Refuse a job that would read its own output.
 
     Raises:
-        OptionError: A destination is inside the place that the source reads, or around it.
+        OptionError: A destination is inside the place that the source reads, or around it; or a link in that
+            place leads to it.
     """
     source = chain.source.location
     for provider in chain.coordinators:
         destination = provider.destination
-        if source is None or destination is None or not _is_overlap(source, destination):
+        if source is None or destination is None:
             continue
-        raise OptionError(
-            "the destination",
-            destination,
-            f"apart from what is read, {source}: neither below it nor above it, or the job reads "
-            "its own output; give a folder or a prefix beside it",
-        )
+        if _is_overlap(source, _parts(destination)):
+            raise OptionError(
+                "the destination",
+                destination,
+                f"apart from what is read, {source}: neither below it nor above it, or the job reads "
+                "its own output; give a folder or a prefix beside it",
+            )
+        if source.startswith("/") and destination.startswith("/"):
+            _check_links(source, destination)
 
 
-def _is_overlap(source: str, destination: str) -> bool:
-    below = _parts(destination)
-    if source.startswith("/") and (not has_wildcard(source) or os.path.lexists(source)):
+def _check_links(source: str, destination: str) -> None:
+    """Refuse a link that the source follows into the destination: no name shows it, and a watch would not end."""
+    below, folder = _parts(destination), source if _is_plain(source) else fixed_part(source)
+    for link in _links_below(folder):
+        target = _parts(link)
+        is_above = below[: len(target)] == target
+        if not is_above and target[: len(below)] != below:
+            continue
+        # The name under which the source would find the output.
+        found = [*_parts(folder), *os.path.relpath(link, folder).split("/")]
+        found += below[len(target) :] if is_above else []
+        if _is_overlap(source, found):
+            raise OptionError(
+                "the destination",
+                destination,
+                f"apart from what is read, {source}: the link {link} leads to it, and the job would read "
+                "its own output; remove the link, or give another folder",
+            )
+
+
+def _links_below(folder: str) -> Iterator[str]:
+    """Paths of the links in a folder and in all folders below it, links to folders included; hidden names are not."""
+    pending, seen = [folder], set[str]()
+    while pending:
+        path = pending.pop()
+        real = os.path.realpath(path)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(path) as scan:
+                entries = [entry for entry in scan if not entry.name.startswith((".", "_"))]
+        except OSError:
+            continue  # a file, or nothing: the listing reports it
+        for entry in entries:
+            if entry.is_symlink():
+                yield os.path.join(path, entry.name)  # noqa: PTH118, plain paths as in a listing
+            with suppress(OSError):  # a link to itself
+                if entry.is_dir():
+                    pending.append(os.path.join(path, entry.name))  # noqa: PTH118, as above
+
+
+def _is_plain(source: str) -> bool:
+    """Whether a local source is one file or folder, and no glob."""
+    return not has_wildcard(source) or os.path.lexists(source)
+
+
+def _is_overlap(source: str, below: list[str]) -> bool:
+    """Whether the source reads what is in the folder with the parts `below`, or is in it."""
+    if source.startswith("/") and _is_plain(source):
         fixed, pattern = _parts(source), []
     else:
         start = fixed_part(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,6 +165,20 @@ def test_an_empty_object_is_a_sign_of_the_folder_of_its_name(s3: Any) -> None:  
 
     (one,) = FileSource("s3://bucket/signs/in").discover().splits
     assert one.split_id == "bucket/signs/in/a.csv"
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/versions", "s3://bucket/versions/*"])
+def test_a_name_that_would_be_read_as_another_object_is_refused(s3: Any, path: str) -> None:  # noqa: ANN401
+    s3.pipe("bucket/versions/a.csv", b"i\n1\n")
+    client: Any = botocore.session.get_session().create_client(
+        "s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]
+    )
+    client.put_object(Bucket="bucket", Key="versions/a.csv?versionId=x.csv", Body=b"i\n2\n")
+
+    error = refusal(FileSource(path).discover)
+    assert error.where == "bucket/versions/a.csv?versionId=x.csv"
+    assert "takes for a version of another object" in error.problem
+    assert read(FileSource(path, exclude="*versionId*")).rows == [(1,)]
 
 
 def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3: Any) -> None:  # noqa: ANN401

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -381,6 +382,83 @@ def test_a_file_that_cannot_be_read_ends_the_query_at_the_first_try(
     assert len(payloads(log, "read_failed", Kind.REQUEST)) == 1
     (ended,) = payloads(log, "query_ended", Kind.FACT)
     assert "f003.csv" in str(ended["reason"])
+
+
+# --- the end of a service -------------------------------------------------------------------------
+@contextmanager
+def failed_tasks(session: SparkSession, group: str) -> Iterator[list[int]]:
+    """The number of failed tasks of the jobs in the block, once it has ended."""
+    failed: list[int] = []
+    session.sparkContext.setJobGroup(group, group)
+    yield failed
+    tracker = session.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [
+        tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds
+    ]
+    failed.append(sum(stage.numFailedTasks for stage in stages if stage is not None))
+    session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def test_a_plan_made_before_its_service_ended_fails_once_with_what_to_do(
+    session: SparkSession, folder: Path
+) -> None:
+    """On a session that tries each task a thousand times."""
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        planned = reads.read()
+        assert len(planned.collect()) == FILES * ROWS
+
+    with failed_tasks(session, "after") as failed:
+        with pytest.raises(Exception, match=r"service of job reads has ended: start it again"):
+            planned.collect()
+        with pytest.raises(Exception, match=r"service of job reads has ended: start it again"):
+            planned.count()
+    assert failed == [0]
+
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        assert ids(reads.read()) == each_once()
+
+
+def test_a_query_that_runs_at_its_services_end_is_cancelled_with_what_to_do(
+    session: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    going, errors = tmp_path / "going", list[BaseException]()
+
+    def slow(rows: Iterable[Any]) -> Iterable[Any]:
+        for row in rows:
+            going.touch()
+            time.sleep(0.5)
+            yield row
+
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        frame = reads.read()
+
+        def run() -> None:
+            try:
+                frame.rdd.mapPartitions(slow).count()
+            except Exception as error:  # noqa: BLE001, checked below
+                errors.append(error)
+
+        query = threading.Thread(target=run)
+        query.start()
+        until = time.monotonic() + WAIT_S
+        while not going.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+    query.join(WAIT_S)
+
+    assert "service of job reads has ended: start it again" in "".join(map(str, errors))
+
+
+def test_a_new_session_of_a_session_with_services_has_its_own(
+    session: SparkSession, folder: Path
+) -> None:
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        other = session.newSession()
+        with service(other, FileSource(folder), MemoryLog("reads")) as others:
+            assert ids(others.read()) == each_once()
+        assert ids(reads.read()) == each_once()
+    with service(other, FileSource(folder), MemoryLog("reads")) as others:
+        assert ids(others.read()) == each_once()
 
 
 # --- refusals -------------------------------------------------------------------------------------

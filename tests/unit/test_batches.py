@@ -426,6 +426,20 @@ def test_a_sink_that_cannot_ends_the_driver_and_the_next_start_settles_what_is_o
     assert drivers.kinds().count(Kind.COMMIT_INTENT) == 3
 
 
+def test_a_batch_after_the_close_is_refused_and_makes_no_driver(drivers: Drivers) -> None:
+    """A query that outlives its `with` block would else leave a driver that no caller closes."""
+    table = MemoryTable()
+    with drivers.make(table) as driver:
+        write(driver)
+    records = drivers.log.high_watermark()
+
+    with pytest.raises(UsageError, match="the batches of job orders are closed, and a query still"):
+        write(driver, 1, rows=["c"])
+
+    assert drivers.log.high_watermark() == records
+    assert table.rows == ["a", "b"]
+
+
 def test_a_restart_from_a_snapshot_knows_the_batches(drivers: Drivers) -> None:
     table = MemoryTable()
     sinks = cast("Any", {"sink": table})

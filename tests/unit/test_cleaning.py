@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
+from coordlog.runtime import effects
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
@@ -143,3 +144,16 @@ def test_late_messages_of_an_attempt_that_is_over_clean_after_it_once_more_and_n
     assert [one[:3] for one in sink.cleaned] == [("driver-0", 0, 0)] * 2
     refused = [one for one in job.history(Kind.FACT) if one.subtask == 0]
     assert len(refused) == 20
+
+
+def test_the_number_of_failed_attempts_that_are_remembered_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effects, "_CLEANED_ATTEMPTS_MAX", 3, raising=False)
+    sink = StagingSink()
+    job, _first, _ = started(NotingProvider(sink=sink))
+    for _ in range(6):
+        job.register(0).lose()
+
+    assert len(job.runtime._releasing._cleanings) == 3
+    assert len(sink.cleaned) == 7

@@ -22,6 +22,7 @@ from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.formats.text.encoding import has_whole_line_ends
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_schema, decode_split
 
@@ -82,6 +83,33 @@ def test_a_name_that_looks_like_a_glob_and_exists_is_that_file(tmp_path: Path) -
     write(tmp_path / "a1.csv", "i\n2\n")
 
     assert read(FileSource(tmp_path / "a[1].csv")).rows == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["a::b", "zip::x", "file::x"])
+def test_a_local_name_with_two_colons_is_that_name(tmp_path: Path, name: str) -> None:
+    """Not two URLs of fsspec, of which the first would be read: a file beside it."""
+    write(tmp_path / name.partition("::")[0], "i\n9\n")
+    write(tmp_path / name / f"{name}.csv", "i\n1\n")
+
+    for path in (tmp_path / name, tmp_path / name / "*", tmp_path / name / f"{name}.csv"):
+        assert read(FileSource(path)).rows == [(1,)]
+        assert read(FileSource(f"file://{path}")).rows == [(1,)]
+        assert FileSource(f"file://{path}").spec().location == str(path)
+    assert ParquetSink(tmp_path / name).path == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("s3://bucket/in/a::b.csv", "which separates two URLs"),
+        ("https://host/in/a::b.csv", "which separates two URLs"),
+        ("s3://bucket/in/a.csv?versionId=x", "the newest version of an object is read"),
+        ("simplecache::s3a://bucket/in/a.csv?versionId=x", "the newest version of an object"),
+    ],
+)
+def test_a_url_that_would_be_read_as_another_is_refused(path: str, reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        FileSource(path)
 
 
 def test_a_file_that_is_named_outright_is_read_though_it_is_hidden(tmp_path: Path) -> None:

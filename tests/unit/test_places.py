@@ -76,6 +76,39 @@ def test_a_link_hides_no_overlap_and_a_name_with_a_star_is_that_folder(tmp_path:
     assert not is_refused(tmp_path / "a*", tmp_path / "ab" / "out")
 
 
+def test_a_link_below_the_source_that_leads_to_the_destination_is_refused(tmp_path: Path) -> None:
+    source, out, beside = tmp_path / "in", tmp_path / "out", tmp_path / "beside"
+    for folder in (source / "deep", out / "month=1", beside):
+        folder.mkdir(parents=True)
+    (out / "month=1" / "a.parquet").touch()
+    assert not is_refused(source, out)
+
+    for place, target in [
+        (source / "link", out),
+        (source / "deep" / "link", out),
+        (source / "above", tmp_path),
+        (source / "part", out / "month=1"),
+        (source / "file.parquet", out / "month=1" / "a.parquet"),
+    ]:
+        place.symlink_to(target)
+        assert is_refused(source, out), place
+        assert is_refused(source, out / "not" / "yet") == (target in (out, tmp_path)), place
+        place.unlink()
+
+    (source / "elsewhere").symlink_to(beside)
+    (source / "round").symlink_to(source)
+    (source / ".hidden").symlink_to(out)
+    (source / "nowhere").symlink_to(tmp_path / "nothing")
+    (source / "itself").symlink_to(source / "itself")
+    (tmp_path / "way").symlink_to(source)
+    assert not is_refused(source, out)
+    (beside / "next").symlink_to(out)
+    assert is_refused(source, out), "by two links"
+    assert is_refused(tmp_path / "way", out)
+    assert is_refused(source / "*" / "*", out)
+    assert not is_refused(source / "*.csv", out)
+
+
 def test_the_command_and_the_job_refuse_it_by_name(tmp_path: Path) -> None:
     source, out = str(tmp_path), str(tmp_path / "out")
     with pytest.raises(

@@ -336,7 +336,7 @@ def _store(path: str) -> FileStore:
     path = path.removeprefix("file://")
     if path.startswith(_S3) and "::" not in path:
         return S3Store(_checked_s3(path))
-    if "://" in path or "::" in path:
+    if "://" in path:
         scheme = path.partition("://")[0].partition("::")[0] + "://"
         why = (
             "its files are in the memory of one process, and tasks run in others"

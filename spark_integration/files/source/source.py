@@ -41,7 +41,7 @@ from coordlog.spark_integration.files.formats.formats import (
     TextFormat,
 )
 from coordlog.spark_integration.files.formats.json.values import check_json_types
-from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.places import location_of
 from coordlog.spark_integration.files.source.discovery import (
@@ -61,6 +61,7 @@ from coordlog.spark_integration.files.source.reader import (
 )
 from coordlog.spark_integration.files.source.relisting import relisted
 from coordlog.spark_integration.files.source.split_bytes import schema_of, weight_of
+from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -426,7 +427,9 @@ def _input_files(
             raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
     return InputFiles(
         exclude=patterns,
-        url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+        url=url
+        if "://" in url and not url.startswith("/")
+        else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
@@ -495,6 +498,20 @@ def _check_path(url: str) -> None:
     if not url:
         raise OptionError("path", url, "a path, a glob or an fsspec URL")
     refuse_credentials("path", url)
+    if is_local(url):
+        return
+    if VERSION_MARK in url and ("s3://" in url or "s3a://" in url):
+        raise OptionError(
+            "path",
+            url,
+            f"without {VERSION_MARK!r}: the newest version of an object is read, and no other",
+        )
+    if "::" in url and url.partition("://")[0] in SCHEMES:
+        raise OptionError(
+            "path",
+            url,
+            "without '::', which separates two URLs: for a name that has it give its folder, or a glob",
+        )
 
 
 def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:
