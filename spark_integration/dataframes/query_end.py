@@ -76,7 +76,7 @@ class PlanSeal:
         if self._broadcast is None:
             return
         self._broadcast.destroy()
-        variable: Any = self._broadcast._jbroadcast  # type: ignore[attr-defined]  # noqa: SLF001, the only access
+        variable: Any = self._broadcast._jbroadcast  # noqa: SLF001, the only access
         for field in variable.getClass().getSuperclass().getDeclaredFields():
             if field.getName().endswith(
                 "_destroySite"

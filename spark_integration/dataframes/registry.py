@@ -81,7 +81,7 @@ def _active(spark: SparkSession) -> Generator[None]:
 
     So `newSession()` would be refused if the active session has the format, of which it has none.
     """
-    sessions = spark._get_j_spark_session_class(spark._jvm)  # type: ignore[attr-defined]  # noqa: SLF001, as above
+    sessions = spark._get_j_spark_session_class(spark._jvm)  # noqa: SLF001, as above
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001, as above
     try:

@@ -15,6 +15,7 @@ from coordlog.cli.main import main
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import DeliverEvent
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import SkipSplit
@@ -58,7 +59,7 @@ def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on
         attempt.fail("bad row", split_id="a b")
     assert job.runtime.state.phase is Phase.FAILED
     (failed,) = job.history(Kind.JOB_FAILED)
-    command = shlex.split(str(failed.reason).split("`")[1])
+    command = shlex.split(str(reason_in_words(failed)).split("`")[1])
     job.crash()
     assert command[0] == "coordlog"
     result = run(job.log, *command[1:])
