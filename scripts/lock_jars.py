@@ -2,14 +2,13 @@
 
     .venv/bin/python scripts/lock_jars.py
 
-Resolves the broker with all that it depends on, by the Ivy that PySpark bundles, fetches every jar of all sets, and
-writes them with their SHA-256: look at the difference before it is committed.
+Resolves the broker with all that it depends on, fetches every jar of all sets, and writes what
+came, by SHA-256: look at the difference before it is committed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from coordlog.log.broker.jar_lock import LOCK_PATH, Jar, JarSet, format_lock
-from coordlog.log.broker.jars import fetch_jars
-from coordlog.log.broker.java import find_java
+from coordlog.log.broker.jars import fetch_with_ivy
+from coordlog.log.broker.java import find_java, pyspark_jars
 
 BROKER: Final = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 
@@ -53,9 +52,6 @@ SETTINGS: Final = """\
 """
 
 LIMIT_S: Final = 600
-SIZE_MAX: Final = 2**30
-PYSPARK: Final = importlib.util.find_spec("pyspark")
-PYSPARK_JARS: Final = Path((PYSPARK.origin if PYSPARK else None) or "pyspark").with_name("jars")
 
 
 def closure(root: tuple[str, str, str]) -> list[tuple[str, str, str]]:
@@ -63,7 +59,7 @@ def closure(root: tuple[str, str, str]) -> list[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "settings.xml")
         settings.write_text(SETTINGS, "utf-8")
-        command = [find_java(), "-cp", f"{PYSPARK_JARS}/*", "org.apache.ivy.Main"]
+        command = [find_java(), "-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"]
         command += ["-settings", str(settings), "-cache", str(Path(folder, "cache"))]
         command += ["-dependency", *root, "-confs", "default", "-types", "jar", "bundle"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -77,11 +73,11 @@ def closure(root: tuple[str, str, str]) -> list[tuple[str, str, str]]:
 def measured(modules: list[tuple[str, str, str]]) -> list[Jar]:
     """These modules as jars with the checksums of what came."""
     unknown = [
-        Jar(group=group, artifact=artifact, version=version, sha256="0" * 64, size=SIZE_MAX)
+        Jar(group=group, artifact=artifact, version=version, sha256="0" * 64, size=1)
         for group, artifact, version in modules
     ]
     with tempfile.TemporaryDirectory() as folder:
-        fetch_jars(unknown, Path(folder), lambda _part: None)
+        fetch_with_ivy(unknown, Path(folder), lambda _count: None)
         jars: list[Jar] = []
         for jar in unknown:
             content = Path(folder, jar.file_name).read_bytes()

@@ -42,7 +42,7 @@ step() {
 # why a step failed, in one line
 explain() {
   if grep -qiE 'NewConnectionError|Failed to establish a new connection|ConnectTimeout|name resolution|getaddrinfo|Connection refused|Network is unreachable|UnknownHostException|No route to host|ProxyError' "$log"; then
-    die "$1: the package index or Maven repository cannot be reached: check network and proxy (PIP_INDEX_URL, COORDLOG_MAVEN_URL, HTTPS_PROXY), then run this again; details: $log"
+    die "$1: the package index or Maven repository cannot be reached: check network and proxy (PIP_INDEX_URL, HTTPS_PROXY), then run this again; details: $log"
   fi
   if grep -q 'ensurepip is not' "$log"; then
     die "$1: this Python cannot make environments: install its venv module (Debian: apt-get install python3-venv), then run this again"

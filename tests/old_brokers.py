@@ -26,7 +26,7 @@ from coordlog.log.broker import process as broker_process
 from coordlog.log.broker.folder import SETTINGS_FILE, cluster_id, new_cluster_id
 from coordlog.log.broker.jar_cache import cache_lock
 from coordlog.log.broker.jar_lock import Jar, fingerprint
-from coordlog.log.broker.jars import fetch_jars, install
+from coordlog.log.broker.jars import fetch_with_ivy, install
 from coordlog.log.broker.java import find_java
 from coordlog.log.broker.process import is_free
 from coordlog.log.broker.state import DATA_FOLDER, HOST
@@ -79,7 +79,7 @@ def _class_path(version: str) -> str:
         if not folder.is_dir():
 
             def fetch(target: Path) -> None:
-                fetch_jars(jars, target, lambda _part: None)
+                fetch_with_ivy(jars, target, lambda _count: None)
 
             install(folder, jars, fetch, work_in=cache)
     return os.pathsep.join(str(folder / jar.file_name) for jar in jars)

@@ -61,11 +61,6 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
     @property
-    def path(self) -> str:
-        """Its place in a Maven repository."""
-        return "/".join((*self.group.split("."), self.artifact, self.version, self.file_name))
-
-    @property
     def coordinates(self) -> str:
         """Its name in a Maven repository."""
         return f"{self.group}:{self.artifact}:{self.version}"

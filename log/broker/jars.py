@@ -1,52 +1,57 @@
 """Fetches the needed jars into a cache of this user, once; later runs need no network.
 
-Each file of the list in `jars.lock` is one request, and is checked by its SHA-256.
-`python -m coordlog.log.broker.jars` fetches the sets that are not on demand,
+The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; each file is checked
+here, by its SHA-256. `python -m coordlog.log.broker.jars` fetches the sets that are not on demand,
 `python -m coordlog.log.broker.jars delta iceberg` these two.
 
-They come from Maven Central, through the proxy of `HTTPS_PROXY`. `COORDLOG_MAVEN_URL` is the address of a
-mirror, or of a folder with its layout (`file:///home/me/.m2/repository`).
+Ivy fetches from Maven Central, through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`.
+`COORDLOG_IVY_SETTINGS` is the path of a settings file of Ivy, for a mirror.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from http.client import HTTPException
 from pathlib import Path
-from time import monotonic
 from typing import Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from xml.sax.saxutils import quoteattr
 
-from coordlog.errors import CoordlogError, OptionError
+from coordlog.errors import CoordlogError
 from coordlog.log.broker import limits
-from coordlog.log.broker.jar_cache import cache_lock
 from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, locked
-from coordlog.log.local.call_timeout import answered
+from coordlog.log.broker.java import find_java, pyspark_jars
 from coordlog.log.local.environment_errors import ChecksumError, JarsError
-from coordlog.log.local.fsync import sync_path
+from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import cache_folder, private_folder
 
 __all__ = ["JarSet", "class_path", "main", "resolve"]
 
-MAVEN_CENTRAL: Final = "https://maven.example/maven2"
-URL_VARIABLE: Final = "COORDLOG_MAVEN_URL"
+SETTINGS_VARIABLE: Final = "COORDLOG_IVY_SETTINGS"
 
+# No descriptors: the lock is flat, so each jar costs one request. No SHA-1: ours is SHA-256.
+_SETTINGS: Final = """\
+<ivysettings>
+  <property name="ivy.checksums" value=""/>
+  <settings defaultResolver="central"/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+  </resolvers>
+</ivysettings>
+"""
 _UNFINISHED: Final = ".unfinished-"
+_PROGRESS_EVERY: Final = 10
 _MEBIBYTE: Final = 1024 * 1024
-_PROGRESS_BYTES: Final = 4 * _MEBIBYTE
-_PART_BYTES: Final = 64 * 1024
-_REASON_CHARS: Final = 200
-_SCHEMES: Final = ("https", "http", "file")
-_NET_ERRORS: Final = (OSError, HTTPException, ValueError)
-"""URLError, timeouts and resets are OSErrors; a damaged answer is one of the others."""
 
 Progress = Callable[[str], None]
 
@@ -62,6 +67,7 @@ def resolve(jar_set: JarSet, *, progress: Progress | None = None) -> tuple[Path,
         progress: Called with a line now and then while jars are fetched; not called if none is missing.
 
     Raises:
+        JavaError: There is no Java that can run Ivy.
         JarsError: The jars could not be fetched within the time limit.
         ChecksumError: A file differs from that of the lock.
     """
@@ -73,7 +79,11 @@ def resolve(jar_set: JarSet, *, progress: Progress | None = None) -> tuple[Path,
         return paths
     try:
         private_folder(cache)
-        with cache_lock(cache):
+        busy = JarsError(
+            f"another process has been fetching jars into {cache} for too long",
+            "end it, then do the same again",
+        )
+        with file_lock(cache / ".lock", limit_s=2 * limits.RESOLVE_LIMIT_S, busy=busy):
             if not _complete(folder, jars):
                 _fetch_set(jar_set, jars, folder, progress or _silent)
     except OSError as error:
@@ -120,9 +130,7 @@ def install(
             path.rename(checked / jar.file_name)
         if folder.exists():  # incomplete, or it would not be replaced
             folder.rename(Path(temporary, "replaced"))
-        sync_path(checked)
         checked.rename(folder)
-        sync_path(folder.parent)
 
 
 def main(named: Sequence[str] = ()) -> int:
@@ -163,101 +171,137 @@ def _fetch_set(jar_set: JarSet, jars: Sequence[Jar], folder: Path, progress: Pro
     progress(f"{jar_set.value}: fetching {len(jars)} jars, {mebibytes} MiB, once")
 
     def fetch(target: Path) -> None:
-        size = 0
-
-        def received(part: int) -> None:
-            nonlocal size
-            before, size = size, size + part
-            if before // _PROGRESS_BYTES != size // _PROGRESS_BYTES:
-                progress(f"{jar_set.value}: {size // _MEBIBYTE} of {mebibytes} MiB")
-
-        fetch_jars(jars, target, received)
+        fetch_with_ivy(jars, target, lambda n: _report(progress, jar_set, n, len(jars)))
 
     install(folder, jars, fetch, work_in=folder.parent)
 
 
-def fetch_jars(jars: Sequence[Jar], target: Path, received: Callable[[int], None]) -> None:
-    """Put these jars into a folder, unchecked and on disk, from Maven Central or its mirror.
+def _report(progress: Progress, jar_set: JarSet, count: int, total: int) -> None:
+    if count % _PROGRESS_EVERY == 0:
+        progress(f"{jar_set.value}: {count} of {total} jars")
+
+
+def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], None]) -> None:
+    """Put these jars into a folder, unchecked, by the Ivy that PySpark bundles.
 
     Args:
-        jars: The jars; of each file, at most one byte more than its size is read.
-        target: An existing folder.
-        received: Called with the number of bytes of each part that has arrived.
-
-    Raises:
-        JarsError: A jar is missing there, or not all have arrived within `RESOLVE_LIMIT_S`.
-        OptionError: The address of the mirror is none.
+        jars: The jars; checksums and sizes are not checked.
+        target: An empty folder; Ivy's own cache is in it too.
+        fetched: Called with the number of fetched jars, after each.
     """
-    base = base_url()
-    deadline = monotonic() + limits.RESOLVE_LIMIT_S
-    for jar in jars:
-        with (target / jar.file_name).open("wb") as file:
-            for part in _parts(base, jar, deadline):
-                file.write(part)
-                received(len(part))
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def base_url() -> str:
-    """Address of the repository: `COORDLOG_MAVEN_URL`, else Maven Central.
-
-    Raises:
-        OptionError: The variable has no address that can be read.
-    """
-    text = os.environ.get(URL_VARIABLE) or MAVEN_CENTRAL
-    url = urlsplit(text)
-    if "@" in url.netloc:
-        raise OptionError(URL_VARIABLE, "(hidden)", "an address without user and password")
-    if url.scheme not in _SCHEMES or not (url.netloc or url.scheme == "file"):
-        expected = "an address that begins with https://, http:// or file://"
-        raise OptionError(URL_VARIABLE, text, expected)
-    return text.rstrip("/")
-
-
-def _parts(base: str, jar: Jar, deadline: float) -> Generator[bytes, None, None]:
-    """The content of a jar; each wait is bounded."""
-    size = 0
-    timeout_s = max(0.001, min(deadline - monotonic(), limits.FETCH_WAIT_S))
-    try:
-        # The timeout of a socket bounds neither the look-up of a name nor headers that arrive byte by byte.
-        response = answered(
-            lambda: urlopen(f"{base}/{jar.path}", timeout=timeout_s),  # noqa: S310, checked by base_url
-            timeout_s,
+    settings = Path(os.environ.get(SETTINGS_VARIABLE) or target / "settings.xml").absolute()
+    if settings.parent == target:
+        settings.write_text(_SETTINGS, "utf-8")
+    elif not settings.is_file():
+        raise JarsError(f"{SETTINGS_VARIABLE} names {settings}, which is no file", "correct it")
+    ivy_file = target / "ivy.xml"
+    ivy_file.write_text(_ivy_module(jars), "utf-8")
+    command = [
+        find_java(),
+        *proxy_options(),
+        *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
+        *("-settings", str(settings), "-ivy", str(ivy_file), "-cache", str(target / "cache")),
+        *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
+    ]
+    last_lines: deque[str] = deque(maxlen=40)
+    reason: str | None = None
+    count = 0
+    with _bounded(command) as (process, ran_out):
+        assert process.stdout is not None
+        for line in process.stdout:
+            last_lines.append(line.strip())
+            if "[SUCCESSFUL ]" in line:
+                count += 1
+                fetched(count)
+            elif (failure := re.search(r"HttpClientHandler: (.*?) url=", line)) is not None:
+                reason = failure[1]
+        code = process.wait()
+    if ran_out.is_set():
+        raise JarsError(
+            f"{count} of {len(jars)} jars were fetched within {limits.RESOLVE_LIMIT_S:.0f} s",
+            "check the network, then do the same again",
         )
-        with response:
-            while size <= jar.size and (
-                part := response.read1(min(_PART_BYTES, jar.size + 1 - size))
-            ):
-                size += len(part)
-                yield part
-                if monotonic() > deadline:
-                    raise JarsError(
-                        f"the jars were not fetched from {base} within {limits.RESOLVE_LIMIT_S:.0f} s: "
-                        f"of {jar.file_name} {size:,} of {jar.size:,} bytes had arrived",
-                        "check the network, then do the same again",
-                    )
-            announced = response.headers.get("Content-Length")
-            if size <= jar.size and announced is not None and size < int(announced):
-                raise ConnectionError(f"the connection ended after {size} of {announced} bytes")
-    except HTTPError as error:
-        error.close()
-        raise JarsError(
-            f"{base} responds with status {error.code} for {jar.path}",
-            f"if it is a mirror of yours, add the file, or name another one by {URL_VARIABLE}",
-        ) from error
-    except _NET_ERRORS as error:
-        raise JarsError(
-            f"{jar.file_name} was not fetched from {base}: {_reason(error)}",
-            "check the network; behind a proxy set HTTPS_PROXY=http://HOST:PORT, for a mirror "
-            f"set {URL_VARIABLE} to its address; then do the same again",
-        ) from error
+    if code != 0:
+        raise _ivy_failure(reason, tuple(last_lines))
 
 
-def _reason(error: Exception) -> str:
-    """Text of an error in one line: it may hold a server's answer."""
-    cause = error.reason if isinstance(error, URLError) else error
-    return " ".join(str(cause).split())[:_REASON_CHARS] or type(cause).__name__
+def _ivy_failure(reason: str | None, last_lines: tuple[str, ...]) -> JarsError:
+    if reason is not None:
+        return JarsError(
+            f"the Maven repository cannot be reached ({reason})",
+            "check the network; behind a proxy set HTTPS_PROXY=http://HOST:PORT, for a mirror set "
+            f"{SETTINGS_VARIABLE} to a settings file of Ivy; then do the same again",
+        )
+    missing = [match[1] for line in last_lines if (match := _MISSING.search(line)) is not None]
+    if missing:
+        return JarsError(
+            f"the Maven repository has no {', '.join(missing)}",
+            f"if it is a mirror of yours, add them, or take another one by {SETTINGS_VARIABLE}",
+        )
+    output = " / ".join([line for line in last_lines if line][-3:])
+    return JarsError(f"Ivy failed: {output}", "do the same again")
+
+
+_MISSING: Final = re.compile(r":: (\S+#\S+;\S+): not found")
+
+
+def _ivy_module(jars: Sequence[Jar]) -> str:
+    """The jars as a module of Ivy that depends on each of them, but not on their own dependencies."""
+    dependencies = "".join(
+        f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} "
+        f'rev={quoteattr(jar.version)} conf="default->default" transitive="false"/>\n'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0">\n'
+        '  <info organisation="coordlog" module="jars"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        f"  <dependencies>\n{dependencies}  </dependencies>\n"
+        "</ivy-module>\n"
+    )
+
+
+def proxy_options() -> list[str]:
+    """Options of `java` for `HTTPS_PROXY`, which the JVM does not read.
+
+    A proxy in JAVA_TOOL_OPTIONS has precedence.
+    """
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    if not proxy or "proxyHost" in os.environ.get("JAVA_TOOL_OPTIONS", ""):
+        return []
+    url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    if not url.hostname:
+        return []
+    return [f"-Dhttps.proxyHost={url.hostname}", f"-Dhttps.proxyPort={url.port or 80}"]
+
+
+@contextlib.contextmanager
+def _bounded(
+    command: list[str],
+) -> Generator[tuple[subprocess.Popen[str], threading.Event], None, None]:
+    """A process whose output is read, and an event that is set if it is killed at the time limit."""
+    ran_out = threading.Event()
+    with subprocess.Popen(  # noqa: S603, the Java of this machine
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+
+        def end() -> None:
+            ran_out.set()
+            process.kill()
+
+        timer = threading.Timer(limits.RESOLVE_LIMIT_S, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield process, ran_out
+        finally:
+            timer.cancel()
+            process.kill()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The Java of this machine."""
+"""The Java of this machine, and the jars that PySpark brings."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from typing import Final
 from coordlog.log.broker import limits
 from coordlog.log.local.environment_errors import JavaError
 
-__all__ = ["find_java"]
+__all__ = ["find_java", "pyspark_jars"]
 
 _INSTALL: Final = (
     f"install Java {limits.JAVA_VERSION_MIN} or newer (Debian: apt-get install "
@@ -52,3 +53,19 @@ def java_version(text: str) -> int | None:
     """The feature number in the output of `java -version`: 17 of `17.0.15`, 8 of `1.8.0_412`."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
+
+
+def pyspark_jars() -> Path:
+    """The folder of jars in the PySpark that is installed, found without importing it.
+
+    Raises:
+        JavaError: PySpark is not installed, or has no jars (the variant for Spark Connect only).
+    """
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        jars = Path(location, "jars")
+        if jars.is_dir():
+            return jars
+    raise JavaError(
+        "there is no PySpark with jars in this environment", "install the package pyspark"
+    )

@@ -10,7 +10,6 @@ from typing import Final
 __all__ = [
     "BROKER_HEAP",
     "FAILED_START_LINES",
-    "FETCH_WAIT_S",
     "FORMAT_LIMIT_S",
     "GUARD_CHECK_S",
     "GUARD_START_LIMIT_S",
@@ -31,9 +30,6 @@ __all__ = [
 # --- jars ----------------------------------------------------------------------------------------
 RESOLVE_LIMIT_S: Final = 300.0
 """Time to fetch one set of jars: the broker's are 44 MB in 46 requests."""
-
-FETCH_WAIT_S: Final = 30.0
-"""One wait for a server of jars: for its answer, and for the next part of a file."""
 
 JAVA_VERSION_MIN: Final = 17
 """Kafka 4's broker modules and Spark 4 are built for it."""

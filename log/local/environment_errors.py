@@ -38,8 +38,8 @@ class ChecksumError(JarsError):
         super().__init__(
             f"{jar} has SHA-256 {found}, the lock says {expected}: it was damaged on its way, or "
             "the repository serves another file; nothing of it was kept",
-            "do the same again; if the result is the same, check the mirror or proxy between this "
-            "machine and the repository",
+            "do the same once more; if it says the same, find out who stands between this machine "
+            "and the repository",
         )
         self.args = (jar, expected, found)
         self.jar, self.expected, self.found = jar, expected, found

@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 from coordlog.cli.config.names import SETTINGS, CommandPath, key_of, long_name, variable_of
 from coordlog.cli.main import main
 from coordlog.limits import CONFIG_BYTES_MAX
-from coordlog.log.broker.jars import URL_VARIABLE
 from coordlog.log.kafka import Security
 from coordlog.secret_fields import KEY_VARIABLE
 from coordlog.spark_integration.wire.certificate import CERTIFICATE_VARIABLE
@@ -189,9 +188,9 @@ def test_the_variables_of_settings_are_those_that_the_library_reads() -> None:
         "COORDLOG_CACHE",
         CERTIFICATE_VARIABLE,
         "COORDLOG_HOME",
+        "COORDLOG_IVY_SETTINGS",
         KEY_VARIABLE,
         "COORDLOG_KAFKA_SECURITY_FILE",
-        URL_VARIABLE,
         "COORDLOG_TOKEN",
     }
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import pickle
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from coordlog.errors import OptionError
 from coordlog.log.broker import jars as jars_module
 from coordlog.log.broker import limits as broker_limits
 from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, format_lock, locked, parse_lock
-from coordlog.log.broker.jars import base_url, class_path, install, main, resolve
+from coordlog.log.broker.jars import class_path, install, main, proxy_options, resolve
 from coordlog.log.broker.java import find_java, java_version
 from coordlog.log.local.environment_errors import (
     BrokerStartError,
@@ -28,6 +24,7 @@ from coordlog.log.local.environment_errors import (
     JarsError,
     JavaError,
 )
+from coordlog.log.local.file_lock import file_lock, try_lock
 
 # printf 'one' | sha256sum
 ONE_SHA256: Final = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
@@ -204,14 +201,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that jars would have been fetched."""
+    """One entry for each time that Ivy would have been started."""
     counted: list[int] = []
 
-    def fetch(jars: tuple[Jar, ...], target: Path, _received: object) -> None:
+    def fetch(jars: tuple[Jar, ...], target: Path, _fetched: object) -> None:
         counted.append(len(jars))
         good(target)
 
-    monkeypatch.setattr(jars_module, "fetch_jars", fetch)
+    monkeypatch.setattr(jars_module, "fetch_with_ivy", fetch)
     return counted
 
 
@@ -291,246 +288,80 @@ def test_the_command_prints_one_line_for_each_set_that_is_there(
     assert [line.split(" in ")[0] for line in lines] == ["broker: 2 jars", "spark: 2 jars"]
 
 
-# The repository: a server of this test
+# Ivy, as a program that does what a test wants
 
 
-Serve = Callable[[BaseHTTPRequestHandler], None]
-
-FILES: Final = {
-    "/maven2/org/a/one/1.0/one-1.0.jar": b"one",
-    "/maven2/org/b/two_2.13/2.0-M1/two_2.13-2.0-M1.jar": b"two",
-}
-
-
-def begin(request: BaseHTTPRequestHandler, size: int | None = None) -> None:
-    request.send_response(200)
-    if size is not None:
-        request.send_header("Content-Length", str(size))
-    request.end_headers()
-
-
-def serve_files(request: BaseHTTPRequestHandler) -> None:
-    content = FILES[request.path]
-    begin(request, len(content))
-    request.wfile.write(content)
-
-
-@contextmanager
-def repository(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A mirror on this machine, named by the variable; its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with suppress(ConnectionError):
-                serve(self)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, its name in the base class
-            pass
-
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_port}/maven2"
-        monkeypatch.setenv("COORDLOG_MAVEN_URL", f"{address}/")
-        try:
-            yield address
-        finally:
-            server.shutdown()
-            thread.join(10)
-
-
-def test_jars_come_from_the_mirror_that_the_variable_names(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jars_module, "_PROGRESS_BYTES", 3)
-    lines: list[str] = []
-    with repository(serve_files, monkeypatch):
-        paths = resolve(JarSet.BROKER, progress=lines.append)
-
-    assert [path.read_bytes() for path in paths] == [b"one", b"two"]
-    assert lines == ["broker: fetching 2 jars, 1 MiB, once", *["broker: 0 of 1 MiB"] * 2]
-    assert names(cache / "jars") == [".lock", paths[0].parent.name]
-
-
-def test_a_folder_can_be_the_mirror(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COORDLOG_MAVEN_URL", (tmp_path / "maven2").as_uri())
-    for path, content in FILES.items():
-        with pytest.raises(JarsError, match=r"\.jar was not fetched from file:.*No such file"):
-            resolve(JarSet.BROKER)
-        file = tmp_path / path.lstrip("/")
-        file.parent.mkdir(parents=True)
-        file.write_bytes(content)
-
-    assert [path.read_bytes() for path in resolve(JarSet.BROKER)] == [b"one", b"two"]
-
-
-def missing(request: BaseHTTPRequestHandler) -> None:
-    request.send_error(404)
-
-
-def failing(request: BaseHTTPRequestHandler) -> None:
-    request.send_error(503)
-
-
-def cut_short(request: BaseHTTPRequestHandler) -> None:
-    begin(request, 3)
-    request.wfile.write(b"on")
-
-
-def no_http(request: BaseHTTPRequestHandler) -> None:
-    request.wfile.write(b"220 ready" + b" at last" * 1_000 + b"\r\n\r\n")
-
-
-def closing(request: BaseHTTPRequestHandler) -> None:
-    request.wfile.write(b"")
+def fake_java(folder: Path, script: str) -> None:
+    """A `java` in JAVA_HOME that tells version 17, and runs a script else."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    version = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then {version}; exit; fi\n{script}\n')
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
-    ("serve", "message"),
+    ("script", "message"),
     [
-        (missing, r"status 404 for org/a/one/1\.0/one-1\.0\.jar; .*by COORDLOG_MAVEN_URL"),
-        (failing, r"responds with status 503 for org/a"),
-        (cut_short, r"one-1\.0\.jar was not fetched from .*: the connection ended after 2 of 3"),
-        (no_http, r"was not fetched from .*: 220 ready.*; check the network; .*HTTPS_PROXY"),
-        (closing, r"was not fetched from .*: Remote end closed connection"),
+        (
+            "echo '\tHttpClientHandler: no route url=u'; echo ':: a#b;1: not found'; exit 1",
+            r"cannot be reached \(no route\); check the network; behind a proxy set HTTPS_PROXY",
+        ),
+        ("echo '\t\t:: org.a#one;1.0: not found'; exit 1", r"has no org\.a#one;1\.0"),
+        ("echo broken; exit 3", "Ivy failed: broken"),
+        ("exit 0", r"org\.a:one:1\.0 was not fetched"),
     ],
 )
-def test_a_jar_that_cannot_be_fetched_is_named_with_what_to_do(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve, message: str
+def test_what_ivy_cannot_do_is_told_in_one_sentence_with_what_to_do(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
-    with repository(serve, monkeypatch), pytest.raises(JarsError, match=message) as caught:
+    fake_java(tmp_path / "java", script)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+
+    with pytest.raises(JarsError, match=message) as caught:
         resolve(JarSet.BROKER)
 
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
     assert names(cache / "jars") == [".lock"]
 
 
-def test_a_repository_that_is_not_reached_is_named(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_ivy_that_hangs_is_ended_at_the_limit(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with repository(serve_files, monkeypatch) as address:
-        pass
-    with pytest.raises(JarsError, match=f"was not fetched from {address}: .*refused"):
+    fake_java(tmp_path / "java", "exec sleep 60")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setattr(broker_limits, "RESOLVE_LIMIT_S", 0.05)
+
+    with pytest.raises(JarsError, match="0 of 2 jars were fetched within 0 s; check the network"):
         resolve(JarSet.BROKER)
-
-
-def test_a_full_disk_is_not_taken_for_a_lost_network(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with (
-        repository(serve_files, monkeypatch),
-        pytest.raises(JarsError, match=r"could not be written to .*No space.*COORDLOG_CACHE"),
-    ):
-        resolve(JarSet.BROKER)
-
-    assert names(cache / "jars") == [".lock"]
-
-
-@pytest.mark.parametrize("extra", [b"", b"!" * 1_000_000])
-def test_another_file_is_never_used_whatever_its_size(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, extra: bytes
-) -> None:
-    """Of a file that is too large, one byte more than the lock's size is read."""
-
-    def serve(request: BaseHTTPRequestHandler) -> None:
-        begin(request)
-        request.wfile.write(b"onf" + extra)
-
-    with repository(serve, monkeypatch), pytest.raises(ChecksumError) as caught:
-        resolve(JarSet.BROKER)
-
-    digest = hashlib.sha256(b"onf" + extra[:1]).hexdigest()
-    assert str(caught.value).startswith(
-        f"org.a:one:1.0 has SHA-256 {digest}, the lock says {ONE_SHA256}"
-    )
-    assert "do the same again; if the result is the same, check the mirror" in str(caught.value)
-    assert names(cache / "jars") == [".lock"]
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\no"])
-def test_a_server_that_hangs_is_left_at_the_limit(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
-) -> None:
-    """Before its answer, and within a file."""
-    released = threading.Event()
-
-    def serve(request: BaseHTTPRequestHandler) -> None:
-        request.wfile.write(answer)
-        released.wait(60)
-
-    monkeypatch.setattr(broker_limits, "FETCH_WAIT_S", 0.2)
-    with repository(serve, monkeypatch):
-        try:
-            with pytest.raises(JarsError, match=r"one-1\.0\.jar was not fetched from .*: "):
-                resolve(JarSet.BROKER)
-        finally:
-            released.set()
-
-    assert names(cache / "jars") == [".lock"]
-
-
-def test_jars_that_arrive_too_slowly_are_left_at_the_limit(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part comes in time, and all together do not."""
-    released = threading.Event()
-
-    def serve(request: BaseHTTPRequestHandler) -> None:
-        begin(request, 3)
-        request.wfile.write(b"o")
-        released.wait(60)
-
-    passed = [0.0, 0.0]  # at the beginning, and at the request
-
-    def now() -> float:
-        return passed.pop() if passed else broker_limits.RESOLVE_LIMIT_S + 1
-
-    monkeypatch.setattr(jars_module, "monotonic", now)
-    with repository(serve, monkeypatch):
-        try:
-            with pytest.raises(
-                JarsError, match=r"within 300 s: of one-1\.0\.jar 1 of 3 bytes had arrived; check"
-            ):
-                resolve(JarSet.BROKER)
-        finally:
-            released.set()
 
     assert names(cache / "jars") == [".lock"]
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("environment", "options"),
     [
-        ("ftp://a.example/maven2", "'ftp://a.example/maven2'"),
-        ("a.example", "'a.example'"),
-        ("https:///maven2", "'https:///maven2'"),
-        ("https://user:secret@a.example/maven2", r"'\(hidden\)'; it must be .* without user"),
+        ({}, []),
+        (
+            {"HTTPS_PROXY": "http://proxy.example:3128"},
+            ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"],
+        ),
+        (
+            {"https_proxy": "proxy.example:3128"},
+            ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"],
+        ),
+        ({"HTTPS_PROXY": "p:1", "JAVA_TOOL_OPTIONS": "-Dhttps.proxyHost=q"}, []),
     ],
 )
-def test_an_address_of_a_mirror_that_is_none_is_refused_by_name(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, text: str, shown: str
+def test_the_proxy_of_the_environment_is_told_to_java(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: list[str]
 ) -> None:
-    monkeypatch.setenv("COORDLOG_MAVEN_URL", text)
+    for name in ("HTTPS_PROXY", "https_proxy", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
-    with pytest.raises(OptionError, match=f"COORDLOG_MAVEN_URL is {shown}"):
-        resolve(JarSet.BROKER)
-
-
-def test_without_a_mirror_maven_central_is_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COORDLOG_MAVEN_URL", raising=False)
-
-    assert f"{base_url()}/{TWO.path}" == (
-        "https://maven.example/maven2/org/b/two_2.13/2.0-M1/two_2.13-2.0-M1.jar"
-    )
+    assert proxy_options() == options
 
 
 # Java
@@ -569,7 +400,21 @@ def test_no_java_and_an_old_java_are_told_with_what_to_do(
         find_java()
 
 
-# Errors
+# Locks and errors
+
+
+def test_a_lock_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    busy = JarsError("busy", "wait")
+
+    with file_lock(path, limit_s=1, busy=busy):
+        assert try_lock(path) is None
+        with pytest.raises(JarsError, match="busy"), file_lock(path, limit_s=0, busy=busy):
+            pass
+    descriptor = try_lock(path)
+
+    assert descriptor is not None
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ SETTINGS: Final = (
         summary="Minutes without a client after which the shared broker stops; 0: never.",
         kind=click.FloatRange(min=0),
     ),
-    Setting(key="maven-url", summary="Address of a mirror of Maven Central, for the jars."),
+    Setting(key="ivy-settings", summary="A settings file of Ivy, for a mirror of Maven Central."),
     Setting(key="token", summary="A driver's token, for a client on another machine."),
     Setting(
         key="certificate",
