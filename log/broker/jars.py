@@ -29,10 +29,10 @@ from xml.sax.saxutils import quoteattr
 
 from coordlog.errors import CoordlogError
 from coordlog.log.broker import limits
+from coordlog.log.broker.jar_cache import cache_lock
 from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, locked
 from coordlog.log.broker.java import find_java, pyspark_jars
 from coordlog.log.local.environment_errors import ChecksumError, JarsError
-from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import cache_folder, private_folder
 
 __all__ = ["JarSet", "class_path", "main", "resolve"]
@@ -79,11 +79,7 @@ def resolve(jar_set: JarSet, *, progress: Progress | None = None) -> tuple[Path,
         return paths
     try:
         private_folder(cache)
-        busy = JarsError(
-            f"another process has been fetching jars into {cache} for too long",
-            "end it, then do the same again",
-        )
-        with file_lock(cache / ".lock", limit_s=2 * limits.RESOLVE_LIMIT_S, busy=busy):
+        with cache_lock(cache):
             if not _complete(folder, jars):
                 _fetch_set(jar_set, jars, folder, progress or _silent)
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import stat
 import threading
@@ -24,7 +23,6 @@ from coordlog.log.local.environment_errors import (
     JarsError,
     JavaError,
 )
-from coordlog.log.local.file_lock import file_lock, try_lock
 
 # printf 'one' | sha256sum
 ONE_SHA256: Final = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
@@ -400,21 +398,7 @@ def test_no_java_and_an_old_java_are_told_with_what_to_do(
         find_java()
 
 
-# Locks and errors
-
-
-def test_a_lock_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    busy = JarsError("busy", "wait")
-
-    with file_lock(path, limit_s=1, busy=busy):
-        assert try_lock(path) is None
-        with pytest.raises(JarsError, match="busy"), file_lock(path, limit_s=0, busy=busy):
-            pass
-    descriptor = try_lock(path)
-
-    assert descriptor is not None
-    os.close(descriptor)
+# Errors
 
 
 @pytest.mark.parametrize(
