@@ -204,7 +204,8 @@ class _LogScan:
         """Folder of the epoch in which a pruned log begins: pruned records may address its files."""
         self._dropped: set[str] = set()
         """Paths that records about to be pruned address; a snapshot at the log's beginning is such a record too."""
-        self._in_force = -1
+        self.in_force = -1
+        """Epoch in force; that of the last added `EPOCH_STARTED`, if the caller sets no other."""
         self._last: StoredRecord | None = None
 
     def read(self, history: History, begins_with: int | None) -> None:
@@ -217,16 +218,20 @@ class _LogScan:
             self.record_count += 1
             if judged.verdict.is_void:
                 continue
-            self._last = stored
             if stored.offset == begins_with:
                 self._dropped, self.addressed = (
                     self.addressed,
                     set(self._in_snapshot(stored.offset, stored.record())),
                 )
-            self.addressed.update(address.path for address in addressed_in(stored))
-            if judged.verdict is Verdict.EPOCH:
-                record = stored.record()
-                self._add_epoch(record, record.attributes)
+            self._last = stored
+            self.add(stored)
+
+    def add(self, stored: StoredRecord) -> None:
+        """Add the addresses of a record, and its epoch if it begins one."""
+        self.addressed.update(address.path for address in addressed_in(stored))
+        if stored.header is not None and stored.header.is_epoch_started:
+            record = stored.record()
+            self._add_epoch(record, record.attributes)
 
     def _begin(self, offset: int, snapshot: Record) -> None:
         """Begin with the snapshot of a pruned log: it has the addresses of the pruned records."""
@@ -251,7 +256,7 @@ class _LogScan:
 
     def _add_epoch(self, record: Record, launch: Mapping[str, str]) -> None:
         """Add an epoch, with the attributes of its `EPOCH_STARTED`."""
-        self._in_force = record.epoch
+        self.in_force = record.epoch
         # In a fork, the epochs of the other job have their files in the other job's folder.
         is_of_this_job = record.job_id == self._store.job_id
         self.copy_of = _other_log(launch, self._identity) if is_of_this_job else ""
@@ -279,7 +284,7 @@ class _LogScan:
         # If the job was adopted, its driver may have continued in the original log after the copy was made.
         if epoch is None or kept.owner in self.shared:
             return FileUse.UNKNOWN
-        if epoch < self._in_force or self._is_over:
+        if epoch < self.in_force or self._is_over:
             # This log does not have its pruned records; an archive may hold some that address the file.
             is_archived = kept.owner == self._begun_in and kept.path not in self._dropped
             return FileUse.UNKNOWN if is_archived else FileUse.LEFT_OVER
@@ -318,23 +323,18 @@ def clean_former(
     Raises:
         PayloadStoreError, LogError: Store or log cannot be read.
     """
-    listed = [kept for kept in store.listed() if is_payload(kept) or is_draft(kept)]
+    listed = store.listed()
     if not any(_epoch_of(kept) < epoch for kept in listed):
         return 0
-    ended_owners, addressed = set[str](), set[str]()
+    scan = _LogScan(store, log.identity)
     start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
     for stored in log.read(start, end_offset):
         if is_over():
             return 0
-        addressed.update(address.path for address in addressed_in(stored))
-        header = stored.header
-        if header is not None and header.is_epoch_started and header.epoch < epoch:
-            with suppress(RecordError, ValueError):
-                record = stored.record()
-                if _ADOPTED in record.attributes:
-                    ended_owners.clear()  # their drivers may have continued in the log from which the job was adopted
-                ended_owners.add(owner_of(record.epoch, record.driver_id))
-    unused = [kept for kept in listed if kept.owner in ended_owners and kept.path not in addressed]
+        with suppress(RecordError):  # of a void record
+            scan.add(stored)
+    scan.in_force = epoch  # void records may name any epoch
+    unused = [kept for kept in listed if scan.use_of(kept) is FileUse.LEFT_OVER]
     return store.remove(itertools.takewhile(lambda _: not is_over(), unused[:CLEANED_FILES_MAX]))
 
 

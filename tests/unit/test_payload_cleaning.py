@@ -168,12 +168,17 @@ def test_a_driver_that_ends_leaves_the_rest_of_what_the_dead_have_left(
     assert len(store.listed()) == 6 - removed
 
 
+@pytest.mark.parametrize("void_epoch", [None, 0, 1, 9])
 def test_a_driver_that_begins_leaves_alone_what_it_keeps_itself_and_has_not_appended(
-    store: PayloadStore, options: PayloadOptions
+    store: PayloadStore, options: PayloadOptions, void_epoch: int | None
 ) -> None:
+    """A void record that names an epoch, also a higher one, changes nothing of it."""
     first, _, _ = driver(options)
     first.crash()
     second, attempt, provider = driver(options, first.log)
+    (begun, _) = second.history(Kind.EPOCH_STARTED)
+    if void_epoch is not None:
+        second.log.store(to_unstored(replace(begun, epoch=void_epoch, driver_id="nobody")))
     end = second.log.high_watermark()
     left_over = PayloadAddress.of(b"left over", owner_of(0, "driver-0"))
     store.put(left_over, b"left over")
