@@ -30,13 +30,13 @@ _JOB_S = 90.0
 _FORMER_BATCH_S = 0.1
 """So that it has not finished when it is killed."""
 _DONE_AT = {"between ack and release", "before removing records"}
-"""Where the command's record counts already."""
+"""Steps at which the command's record counts already."""
 
 COMMAND_PLANS = (
-    Plan(command="keep", step="before the take-over"),
-    Plan(command="keep", step="after the take-over"),
-    Plan(command="keep", step="before append"),
-    Plan(command="keep", step="between ack and release"),
+    Plan(command="savepoint", step="before the take-over"),
+    Plan(command="savepoint", step="after the take-over"),
+    Plan(command="savepoint", step="before append"),
+    Plan(command="savepoint", step="between ack and release"),
     Plan(command="skip", step="after the take-over"),
     Plan(command="skip", step="before append"),
     Plan(command="skip", step="between ack and release"),
@@ -47,7 +47,7 @@ COMMAND_PLANS = (
     Plan(command="fork", step="before the take-over"),
     Plan(command="fork", step="before append"),
 )
-"""`begin` appends a copy first: its first record, before anything else stands there, begins an epoch too."""
+"""`fork` appends a copy first: its first record, before any other, begins an epoch too."""
 
 
 @dataclass(kw_only=True)
@@ -71,14 +71,14 @@ class _CommandRound:
         return f"fencing-{os.getpid()}-{self.seed}"
 
     @property
-    def is_begin(self) -> bool:
+    def is_fork(self) -> bool:
         """Whether the command makes a job of its own."""
         return self.plan.command == "fork"
 
     @property
     def is_copy_begun(self) -> bool:
         """Whether the new job's log has a record that keeps drivers away."""
-        return self.is_begin and self.plan.step == "before append"
+        return self.is_fork and self.plan.step == "before append"
 
     @property
     def is_done(self) -> bool:
@@ -88,12 +88,12 @@ class _CommandRound:
     @property
     def job_id(self) -> str:
         """The job that the command is about."""
-        return f"{self.former_id}-new" if self.is_begin else self.former_id
+        return f"{self.former_id}-new" if self.is_fork else self.former_id
 
     @property
     def job_folders(self) -> Folders:
         """That job's."""
-        return Folders(self.folders.root / "new") if self.is_begin else self.folders
+        return Folders(self.folders.root / "new") if self.is_fork else self.folders
 
     def start(self, name: str, job_id: str, folders: Folders, **more: object) -> DriverProcess:
         """A driver; all have the same source."""
@@ -114,7 +114,7 @@ class _CommandRound:
 
         One to begin from has a later checkpoint too, whose commit it has never done.
         """
-        pause_at = ("before publishing a second checkpoint", 1) if self.is_begin else None
+        pause_at = ("before publishing a second checkpoint", 1) if self.is_fork else None
         former = self.former = self.start(
             "former",
             self.former_id,
@@ -126,7 +126,7 @@ class _CommandRound:
         )
 
         def is_far_enough() -> bool:
-            is_there = former.is_stopped if self.is_begin else bool(self.folders.published())
+            is_there = former.is_stopped if self.is_fork else bool(self.folders.published())
             return is_there or former.status is not None
 
         wait_until(is_far_enough, _BEGINS_S, "published")
@@ -151,7 +151,7 @@ class _CommandRound:
 
     def _arguments(self) -> tuple[str, ...]:
         match self.plan.command:
-            case "keep":
+            case "savepoint":
                 return ("savepoint", self.job_id, "here")
             case "skip":
                 return ("skip", self.job_id, "--split", str(self.folders.source / _name(_SKIPPED)))
@@ -165,7 +165,7 @@ class _CommandRound:
         """Start a driver of the job, and let it work."""
         is_asked_to = self.chance.random() < 0.5
         # It is to have few records by then, so that those of a copy could take the next places in its epoch.
-        pause_at = ("before append", 2) if self.is_begin else None
+        pause_at = ("before append", 2) if self.is_fork else None
         second = self.second = self.start(
             "second", self.job_id, self.job_folders, take_over=is_asked_to, pause_at=pause_at
         )
@@ -174,7 +174,7 @@ class _CommandRound:
         def is_far_enough() -> bool:
             if second.status is not None or second.is_stopped:
                 return True
-            if how_far == "to its end" or second.driver_id is None or self.is_begin:
+            if how_far == "to its end" or second.driver_id is None or self.is_fork:
                 return False
             return how_far == "taken over" or len(second.released) > 30
 
@@ -214,15 +214,14 @@ class _CommandRound:
             if one is not None and one.orders.job_id == self.job_id:
                 who = (one.orders.name, one.driver_id, one.notes)
                 self.faults += history.faults_of(*who) + history.faults_of_order(*who)
-        name = "checkpoint" if self.plan.command == "keep" else self.plan.command
         begun = [
             one.driver_id
             for one in history.lines
-            if one.starts_epoch and one.value["attributes"].get("command") == name
+            if one.starts_epoch and one.value["attributes"].get("command") == self.plan.command
         ]
         own = [one for one in history.lines if one.driver_id in begun]
         counted = [one for one in history.counted if one.driver_id in begun]
-        if bool(counted) != (self.is_done and not self.is_begin):
+        if bool(counted) != (self.is_done and not self.is_fork):
             self.faults.append(f"{len(counted)} records of the command's count")
         if len(history.of_kind("JOB_FINISHED")) != 1:
             self.faults.append("there is not one record that says that the job has finished")
