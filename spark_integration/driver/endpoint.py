@@ -389,6 +389,13 @@ class Endpoint:
         return None
 
     async def _serve_channel(self, channel: ServerConnection) -> None:
+        try:
+            await self._serve_admitted(channel)
+        except Exception as error:  # noqa: BLE001, the library's own checks may fail on a client's frames
+            self._log_refused(peer_of(channel), f"its connection failed: {error!r}")
+            channel.transport.abort()
+
+    async def _serve_admitted(self, channel: ServerConnection) -> None:
         assert channel.request is not None, "the handshake has ended"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -499,6 +506,9 @@ class Endpoint:
             except ValueError as error:
                 self._cut(connection, f"it sent an invalid message: {error}")
                 return "cut"
+            except Exception as error:
+                self._cut(connection, f"its connection failed: {error!r}")
+                raise
             if not isinstance(message, Heartbeat):
                 await self._take(connection, message, len(data))
 

@@ -13,13 +13,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
 
 from coordlog.limits import MESSAGE_BYTES_MAX, STRANGER_BYTES_MAX
 from coordlog.spark_integration.task.driver_connection import DriverConnection
 from coordlog.spark_integration.wire.certificate import new_certificate
 from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.wire.messages import WIRE_VERSION
-from coordlog.spark_integration.wire.strangers import Listener, Strangers
+from coordlog.spark_integration.wire.strangers import GuardedConnection, Listener, Strangers
 from endpoint_parts import TOKEN, acked, connected, register, running, say, wait_for
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.tier("faults")]
@@ -275,3 +277,47 @@ def test_a_client_that_sends_pings_and_never_reads_costs_few_bytes_and_goes() ->
             with pytest.raises(OSError, match=r"reset|pipe"):
                 client.sendall(many)
         assert is_heard(endpoint.address)
+
+
+@pytest.mark.parametrize("path", ["/attempt", "/request", "/driver"])
+@pytest.mark.parametrize("method", ["recv", "process_event"])
+def test_frames_on_which_the_library_itself_fails_end_their_connection_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str, method: str
+) -> None:
+    """With the token, before and after a registration: closed at once, with the reason."""
+    real = getattr(GuardedConnection, method)
+
+    def failing(self: GuardedConnection, *args: Any) -> Any:  # noqa: ANN401, the library's own
+        if any(isinstance(frame, Frame) and frame.opcode is Opcode.PONG for frame in args):
+            raise AssertionError("scripted")
+        return real(self, *args)
+
+    async def receiving(self: GuardedConnection) -> Any:  # noqa: ANN401, as above
+        data = await real(self)
+        if data == b"scripted":
+            raise AssertionError("scripted")
+        return data
+
+    monkeypatch.setattr(GuardedConnection, method, receiving if method == "recv" else failing)
+    with running() as (endpoint, heard), connected(endpoint.address) as honest:
+        say(honest, register())
+        number = heard.connection_of(0)
+        for registers in (True, False) if path == "/attempt" else (False,):
+            with connected(endpoint.address, path=path) as channel:
+                if registers:
+                    say(channel, register(1))
+                    lost = heard.connection_of(1)
+                if method == "recv":
+                    channel.send(b"scripted")
+                else:
+                    channel.pong(b"x")
+                with pytest.raises(ConnectionClosed):
+                    channel.recv(timeout=20)
+                if registers and method == "recv":
+                    assert "AssertionError('scripted')" in heard.reason_of(lost)
+        say(honest, acked(0))
+        wait_for(lambda: heard.messages(number) == [acked(0)], "the other attempt is heard")
+
+    lines = [one for one in caplog.records if "scripted" in one.getMessage()]
+    assert 1 <= len(lines) <= 2
+    assert not [one for one in caplog.records if one.exc_info]

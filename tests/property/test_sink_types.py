@@ -25,7 +25,7 @@ VALUES = [
     pa.array([[1], None, []], pa.list_view(pa.int8())),
     pa.array([[1, 2], None, [None, 3]], pa.list_(pa.int8(), 2)),
     pa.array([[("a", [1, None])], None, []], pa.map_(pa.string(), pa.list_(pa.int64()))),
-    pa.array([{"a": {"b": [None, {"c": None}]}}, {"a": None}, None, {"a": {"b": []}}]),
+    pa.array([{"a": {"b": [None, {"c": 1}, {"c": None}]}}, {"a": None}, None, {"a": {"b": []}}]),
     pa.array([[[1], None, []], None, [], [None]], pa.list_(pa.list_(pa.int8()))),
     pa.array([b"sixteen bytes 16", None], pa.uuid()),
     pa.array([1, None], pa.duration("ns")),

@@ -618,3 +618,34 @@ def test_of_a_split_that_is_given_up_no_file_is_handed_over(tmp_path: Path) -> N
     assert [one.name for one in (sink.path / ".coordlog/staging/driver-a").iterdir()] == [
         "0-0-0.parquet"
     ]
+
+
+@pytest.mark.parametrize("widens", [False, True])
+@pytest.mark.parametrize(
+    ("column_type", "value"),
+    [
+        (pa.list_(pa.null()), []),
+        (pa.struct([("b", pa.null())]), {"b": None}),
+        (pa.map_(pa.string(), pa.null()), [("k", None)]),
+        (pa.list_(pa.list_(pa.null())), [[]]),
+    ],
+)
+def test_a_column_with_a_part_without_a_type_settles_no_schema(
+    tmp_path: Path,
+    column_type: pa.DataType,
+    value: object,
+    widens: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """Later values of that part would be refused for ever."""
+    untyped = pa.array([value], column_type)
+    sink = ParquetSink(tmp_path / "a", widen=widens)
+    sink.prepare(JOB)
+    writer = opened(sink)
+    error = refusal(lambda: list(writer.process(pa.record_batch({"s": untyped}))))
+    assert f"column 's' has no type in a part of it, {column_type}" in str(error)
+
+    list(writer.process(pa.record_batch({"i": [1]})))
+    if widens:
+        both = pa.record_batch({"i": [1], "s": untyped})
+        error = refusal(lambda: list(writer.process(both)))
+        assert "column 's' has no type in a part of it" in str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -212,8 +212,10 @@ class Destination:
 
         Raises:
             DestinationMisfitError: Parquet lacks the type of a column.
+            SinkError: A new column has no type.
         """
         self._check_writable(columns)
+        self._check_typed(column for column in columns if column.name not in settled.columns.names)
         content = _encoded(columns, settled.partition_by)
         self.store.write_once(_schema_file(settled.version + 1), content)
         newest = self.settled_schema(settled)
@@ -241,19 +243,25 @@ class Destination:
                 "all columns are partition columns: nothing is left for the files",
                 "partition by fewer",
             )
+        self._check_typed(schema)
         for column in schema:
-            if pa.types.is_null(column.type):
-                raise SinkError(
-                    self.where,
-                    f"column {column.name!r} has no type: all its first values are null",
-                    "give the sink a `schema=`, or the column a type in the transform",
-                )
             if column.name in partition_by and not _can_partition(column.type):
                 raise SinkError(
                     self.where,
                     f"column {column.name!r} of {column.type} cannot be partitioned by: only "
                     "strings, integers, booleans and dates have one text",
                     "cast it in the transform",
+                )
+
+    def _check_typed(self, columns: Iterable[pa.Field]) -> None:
+        """Refuse columns of nulls alone, or of lists, fields and values of nulls alone: no later value fits them."""
+        for column in columns:
+            if _has_nulls_alone(column.type):
+                part = "" if pa.types.is_null(column.type) else f" in a part of it, {column.type}"
+                raise SinkError(
+                    self.where,
+                    f"column {column.name!r} has no type{part}: all its first values are null",
+                    "give the sink a `schema=`, or the column a type in the transform",
                 )
 
     def _check_writable(self, schema: pa.Schema) -> None:
@@ -323,6 +331,15 @@ def _encoded(schema: pa.Schema, partition_by: tuple[str, ...]) -> bytes:
     metadata = {_PARTITION_BY: json.dumps(partition_by).encode()} if partition_by else None
     plain = pa.schema([pa.field(column.name, column.type) for column in schema], metadata=metadata)
     return bytes(plain.serialize().to_pybytes())
+
+
+def _has_nulls_alone(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_nulls_alone(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_nulls_alone(kind.storage_type)
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_null(kind) or any(map(_has_nulls_alone, parts))
 
 
 def _can_partition(column_type: pa.DataType) -> bool:
