@@ -99,16 +99,18 @@ def skip(
     log = logs.open_to_write(job)
     try:
         rebuild = read_job(log, job, _check_goes_on)
-        if split_id is None:
-            target = _find_event(log, job, sequence)
-        else:
-            target = _find_split(log, rebuild.state, split_id)
+        state = rebuild.state
+        target = (
+            _find_event(log, job, sequence)
+            if split_id is None
+            else _find_split(log, state, split_id)
+        )
         if split_id is not None and not rest_of_partition:
-            _check_is_no_partition(rebuild.state, split_id)
-        if _is_skipped(rebuild.state, target):
+            _check_is_no_partition(state, split_id)
+        if _is_skipped(state, target):
             click.echo(f"{target.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(NamedDriver.of(rebuild.state), is_take_over=is_take_over):
-            _skip_by_driver(job, rebuild.state, target, why)
+        elif driver_lives(NamedDriver.of(state), is_take_over=is_take_over):
+            _skip_by_driver(job, state, target, why)
         else:
             _append(log, job, rebuild, target, why)
     finally:
