@@ -224,7 +224,7 @@ class Appender:
                     try:
                         self._read(action, waiting)
                     except LogUnavailableError as error:
-                        waiting.last_error = str(error)
+                        waiting.failed(error)
                         waiting.wait()
                         may_append = True
                 case _:
@@ -239,7 +239,7 @@ class Appender:
                 records, timeout_s=waiting.at_most(self._patience.append_timeout_s)
             )
         except LogUnavailableError as error:
-            waiting.last_error = str(error)
+            waiting.failed(error)
             _logging.warning(
                 "append of unknown outcome job=%s epoch=%d offset=%d: %s",
                 self._job_id,
@@ -331,6 +331,10 @@ class _Waiting:
         """`limit_s`, or the remaining time if that is shorter, but never less than the first pause."""
         remaining_s = self._patience.log_timeout_s - (self._patience.clock() - self._began)
         return min(limit_s, max(remaining_s, self._patience.backoff_s))
+
+    def failed(self, error: LogUnavailableError) -> None:
+        """Keep the cause of a try's failure: its advice, the same command again, is for the end of all tries."""
+        self.last_error = error.last_error or str(error)
 
     def wait(self) -> None:
         """Pause before another try.

@@ -24,7 +24,7 @@ from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageErro
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
-from coordlog.log.local.drafts import draft_of, remove_drafts
+from coordlog.log.local.drafts import name_draft, remove_drafts, unnamed_draft_of
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 
 __all__ = ["ExportedLog", "check_target", "write_exported"]
@@ -361,13 +361,10 @@ def _put(
 ) -> None:
     """Write a file; it is complete on disk and checked before it gets its name."""
     remove_drafts(path.parent, re.escape(path.name))
-    with naming(path), draft_of(path) as (hidden, file):
+    with naming(path), unnamed_draft_of(path) as (draft, file):
         write(file)
         file.flush()
         os.fsync(file.fileno())
-        check(hidden)
-        if is_overwriting:
-            hidden.replace(path)
-        else:
-            os.link(hidden, path)  # unlike a rename it never replaces
+        check(draft)
+        name_draft(draft, path, is_replacing=is_overwriting)
         sync_path(path.parent)

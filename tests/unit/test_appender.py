@@ -334,7 +334,7 @@ def test_an_append_gives_up_at_the_log_timeout(log: MemoryLog, clock: FakeClock)
         driver.appender.append(turns([1], 0, 0))
     assert caught.value.doing == "appending"
     assert caught.value.waited_s == pytest.approx(60)
-    assert "scripted" in caught.value.last_error
+    assert caught.value.last_error == "scripted"
     with pytest.raises(ClosedError):
         driver.appender.append(turns([1], 0, 0))
 

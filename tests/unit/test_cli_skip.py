@@ -82,6 +82,35 @@ def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on
     assert "split a b is skipped" in result.stdout
 
 
+@pytest.mark.may_fail("bad row")
+def test_a_split_whose_assignment_was_pruned_is_skipped_if_an_attempt_failed_at_it(
+    tmp_path: Path,
+) -> None:
+    job = HandDrivenJob(chain_of(pull_of("a b", "c")), configure=two_restarts)
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    first.fail("bad row", split_id="a b")
+    for _ in range(2):
+        job.register(0).fail("bad row", split_id="a b")
+    assert job.runtime.state.phase is Phase.FAILED
+    job.crash()
+    pruned = run(job.log, "prune", "job", "--yes", "--archive", str(tmp_path / "old.avro"))
+    assert pruned.exit_code == 0, pruned.output
+    assert job.log.start_offset() > 0
+
+    unknown = run(job.log, "skip", "job", "--split", "d")
+    assert unknown.exit_code == Exit.USAGE
+    assert "it has no split 'd'" in unknown.stderr
+    assert "the log begins at offset" in unknown.stderr
+    result = run(job.log, "skip", "job", "--split", "a b")
+    assert result.exit_code == 0, result.output
+    assert run(job.log, "skip", "job", "--split", "a b").exit_code == 0, "skipped already"
+    job = again(job)
+    assert job.register(0).accepted.skipped_splits == ("a b",)
+    assert places(job) == {"a b": "skipped, None rows", "c": "enumerator"}
+
+
 def test_a_split_that_a_checkpoint_has_with_a_reader_is_skipped_from_where_it_stands() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")))
     first = job.register(0)

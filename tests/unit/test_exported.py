@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,19 +214,51 @@ write_exported(Standing("ingest.log"), "ingest", Path(sys.argv[1]))
 """Writes an export that never gets its first record."""
 
 
-def test_the_next_export_removes_the_draft_of_a_killed_process_alone(
-    log: MemoryLog, tmp_path: Path
-) -> None:
-    path, other = tmp_path / "job.avro", tmp_path / "other.avro"
-    with subprocess.Popen(
-        [sys.executable, "-c", _STANDING, str(path)], stdout=subprocess.PIPE
-    ) as process:
+_WITHOUT_NAMELESS: Final = "import os; del os.O_TMPFILE\n"
+"""As on a file system without files that have no name."""
+
+
+@contextmanager
+def standing(path: Path, *, prefix: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """An export that does not go on; killed at the block's end."""
+    command = [sys.executable, "-c", prefix + _STANDING, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_killed_export_leaves_no_file(log: MemoryLog, tmp_path: Path) -> None:
+    path = tmp_path / "job.avro"
+    with standing(path):
+        pass
+    assert not [*tmp_path.iterdir()]
+
+    for is_overwriting in (False, True):
+        write_exported(log, "ingest", path, is_overwriting=is_overwriting)
+        assert tuple(_all(ExportedLog(path))) == log.records
+        assert [*tmp_path.iterdir()] == [path]
+        assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    with pytest.raises(FileExistsError):
+        write_exported(log, "ingest", path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_without_nameless_files_the_next_export_removes_the_draft_of_a_killed_process(
+    log: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    path, other = tmp_path / "job.avro", tmp_path / "other.avro"
+    with standing(path, prefix=_WITHOUT_NAMELESS):
         (draft,) = tmp_path.glob(".job.avro.*.tmp")
         write_exported(log, "ingest", path)
         assert draft.exists(), "its process lives"
-        process.kill()
     write_exported(log, "ingest", other)
     assert draft.exists(), "it is of another file"
 

@@ -98,16 +98,19 @@ def skip(
     why = reason or "skipped by command"
     log = logs.open_to_write(job)
     try:
-        target = (
-            _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
-        )
         rebuild = read_job(log, job, _check_goes_on)
+        state = rebuild.state
+        target = (
+            _find_event(log, job, sequence)
+            if split_id is None
+            else _find_split(log, state, split_id)
+        )
         if split_id is not None and not rest_of_partition:
-            _check_is_no_partition(rebuild.state, split_id)
-        if _is_skipped(rebuild.state, target):
+            _check_is_no_partition(state, split_id)
+        if _is_skipped(state, target):
             click.echo(f"{target.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(NamedDriver.of(rebuild.state), is_take_over=is_take_over):
-            _skip_by_driver(job, rebuild.state, target, why)
+        elif driver_lives(NamedDriver.of(state), is_take_over=is_take_over):
+            _skip_by_driver(job, state, target, why)
         else:
             _append(log, job, rebuild, target, why)
     finally:
@@ -129,22 +132,37 @@ def _check_goes_on(state: JobState) -> None:
         )
 
 
-def _find_split(log: Log, job: str, split_id: str) -> _Target:
+def _find_split(log: Log, state: JobState, split_id: str) -> _Target:
     rows = audit(History(log).stored()).splits
     split = next((row for row in rows if row.split_id == split_id), None)
-    if split is None:
-        raise SkipError(
-            job, f"it has no split {split_id!r}", f"`coordlog splits {job}` lists its splits"
-        )
     shown = f"split {split_id!r}"
-    if split.place in _DONE:
-        raise SkipError(job, f"{shown} has been read to its end", "there is nothing to skip")
+    if split is not None and split.place in _DONE:
+        problem = f"{shown} has been read to its end"
+        raise SkipError(state.job_id, problem, "there is nothing to skip")
     return _Target(
         shown=shown,
-        operator_id=split.operator_id,
+        operator_id=_failed_source(log, state, split_id) if split is None else split.operator_id,
         subtask=None,
         fact=SplitSkipped(split_id=split_id),
     )
+
+
+def _failed_source(log: Log, state: JobState, split_id: str) -> str:
+    """Operator of a split that only the removed part of a pruned log names, and at which an attempt has failed.
+
+    Raises:
+        SkipError: The job has no such split, or no attempt has failed at it.
+    """
+    start, next_step = log.start_offset(), f"`coordlog splits {state.job_id}` lists its splits"
+    if start and f"split_id:{split_id}" in state.poison:
+        return state.operators[0]
+    problem = f"it has no split {split_id!r}"
+    if start:
+        next_step = (
+            f"the log begins at offset {start}: a split that only the pruned records name can be skipped "
+            "once an attempt has failed at it"
+        )
+    raise SkipError(state.job_id, problem, next_step)
 
 
 def _check_is_no_partition(state: JobState, split_id: str) -> None:
