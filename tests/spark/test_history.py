@@ -26,8 +26,8 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import AddSplits
 from coordlog.spark_integration.history_frames.frames import create_views, history, history_stream
+from driven_history import RECORDED_JOB, recorded_history
 from hand_history import HandHistory, batch_history, skipping_history, streaming_history
-from recorded_history import JOB, recorded_history
 
 from .history_docs import PAGE, printed, queries
 from .kafka_session import spark_with_kafka
@@ -502,8 +502,8 @@ def test_the_example_lists_the_attempts_without_our_package(
 def test_the_pages_queries_print_what_the_page_says(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:
-    store(servers, JOB, recorded_history()).close()
-    create_views(spark_with_kafka, JOB, bootstrap_servers=servers)
+    store(servers, RECORDED_JOB, recorded_history()).close()
+    create_views(spark_with_kafka, RECORDED_JOB, bootstrap_servers=servers)
 
     found = queries(PAGE.read_text(encoding="utf-8"))
     assert len(found) == 10

@@ -15,7 +15,7 @@ from coordlog.schemas.header import decode_header
 from coordlog.spark_integration.history_frames.bulk_validity import REASONS
 from coordlog.spark_integration.history_frames.folds import STREAM_INPUT
 from coordlog.spark_integration.history_frames.frames import told_in_batch, told_in_stream
-from recorded_history import recorded_history
+from driven_history import recorded_history
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
