@@ -69,7 +69,7 @@ def test_two_coordinators_of_different_speed_are_exactly_once_both_ways(
 
 
 @pytest.mark.clause("A6")
-def test_work_that_was_parked_over_a_global_reset_is_recorded_and_its_handler_is_not_called(
+def test_work_parked_over_a_global_reset_is_recorded_without_its_handler(
     loop: Loop,
 ) -> None:
     def one(seed: int) -> None:
@@ -117,7 +117,7 @@ def test_barriers_behind_many_messages_on_their_way_keep_their_place(loop: Loop)
 
 @pytest.mark.flink("ITs4")
 @pytest.mark.clause("C2")
-def test_barriers_behind_many_messages_keep_their_place_when_the_subtask_fails(loop: Loop) -> None:
+def test_barriers_behind_many_messages_keep_their_place_over_a_failure(loop: Loop) -> None:
     loop(3, lambda seed: stream_operator(seed, is_subtask_failing=True, wire_s=(0.0, 0.08)))
 
 
@@ -168,7 +168,7 @@ def test_split_events_are_lost_and_every_number_is_read_once(
 @pytest.mark.flink("OE2")
 @pytest.mark.clause("C4")
 @ASSIGNMENTS
-def test_split_events_are_lost_and_the_chain_fails_and_every_number_is_read_once(
+def test_lost_split_events_and_a_failing_chain_lose_no_number(
     assignment: Assignment, loop: Loop
 ) -> None:
     """Static: a reader that never saw its splits, and is told that no more come, completes; the job must fail then."""

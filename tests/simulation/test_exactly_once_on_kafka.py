@@ -66,7 +66,7 @@ def own_broker() -> Iterator[EmbeddedBroker]:
 @pytest.mark.clause("D3")
 @pytest.mark.clause("F3")
 @pytest.mark.parametrize("share", range(2))
-def test_two_coordinators_are_exactly_once_both_ways_with_their_log_on_a_broker(
+def test_two_coordinators_are_exactly_once_with_their_log_on_a_broker(
     share: int, seed: int, dose: int, own_broker: EmbeddedBroker, request: pytest.FixtureRequest
 ) -> None:
     for each in range(seed, seed + 10 * dose):

@@ -340,7 +340,7 @@ def test_failures_commits_and_epochs_in_sql_are_those_of_the_projection(case: Ca
 
 
 @pytest.mark.parametrize("name", ["streaming", "recorded"])
-def test_a_stream_gives_the_rows_of_the_batch_in_several_batches_and_after_a_restart(
+def test_a_stream_in_several_batches_and_after_a_restart_equals_the_batch(
     name: str, servers: str, spark_with_kafka: SparkSession, tmp_path: Path
 ) -> None:
     job_id = f"streamed-{name}-{os.getpid()}"
@@ -436,7 +436,7 @@ def test_a_log_without_records_is_a_history_without_rows(
     assert history(spark_with_kafka, job_id, bootstrap_servers=servers).collect() == []
 
 
-def test_a_record_that_counts_and_cannot_be_read_ends_the_tables_and_is_named(
+def test_a_counting_record_that_cannot_be_read_ends_the_tables_by_name(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:
     job_id = f"damaged-{os.getpid()}"

@@ -40,7 +40,7 @@ def in_python() -> list[tuple[int, str | None]]:
     return [(one.offset, one.why_not) for one in audit_records(log.records)]
 
 
-def test_a_filter_or_a_limit_on_the_records_changes_nothing_of_what_they_are_worth(
+def test_a_filter_or_limit_on_records_does_not_change_their_validity(
     spark: SparkSession, rows: list[tuple[Any, ...]]
 ) -> None:
     raw = spark.createDataFrame(rows, SCHEMA).coalesce(1)

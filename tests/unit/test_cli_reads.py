@@ -99,7 +99,7 @@ def test_reads_as_json_have_everything(log: MemoryLog) -> None:
     assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
 
 
-def test_a_task_that_was_told_that_there_is_no_more_is_done_once_it_has_read_what_it_has() -> None:
+def test_a_task_with_no_more_splits_is_done_after_its_last_one() -> None:
     """It asks before it has read all: an executor may be lost in between."""
     reads = ReadsJob(Outside(names=FILES))
     read = reads.plan("r", partitions=1)

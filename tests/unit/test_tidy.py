@@ -162,6 +162,26 @@ def test_a_replaced_word_is_found_inside_a_name(tmp_path: Path) -> None:
     ]
 
 
+TEST_NAME_MAX: Final = 70
+
+
+def long_test_names(path: Path) -> Iterator[str]:
+    for line, name in defined_names(tree_of(path)):
+        if name.startswith("test_") and len(name) > TEST_NAME_MAX:
+            yield at(path, line, f"{name} has {len(name)} characters: claim it in {TEST_NAME_MAX}")
+
+
+def test_the_name_of_a_test_has_at_most_70_characters() -> None:
+    assert [one for path in python_files("tests") for one in long_test_names(path)] == []
+
+
+def test_a_test_name_of_71_characters_is_found(tmp_path: Path) -> None:
+    name = "test_" + "a" * 66
+    path = offending(Path("claims.py"), f"def {name}():\n    pass\n", tmp_path)
+
+    assert list(long_test_names(path)) == [f"{path}:1: {name} has 71 characters: claim it in 70"]
+
+
 VAGUE_NAMES: Final = frozenset({"found", "given", "made", "one"})
 """Names that say nothing about the type or the role of a variable."""
 
