@@ -227,12 +227,12 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _known_splits(self) -> list[Split]:
         """All stored splits, in the order of discovery. Extends the cache, or rebuilds it if splits were forgotten."""
         state = self.state
-        if len(state.splits) == len(self._known) + state.found - self._known_to:
-            new = range(self._known_to, state.found)
+        if len(state.splits) == len(self._known) + state.split_count - self._known_to:
+            new = range(self._known_to, state.split_count)
             self._known += [state.splits[number].split for number in new]
         else:
             self._known = [kept.split for _, kept in sorted(state.splits.items())]
-        self._known_to = state.found
+        self._known_to = state.split_count
         return list(self._known)  # a copy: a worker that is abandoned may still read it
 
     def _looked(self, page: SplitsDiscovered) -> None:
@@ -247,7 +247,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             return _planned(planned, request)
         check_can_read(state, is_unbounded=self._source.is_unbounded)
         check_reader(state, request)
-        end = state.found if request.end < 0 else request.end
+        end = state.split_count if request.end < 0 else request.end
         if request.history:
             check_position(state, request.history, request.start, end)
         elif state.first > 0:
@@ -278,7 +278,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                 f"read {request.read_id} has ended, or belongs to another service: load the DataFrame again, and "
                 "run its query again"
             )
-        listed = read.given.get(request.partition, ())
+        listed = read.assigned.get(request.partition, ())
         if not (0 <= request.partition < read.partitions and 0 <= request.position <= len(listed)):
             raise RequestRefusedError(
                 f"read {read.read_id} has {read.partitions} partitions; partition "
@@ -327,8 +327,8 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     def _unassigned_of(self, read: Read) -> deque[int]:
         unassigned = self._unassigned.get(read.read_id)
-        if unassigned is None or len(unassigned) != read.end - read.start - read.given_count:
-            assigned = {number for numbers in read.given.values() for number in numbers}
+        if unassigned is None or len(unassigned) != read.end - read.start - read.assigned_count:
+            assigned = {number for numbers in read.assigned.values() for number in numbers}
             numbers = (n for n in range(read.start, read.end) if n not in assigned)
             unassigned = deque(sorted(numbers, key=lambda n: (-self._weight(n), n)))
             reads = self.state.reads
@@ -355,7 +355,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             *(reader.committed for name, reader in state.readers.items() if name != request.reader),
             *(read.start for read in state.reads.values() if read.reader not in passed_over),
             request.end,
-            state.found,
+            state.split_count,
         )
         self._forget(settled)
         return ReadCommitted(reader=request.reader, end=request.end)
@@ -488,10 +488,10 @@ def check_position(state: ReadsState, history: str, start: int, end: int) -> Non
             "another job, or one with a new log; begin the query with a new checkpoint, "
             "or use the job with which it began"
         )
-    if not state.first <= start <= end <= state.found:
+    if not state.first <= start <= end <= state.split_count:
         raise RequestRefusedError(
             f"splits {start} to {end} were requested, and this history has {state.first} to "
-            f"{state.found}: the query's checkpoint is older than the commits of all streams, "
+            f"{state.split_count}: the query's checkpoint is older than the commits of all streams, "
             "or the log has lost records"
         )
 
@@ -502,8 +502,8 @@ def check_kept(state: ReadsState, read: Read, request: NextSplits) -> None:
     Raises:
         RequestRefusedError: With the first forgotten split.
     """
-    needed: Sequence[int] = read.given.get(request.partition, ())[request.position :]
-    if not needed and read.given_count < read.end - read.start:
+    needed: Sequence[int] = read.assigned.get(request.partition, ())[request.position :]
+    if not needed and read.assigned_count < read.end - read.start:
         # Below `first` one of each lane is kept, so that this ends early.
         needed = range(read.start, min(read.end, state.first))
     missing = next((number for number in needed if number not in state.splits), None)
@@ -535,7 +535,7 @@ def _answer(state: ReadsState, request: Payload) -> ReadsSeen:
         # Spark's first query of a stream has no position: it is the position of the only stream, or the start.
         planned = sorted(reader.planned for reader in state.readers.values())
         after = state.first if not planned else planned[0] if len(planned) == 1 else -1
-    end = state.found
+    end = state.split_count
     if request.splits_max and after >= 0:
         end = max(after, min(end, after + request.splits_max))
     return ReadsSeen(

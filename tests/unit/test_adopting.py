@@ -265,13 +265,13 @@ def test_in_a_log_that_began_elsewhere_every_pointer_is_written_anew() -> None:
     assert snapshots(target) == [one - third + 1 for one in snapshots(source) if one >= third]
     codec = SnapshotCodec(projection_of(job.chain))
     search = History(target).search(codec)
-    assert search.found is not None
-    assert search.found.beginning.offset == newest - third + 1
+    assert search.snapshot is not None
+    assert search.snapshot.beginning.offset == newest - third + 1
     made = rebuild(target, job.chain, projection_of(job.chain))
     assert made.state == whole
     kinds = {one.offset: r.kind for one, r in zip(target.records, _records(target), strict=True)}
     assert kinds[made.checkpoint_offset or 0] is Kind.CHECKPOINT_COMPLETED
-    at_snapshot = search.found.decoded.checkpoint_offset
+    at_snapshot = search.snapshot.decoded.checkpoint_offset
     assert at_snapshot is None or kinds[at_snapshot] is Kind.CHECKPOINT_COMPLETED
     assert verify(target.records).faults == []
 

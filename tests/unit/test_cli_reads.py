@@ -147,7 +147,7 @@ def test_a_question_that_was_asked_again_counts_once() -> None:
     (read,) = [json.loads(one) for one in shown(reads.job.log, "reads", "--json").splitlines()]
 
     (task,) = read["tasks"]
-    assert (task["given"], task["finished"], task["rows"]) == (4, 4, 40)
+    assert (task["assigned"], task["finished"], task["rows"]) == (4, 4, 40)
     assert [one["read_by"] for one in read["splits"]] == [[7]] * 4
 
 

@@ -164,7 +164,7 @@ def test_that_a_file_was_mended_is_in_the_history_and_known_from_then_on(tmp_pat
 
     kept = state_of(job).enumerator_state
     assert kept is not None
-    assert source.discover_again(found.splits, kept).found.splits == []
+    assert source.discover_again(found.splits, kept).discovered.splits == []
     with pytest.raises(SourceError, match="it has changed since it was listed: it has 25 bytes"):
         source.discover_again(found.splits)
     write(path, TEN)
@@ -199,7 +199,7 @@ def test_a_change_that_a_lost_attempt_has_met_counts_no_more(tmp_path: Path) -> 
     kept = state_of(job).enumerator_state
     assert files_as_read(kept) == {}
     known = [one.split for one in state_of(job).splits.values()]
-    assert FileSource(path).discover_again(known, kept).found.splits == []
+    assert FileSource(path).discover_again(known, kept).discovered.splits == []
 
 
 def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:

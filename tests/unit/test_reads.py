@@ -114,7 +114,7 @@ def test_a_question_that_is_asked_again_has_the_same_answer() -> None:
     request = next_request(read.read_id, 0, 0)
 
     assert reads.asked(request).answer().response == reads.asked(request).answer().response
-    assert reads.state.reads["r"].given_count == 1
+    assert reads.state.reads["r"].assigned_count == 1
 
 
 def test_the_heaviest_come_first_and_alone_small_ones_together() -> None:
@@ -213,7 +213,7 @@ def test_a_replanned_batch_has_the_same_splits_in_the_same_partitions() -> None:
 
     after = ReadsJob(Outside(names=[*FILES, "new"]), log=before.job.log)
 
-    assert after.state.found == 11
+    assert after.state.split_count == 11
     assert after.plan_batch(0, 10, partitions=5) == read
     assert after.task(read, 0).run() == done.had
     assert after.task(read, 1).run() == half.had
@@ -231,7 +231,7 @@ def test_a_coordinator_fault_does_not_change_what_tasks_received() -> None:
 
     assert reads.job.history(Kind.RESET_TO_CHECKPOINT)
     assert reads.state.history == history
-    assert reads.state.reads["q:0-10"].given_count == len(had)
+    assert reads.state.reads["q:0-10"].assigned_count == len(had)
     assert reads.plan_batch(0, 10) == read
     assert reads.task(read, 0).run() == had
 
@@ -320,7 +320,7 @@ def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
     look = QueryReads(after=-1, splits_max=0)
     asked = reads.asked(look)
 
-    assert reads.state.found == 1
+    assert reads.state.split_count == 1
     assert asked.is_open
     reads.job.release()
     assert not asked.is_open

@@ -262,12 +262,12 @@ def test_a_file_is_compared_with_a_listing_of_what_is_read_of_it(tmp_path: Path)
     skipped = frozenset({second})
     path.write_text("i\n" + "".join(f"{i}\n" for i in range(9, -1, -1)), encoding="utf-8")
     os.utime(path, ns=(1, 1))
-    relisted = source.discover_again(known, None, skipped, unread).found.splits
+    relisted = source.discover_again(known, None, skipped, unread).discovered.splits
     now = {one.split_id: one for one in relisted}
     after = [one if one.split_id == second else now[one.split_id] for one in known]
     after.sort(key=lambda one: one.split_id != second)  # the skipped one first
 
-    assert source.discover_again(after, None, skipped).found.splits == []
+    assert source.discover_again(after, None, skipped).discovered.splits == []
 
 
 @pytest.mark.clause("L6")

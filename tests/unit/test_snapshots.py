@@ -386,8 +386,8 @@ def test_a_fold_from_every_snapshot_equals_the_whole_fold_at_each_record(
         named = prefix_of(log, offset + 1)
         named.store(_naming(offset))
         search = history.History(named).search(codec)
-        assert search.found is not None, search.passed_over
-        assert search.found.beginning.offset == offset
+        assert search.snapshot is not None, search.passed_over
+        assert search.snapshot.beginning.offset == offset
         made = fresh(name)
         made.begin_at(search)
         for one in log.records[offset:]:
