@@ -129,12 +129,12 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         context: CoordinatorContext,
         source: CoordinatedSource,
         listing_timeout_s: float,
-        given_up: Collection[str] = (),
+        abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
         on_stage: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(context)
-        self._source, self._given_up, self._end_query = source, given_up, end_query
+        self._source, self._abandoned, self._end_query = source, abandoned, end_query
         self._on_stage, self._stage_id = on_stage, -1
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
@@ -160,7 +160,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         self.context.call_async(lambda: ReadsOpened(history=secrets.token_hex(8)), opened)
 
     def _begin(self) -> None:
-        for reader in sorted(self._given_up):
+        for reader in sorted(self._abandoned):
             position = self.state.readers.get(reader)
             if position is None:
                 _log.warning("%s: no stream is called %s", self.context.operator_id, reader)
@@ -388,7 +388,7 @@ class ReadsProvider(CoordinatorProvider):
         operator_id: Id of the source.
         source: The source.
         listing_timeout_s: Limit of the time for which attempts to list may fail one after the other, seconds.
-        given_up: Names of abandoned streams: they do not continue.
+        abandoned: Names of abandoned streams: they do not continue.
         end_query: Ends the query of a Spark stage, by the stage's id, with a reason. Blocks; runs on a
             worker. None: Spark retries the task up to its own limit.
         on_stage: Called with the id of the Spark stage whose tasks request splits, before they get any, and
@@ -403,7 +403,7 @@ class ReadsProvider(CoordinatorProvider):
         source: CoordinatedSource,
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
-        given_up: Collection[str] = (),
+        abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
         on_stage: Callable[[int], None] | None = None,
     ) -> None:
@@ -430,7 +430,7 @@ class ReadsProvider(CoordinatorProvider):
         )
         self.queries = {QueryReads: _answer}
         self._source, self._listing_timeout_s = source, listing_timeout_s
-        self._given_up, self._end_query, self._on_stage = given_up, end_query, on_stage
+        self._abandoned, self._end_query, self._on_stage = abandoned, end_query, on_stage
 
     def create(self, context: CoordinatorContext) -> ReadsCoordinator:
         """A new coordinator."""
@@ -438,7 +438,7 @@ class ReadsProvider(CoordinatorProvider):
             context,
             self._source,
             self._listing_timeout_s,
-            self._given_up,
+            self._abandoned,
             self._end_query,
             self._on_stage,
         )
@@ -471,7 +471,7 @@ def check_reader(state: ReadsState, request: PlanRead) -> None:
         slowest = min(readers, key=lambda name: (readers[name].committed, name))
         raise RequestRefusedError(
             f"the source has {len(readers):,} streams that were not given up, and the limit is "
-            f"{STREAM_READERS_MAX:,}: start the service with given_up= those that have ended, "
+            f"{STREAM_READERS_MAX:,}: start the service with abandoned= those that have ended, "
             f"such as {slowest!r}, which has read {readers[slowest].committed:,} splits"
         )
 

@@ -123,7 +123,7 @@ def test_streams_that_are_followed_or_given_up_are_listed_no_more() -> None:
     assert ", gone has committed 0 splits" in shown(reads.job.log, "reads")
     reads.job.crash()
 
-    again = ReadsJob(Outside(names=FILES), log=reads.job.log, given_up=("gone",))
+    again = ReadsJob(Outside(names=FILES), log=reads.job.log, abandoned=("gone",))
 
     last = shown(again.job.log, "reads").splitlines()[-1]
     assert (last.startswith("streams: after has"), "gone" in last, "q has" in last) == (

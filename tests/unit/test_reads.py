@@ -475,7 +475,7 @@ def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None
         Outside(names=reads.outside.names, is_complete=False),
         log=reads.job.log,
         lane_of=lane,
-        given_up=("gone", "never known"),
+        abandoned=("gone", "never known"),
     )
 
     assert sorted(again.state.readers) == ["q"]
