@@ -63,7 +63,7 @@ class _OtherRecordError(SnapshotUnusableError):
 class SnapshotSearch:
     """Result of the search for a snapshot to start from."""
 
-    found: FoundSnapshot | None = None
+    snapshot: FoundSnapshot | None = None
     """Snapshot to start from, or None if there is none."""
     passed_over: dict[int, str] = field(default_factory=dict)
     """Reasons why newer snapshots cannot be used, by offset, newest first."""
@@ -165,7 +165,7 @@ class History:
             return search
         if is_whole:
             self._try(codec, self.start, search, open_payload)
-            if search.found is not None:
+            if search.snapshot is not None:
                 return search
             search = SnapshotSearch()
         offset = self.newest_named()
@@ -173,11 +173,11 @@ class History:
             if not self.start <= offset < self.end:
                 break
             following = self._try(codec, offset, search, open_payload)
-            if search.found is not None or not -1 <= following < offset:
+            if search.snapshot is not None or not -1 <= following < offset:
                 break
             offset = following
         is_first_left = 0 < self.start < self.end and self.start not in search.passed_over
-        if search.found is None and is_first_left:
+        if search.snapshot is None and is_first_left:
             # No header needs to name the snapshot with which a pruned log begins.
             self._try(codec, self.start, search, open_payload)
         for at, why in search.passed_over.items():
@@ -205,7 +205,7 @@ class History:
             return -1
         is_first = offset == self.start > 0
         try:
-            search.found = _decoded(stored, codec, open_payload, upcasts=is_first)
+            search.snapshot = _decoded(stored, codec, open_payload, upcasts=is_first)
         except _OtherRecordError as error:
             search.passed_over[offset] = str(error)
             search.others.add(offset)

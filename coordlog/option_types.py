@@ -31,20 +31,20 @@ _SHOWN: Final = 200
 
 
 def check_types(
-    function: Callable[..., object], given: Mapping[str, object], *, prefix: str = ""
+    function: Callable[..., object], values: Mapping[str, object], *, prefix: str = ""
 ) -> None:
     """Hold values to the annotations of a function's parameters.
 
     Args:
         function: The constructor; an annotation that is known to type checkers alone is passed over.
-        given: Values by the names of parameters, as `locals()` has them at its beginning.
+        values: Values by the names of parameters, as `locals()` has them at its beginning.
         prefix: Text before the names in errors.
 
     Raises:
         OptionError: One value is of another type.
         OptionsError: Several are.
     """
-    check_all(*(_raising(error) for error in _wrong_types(function, given, prefix)))
+    check_all(*(_raising(error) for error in _wrong_types(function, values, prefix)))
 
 
 def check_all(*checks: Callable[[], object]) -> None:
@@ -84,11 +84,11 @@ def _raising(error: OptionError) -> Callable[[], object]:
 
 
 def _wrong_types(
-    function: Callable[..., object], given: Mapping[str, object], prefix: str
+    function: Callable[..., object], values: Mapping[str, object], prefix: str
 ) -> Iterator[OptionError]:
     names = getattr(function, "__globals__", {})
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.annotation is parameter.empty or name not in given:
+        if parameter.annotation is parameter.empty or name not in values:
             continue
         hint = parameter.annotation
         if isinstance(hint, str):
@@ -96,7 +96,7 @@ def _wrong_types(
                 hint = eval(hint, names)  # noqa: S307, an annotation of our own code
             except NameError:
                 continue  # imported for type checkers alone
-        value = given[name]
+        value = values[name]
         if not _is_of(hint, value):
             shown = value if len(repr(value)) <= _SHOWN else type(value).__name__
             yield OptionError(prefix + name, shown, " or ".join(dict.fromkeys(_said(hint))))
@@ -107,12 +107,14 @@ def _is_of(hint: Any, value: object) -> bool:  # noqa: ANN401, any annotation
         return value is None
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_is_of(one, value) for one in arguments)
+        return any(_is_of(argument, value) for argument in arguments)
     if origin is Literal:
-        return any(type(one) is type(value) and one == value for one in arguments)
+        return any(type(argument) is type(value) and argument == value for argument in arguments)
     if origin in (Sequence, Collection, Iterable):
         is_sequence = isinstance(value, origin) and not isinstance(value, (str, bytes))
-        return is_sequence and all(_is_of(arguments[0], one) for one in typing.cast("Any", value))
+        return is_sequence and all(
+            _is_of(arguments[0], argument) for argument in typing.cast("Any", value)
+        )
     if origin is Mapping or origin is dict:
         return isinstance(value, Mapping) and all(
             _is_of(arguments[0], key) and _is_of(arguments[1], held) for key, held in value.items()
@@ -157,14 +159,14 @@ def _said(hint: Any) -> Iterator[str]:  # noqa: ANN401, as above
     hint = type(None) if hint is None else hint
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        for one in arguments:
-            yield from _said(one)
+        for argument in arguments:
+            yield from _said(argument)
     elif origin is Literal:
         yield from map(repr, arguments)
     elif origin in _SEQUENCES:
         yield f"a sequence, each {' or '.join(_said(arguments[0]))}"
     elif origin is Mapping or origin is dict:
-        key, value = (" or ".join(_said(one)) for one in arguments)
+        key, value = (" or ".join(_said(argument)) for argument in arguments)
         yield f"a mapping of {key} to {value}"
     elif origin is Callable:
         yield "a function"

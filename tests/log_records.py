@@ -9,29 +9,25 @@ from coordlog.history import History
 from coordlog.log.append_protocol import Place
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
-from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import NOTHING_COUNTED, count
+from hand_history import BEGAN_US, unstored
 
 JOB = "ingest"
 
 
 def epoch_started(epoch: int, driver_id: str) -> UnstoredRecord:
     """A driver's `EPOCH_STARTED`."""
-    record = Record(
-        epoch=epoch,
-        driver_id=driver_id,
-        sequence=None,
-        kind=Kind.EPOCH_STARTED,
-        timestamp_us=1_700_000_000_000_000,
-        job_id=JOB,
-    )
-    return UnstoredRecord(
-        key=f"{JOB}/epoch/{epoch}".encode(),
-        value=encode_record(record),
-        header=encode_header(header_of(record)),
-        timestamp_us=record.timestamp_us,
+    return unstored(
+        Record(
+            epoch=epoch,
+            driver_id=driver_id,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=BEGAN_US,
+            job_id=JOB,
+        )
     )
 
 
@@ -48,7 +44,7 @@ def plain(content: str, epoch: int, sequence: int, remaining: int = 0) -> Unstor
         key=b"ingest/0/0",
         value=content.encode(),
         header=encode_header(header),
-        timestamp_us=1_700_000_000_000_000 + sequence * 1000,
+        timestamp_us=BEGAN_US + sequence * 1000,
     )
 
 

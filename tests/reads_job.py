@@ -74,7 +74,7 @@ class ReadsJob:
         *,
         log: MemoryLog | None = None,
         lane_of: Callable[[Split], str] | None = None,
-        given_up: Collection[str] = (),
+        abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
     ) -> None:
         self.outside = outside
@@ -88,7 +88,7 @@ class ReadsJob:
             lane_of=lane_of,
         )
         provider = ReadsProvider(
-            OPERATOR, source, listing_timeout_s=0.0, given_up=given_up, end_query=end_query
+            OPERATOR, source, listing_timeout_s=0.0, abandoned=abandoned, end_query=end_query
         )
         spec = SourceSpec(operator_id=OPERATOR, create_reader=no_reader, coordinator=provider)
         self.job = HandDrivenJob(

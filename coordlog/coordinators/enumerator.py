@@ -284,16 +284,16 @@ def pages_of(splits: Sequence[Split]) -> Iterator[list[Split]]:
         yield page
 
 
-def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
+def listing_pages(listing: SplitsDiscovered) -> deque[SplitsDiscovered]:
     """Pages of a listing, in order, at least one, each within a record. Only the last one may be `is_complete`.
 
     Raises:
         TooLargeError: A split exceeds a record alone.
     """
-    pages = list(pages_of(found.splits)) or [[]]
+    pages = list(pages_of(listing.splits)) or [[]]
     last = len(pages) - 1
     return deque(
-        SplitsDiscovered(splits=page, is_complete=found.is_complete and number == last)
+        SplitsDiscovered(splits=page, is_complete=listing.is_complete and number == last)
         for number, page in enumerate(pages)
     )
 

@@ -42,7 +42,7 @@ _WITHDRAWN_BYTES = PAYLOAD_BYTES_MAX // 2
 class Relisted:
     """Result of a listing if splits of an earlier listing are already known (clause L6)."""
 
-    found: SplitsDiscovered
+    discovered: SplitsDiscovered
     """New splits, and present versions of known splits. A present version replaces a split that no reader has had."""
     withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Ids of withdrawn splits, by the reason: known splits that no reader has had."""
@@ -198,8 +198,8 @@ def _pages(
     Withdrawn splits come after the splits that replace them, and before the end of the listing.
     """
     if isinstance(listing, SplitsDiscovered):
-        listing = Relisted(found=listing)
-    discovered = listing.found
+        listing = Relisted(discovered=listing)
+    discovered = listing.discovered
     if not listing.withdrawn:
         return deque(listing_pages(discovered))
     first = SplitsDiscovered(splits=discovered.splits, is_complete=False)

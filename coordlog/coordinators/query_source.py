@@ -129,12 +129,12 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         context: CoordinatorContext,
         source: CoordinatedSource,
         listing_timeout_s: float,
-        given_up: Collection[str] = (),
+        abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
         on_stage: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(context)
-        self._source, self._given_up, self._end_query = source, given_up, end_query
+        self._source, self._abandoned, self._end_query = source, abandoned, end_query
         self._on_stage, self._stage_id = on_stage, -1
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
@@ -160,7 +160,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         self.context.call_async(lambda: ReadsOpened(history=secrets.token_hex(8)), opened)
 
     def _begin(self) -> None:
-        for reader in sorted(self._given_up):
+        for reader in sorted(self._abandoned):
             position = self.state.readers.get(reader)
             if position is None:
                 _log.warning("%s: no stream is called %s", self.context.operator_id, reader)
@@ -227,12 +227,12 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _known_splits(self) -> list[Split]:
         """All stored splits, in the order of discovery. Extends the cache, or rebuilds it if splits were forgotten."""
         state = self.state
-        if len(state.splits) == len(self._known) + state.found - self._known_to:
-            new = range(self._known_to, state.found)
+        if len(state.splits) == len(self._known) + state.split_count - self._known_to:
+            new = range(self._known_to, state.split_count)
             self._known += [state.splits[number].split for number in new]
         else:
             self._known = [kept.split for _, kept in sorted(state.splits.items())]
-        self._known_to = state.found
+        self._known_to = state.split_count
         return list(self._known)  # a copy: a worker that is abandoned may still read it
 
     def _looked(self, page: SplitsDiscovered) -> None:
@@ -247,7 +247,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             return _planned(planned, request)
         check_can_read(state, is_unbounded=self._source.is_unbounded)
         check_reader(state, request)
-        end = state.found if request.end < 0 else request.end
+        end = state.split_count if request.end < 0 else request.end
         if request.history:
             check_position(state, request.history, request.start, end)
         elif state.first > 0:
@@ -278,7 +278,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                 f"read {request.read_id} has ended, or belongs to another service: load the DataFrame again, and "
                 "run its query again"
             )
-        listed = read.given.get(request.partition, ())
+        listed = read.assigned.get(request.partition, ())
         if not (0 <= request.partition < read.partitions and 0 <= request.position <= len(listed)):
             raise RequestRefusedError(
                 f"read {read.read_id} has {read.partitions} partitions; partition "
@@ -327,8 +327,8 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     def _unassigned_of(self, read: Read) -> deque[int]:
         unassigned = self._unassigned.get(read.read_id)
-        if unassigned is None or len(unassigned) != read.end - read.start - read.given_count:
-            assigned = {number for numbers in read.given.values() for number in numbers}
+        if unassigned is None or len(unassigned) != read.end - read.start - read.assigned_count:
+            assigned = {number for numbers in read.assigned.values() for number in numbers}
             numbers = (n for n in range(read.start, read.end) if n not in assigned)
             unassigned = deque(sorted(numbers, key=lambda n: (-self._weight(n), n)))
             reads = self.state.reads
@@ -355,7 +355,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             *(reader.committed for name, reader in state.readers.items() if name != request.reader),
             *(read.start for read in state.reads.values() if read.reader not in passed_over),
             request.end,
-            state.found,
+            state.split_count,
         )
         self._forget(settled)
         return ReadCommitted(reader=request.reader, end=request.end)
@@ -388,7 +388,7 @@ class ReadsProvider(CoordinatorProvider):
         operator_id: Id of the source.
         source: The source.
         listing_timeout_s: Limit of the time for which attempts to list may fail one after the other, seconds.
-        given_up: Names of abandoned streams: they do not continue.
+        abandoned: Names of abandoned streams: they do not continue.
         end_query: Ends the query of a Spark stage, by the stage's id, with a reason. Blocks; runs on a
             worker. None: Spark retries the task up to its own limit.
         on_stage: Called with the id of the Spark stage whose tasks request splits, before they get any, and
@@ -403,7 +403,7 @@ class ReadsProvider(CoordinatorProvider):
         source: CoordinatedSource,
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
-        given_up: Collection[str] = (),
+        abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
         on_stage: Callable[[int], None] | None = None,
     ) -> None:
@@ -430,7 +430,7 @@ class ReadsProvider(CoordinatorProvider):
         )
         self.queries = {QueryReads: _answer}
         self._source, self._listing_timeout_s = source, listing_timeout_s
-        self._given_up, self._end_query, self._on_stage = given_up, end_query, on_stage
+        self._abandoned, self._end_query, self._on_stage = abandoned, end_query, on_stage
 
     def create(self, context: CoordinatorContext) -> ReadsCoordinator:
         """A new coordinator."""
@@ -438,7 +438,7 @@ class ReadsProvider(CoordinatorProvider):
             context,
             self._source,
             self._listing_timeout_s,
-            self._given_up,
+            self._abandoned,
             self._end_query,
             self._on_stage,
         )
@@ -471,7 +471,7 @@ def check_reader(state: ReadsState, request: PlanRead) -> None:
         slowest = min(readers, key=lambda name: (readers[name].committed, name))
         raise RequestRefusedError(
             f"the source has {len(readers):,} streams that were not given up, and the limit is "
-            f"{STREAM_READERS_MAX:,}: start the service with given_up= those that have ended, "
+            f"{STREAM_READERS_MAX:,}: start the service with abandoned= those that have ended, "
             f"such as {slowest!r}, which has read {readers[slowest].committed:,} splits"
         )
 
@@ -488,10 +488,10 @@ def check_position(state: ReadsState, history: str, start: int, end: int) -> Non
             "another job, or one with a new log; begin the query with a new checkpoint, "
             "or use the job with which it began"
         )
-    if not state.first <= start <= end <= state.found:
+    if not state.first <= start <= end <= state.split_count:
         raise RequestRefusedError(
             f"splits {start} to {end} were requested, and this history has {state.first} to "
-            f"{state.found}: the query's checkpoint is older than the commits of all streams, "
+            f"{state.split_count}: the query's checkpoint is older than the commits of all streams, "
             "or the log has lost records"
         )
 
@@ -502,8 +502,8 @@ def check_kept(state: ReadsState, read: Read, request: NextSplits) -> None:
     Raises:
         RequestRefusedError: With the first forgotten split.
     """
-    needed: Sequence[int] = read.given.get(request.partition, ())[request.position :]
-    if not needed and read.given_count < read.end - read.start:
+    needed: Sequence[int] = read.assigned.get(request.partition, ())[request.position :]
+    if not needed and read.assigned_count < read.end - read.start:
         # Below `first` one of each lane is kept, so that this ends early.
         needed = range(read.start, min(read.end, state.first))
     missing = next((number for number in needed if number not in state.splits), None)
@@ -535,7 +535,7 @@ def _answer(state: ReadsState, request: Payload) -> ReadsSeen:
         # Spark's first query of a stream has no position: it is the position of the only stream, or the start.
         planned = sorted(reader.planned for reader in state.readers.values())
         after = state.first if not planned else planned[0] if len(planned) == 1 else -1
-    end = state.found
+    end = state.split_count
     if request.splits_max and after >= 0:
         end = max(after, min(end, after + request.splits_max))
     return ReadsSeen(

@@ -162,7 +162,7 @@ class DefaultEnumerator(SplitEnumerator):
     def _list(self, discover: Listing) -> SplitsDiscovered | Relisted:
         """A complete listing. On a worker."""
         listing = discover()
-        discovered = listing.found if isinstance(listing, Relisted) else listing
+        discovered = listing.discovered if isinstance(listing, Relisted) else listing
         if not discovered.is_complete:
             raise SourceError(
                 f"source {self._context.operator_id!r}",

@@ -27,7 +27,7 @@ from coordlog.projections.snapshot.codec import (
     moved_snapshot,
     state_before,
 )
-from coordlog.restore.destination_claim import said_of_former_logs
+from coordlog.restore.destination_claim import former_logs_attributes
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.codec import encode_record
 from coordlog.schemas.header import decode_header, encode_header
@@ -162,7 +162,7 @@ def adopt(
             "topic_id": identity.topic_id,
             "adopted_cluster_id": old_cluster,
             "adopted_topic_id": old_topic,
-            **said_of_former_logs((*launch.former_logs, (old_cluster, old_topic))),
+            **former_logs_attributes((*launch.former_logs, (old_cluster, old_topic))),
         },
         patience=patience,
     )

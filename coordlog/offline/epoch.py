@@ -63,7 +63,7 @@ def read_records(log: Log) -> Rebuild:
     if beginning.snapshot is not None:
         decoded = DecodedSnapshot(state=state_before(beginning), checkpoint_offset=None)
         snapshot = FoundSnapshot(beginning=beginning, decoded=decoded)
-        rebuild.begin_at(SnapshotSearch(found=snapshot))
+        rebuild.begin_at(SnapshotSearch(snapshot=snapshot))
     for stored in history.stored():
         rebuild.feed(stored)
     return rebuild

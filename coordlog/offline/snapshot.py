@@ -213,7 +213,7 @@ def _begin_at(
             f"only its own driver can start from the snapshot at the beginning of its log: {error}",
             "prune it while it runs: its driver takes a snapshot then",
         ) from error
-    rebuild.begin_at(SnapshotSearch(found=FoundSnapshot(beginning=beginning, decoded=decoded)))
+    rebuild.begin_at(SnapshotSearch(snapshot=FoundSnapshot(beginning=beginning, decoded=decoded)))
 
 
 def _needs_store(rebuild: Rebuild, codec: SnapshotCodec, store: PayloadStore | None) -> bool:

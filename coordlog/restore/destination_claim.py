@@ -10,7 +10,7 @@ from coordlog.api.chain import Chain
 from coordlog.log.interface import LogIdentity
 from coordlog.projections.job.launch import FORMER_LOGS
 
-__all__ = ["claim_destinations", "said_of_former_logs"]
+__all__ = ["claim_destinations", "former_logs_attributes"]
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class _Claiming(Protocol):
         ...
 
 
-def said_of_former_logs(former: Collection[tuple[str, str]]) -> dict[str, str]:
+def former_logs_attributes(former: Collection[tuple[str, str]]) -> dict[str, str]:
     """Attribute of an `EPOCH_STARTED` with the former logs, which each epoch passes on to the next."""
     return {FORMER_LOGS: json.dumps([list(identity) for identity in former])} if former else {}
 

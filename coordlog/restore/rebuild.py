@@ -118,7 +118,7 @@ class Rebuild:
     def begin_at(self, search: SnapshotSearch) -> None:
         """Start from the snapshot of the search, or from offset 0 if it has none. Must be called before `feed`."""
         self._passed_over = frozenset(search.passed_over)
-        snapshot = search.found
+        snapshot = search.snapshot
         if snapshot is None:
             return
         self.state = snapshot.decoded.state

@@ -37,7 +37,7 @@ from coordlog.payloads.gc import clean_former
 from coordlog.payloads.offload import NO_STORE, DriverPayloads, PayloadOptions
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState, Phase, SkippedSplit, sorted_values
-from coordlog.restore.destination_claim import claim_destinations, said_of_former_logs
+from coordlog.restore.destination_claim import claim_destinations, former_logs_attributes
 from coordlog.restore.rebuild import (
     Rebuild,
     Restored,
@@ -401,7 +401,7 @@ class JobDriver:
             "take_over": str(options.is_take_over).lower(),
             "allow_non_restored_state": ",".join(options.allow_non_restored_state),
             **going_back_to(options.from_checkpoint),
-            **said_of_former_logs(state.launch_info.former_logs),
+            **former_logs_attributes(state.launch_info.former_logs),
             **options.payloads.attributes,
             **limits_of(config),
             **options.versions,

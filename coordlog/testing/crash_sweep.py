@@ -12,7 +12,7 @@ from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
 from coordlog.testing.driven_job import FakeClock, HandDrivenJob, MayFail
 
-__all__ = ["CrashSweepError", "SweepResult", "crash_sweep"]
+__all__ = ["CrashSweepError", "SweepResult", "crash_sweep", "sweep"]
 
 _MODES: Final = ("rollback", "resume")
 
@@ -72,32 +72,59 @@ def crash_sweep(
         make_chain(), parallelism=parallelism, is_batch=is_batch, may_fail=may_fail
     )
     script(first)
-    stored = list(first.log.read(0, first.log.high_watermark()))
+
+    def come_to_the_end(log: MemoryLog, restore: str) -> int:
+        try:
+            job = HandDrivenJob(
+                make_chain(),
+                parallelism=parallelism,
+                is_batch=is_batch,
+                log=log,
+                clock=FakeClock(first.clock.seconds),
+                restore=restore,
+                may_fail=may_fail,
+            )
+        except OptionError:
+            if restore != "resume":
+                raise
+            return 0
+        if job.mode != "finished":
+            finish(job)
+        check(job)
+        return 1
+
+    return sweep(first.log, come_to_the_end, modes=modes)
+
+
+def sweep(
+    log: MemoryLog,
+    come_to_the_end: Callable[[MemoryLog, str], int],
+    *,
+    modes: Sequence[str] = _MODES,
+    min_records: int = 1,
+) -> SweepResult:
+    """Cut a log after each record, and restore a job from each copy in each mode.
+
+    Args:
+        log: Log of the whole job.
+        come_to_the_end: Restores a job from a copy in a mode, finishes it and raises if the outcome is wrong.
+            Returns the number of jobs that it has checked, 0 if the job cannot be resumed.
+        modes: Ways to restore.
+        min_records: Number of records of the shortest copy.
+
+    Raises:
+        CrashSweepError: After the first crash with a wrong outcome; its cause is the error.
+    """
+    stored = list(log.read(0, log.high_watermark()))
     crashes = not_resumable = 0
-    for count in range(1, len(stored) + 1):
+    for count in range(min_records, len(stored) + 1):
         for restore in modes:
-            log = MemoryLog(first.log.identity.name)
-            log.store(*map(to_append, stored[:count]))
+            copy = MemoryLog(log.identity.name)
+            copy.store(*map(to_append, stored[:count]))
             try:
-                job = HandDrivenJob(
-                    make_chain(),
-                    parallelism=parallelism,
-                    is_batch=is_batch,
-                    log=log,
-                    clock=FakeClock(first.clock.seconds),
-                    restore=restore,
-                    may_fail=may_fail,
-                )
-            except OptionError:
-                if restore != "resume":
-                    raise
-                not_resumable += 1
-                continue
-            try:
-                if job.mode != "finished":
-                    finish(job)
-                check(job)
+                checked = come_to_the_end(copy, restore)
             except Exception as error:
                 raise CrashSweepError(count, restore) from error
-            crashes += 1
+            crashes += checked
+            not_resumable += checked == 0
     return SweepResult(crash_count=crashes, not_resumable_count=not_resumable)

@@ -170,21 +170,21 @@ def check_partitions(topic: str, count: int) -> None:
         )
 
 
-def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
+def check_topic(topic: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
     """Refuse a topic that could lose history.
 
     Raises:
         TopicError: It names every wrong setting, its value, and the command that corrects them.
     """
-    check_partitions(found.name, found.partition_count)
-    wrong = unfit_settings(found.settings, wanted, found.replication)
+    check_partitions(topic.name, topic.partition_count)
+    wrong = unfit_settings(topic.settings, wanted, topic.replication)
     if wrong:
         problems = "; ".join(
-            f"{rule.setting} is {found.settings[rule.setting]}: {rule.why}" for rule in wrong
+            f"{rule.setting} is {topic.settings[rule.setting]}: {rule.why}" for rule in wrong
         )
         mended = {rule.setting: rule.wanted for rule in wrong}
         raise TopicError(
-            found.name,
+            topic.name,
             problems,
-            f"run {command_to_set(bootstrap_servers, found.name, mended)}",
+            f"run {command_to_set(bootstrap_servers, topic.name, mended)}",
         )

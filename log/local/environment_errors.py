@@ -34,15 +34,15 @@ class ChecksumError(JarsError):
 
     retriable: ClassVar[bool] = False
 
-    def __init__(self, jar: str, expected: str, found: str) -> None:
+    def __init__(self, jar: str, expected: str, actual: str) -> None:
         super().__init__(
-            f"{jar} has SHA-256 {found}, the lock says {expected}: it was damaged on its way, or "
+            f"{jar} has SHA-256 {actual}, the lock says {expected}: it was damaged on its way, or "
             "the repository serves another file; nothing of it was kept",
             "do the same once more; if it says the same, find out who stands between this machine "
             "and the repository",
         )
-        self.args = (jar, expected, found)
-        self.jar, self.expected, self.found = jar, expected, found
+        self.args = (jar, expected, actual)
+        self.jar, self.expected, self.actual = jar, expected, actual
 
 
 class BrokerError(EnvironmentSetupError):

@@ -50,13 +50,14 @@ def is_remembered(state: JobState, event: UpEvent | DownEvent) -> bool:
     A stream remembers a reader's request behind a cut all the same: it may be channel state of that checkpoint.
     """
     is_of_splits = event.payload_type.startswith(_OF_SPLITS) and any(
-        one.operator_id == event.operator_id and (one.projection or "").startswith(_SPLITS)
-        for one in state.launch_info.operators
+        operator.operator_id == event.operator_id
+        and (operator.projection or "").startswith(_SPLITS)
+        for operator in state.launch_info.operators
     )
     if not is_of_splits:
         return True
     return isinstance(event, UpEvent) and any(
-        event.operator_id in one.cuts for one in sorted_values(state.pending)
+        event.operator_id in checkpoint.cuts for checkpoint in sorted_values(state.pending)
     )
 
 
@@ -78,6 +79,6 @@ def forget(state: JobState) -> JobState:
 def has_forgotten(state: JobState) -> bool:
     """Whether a live attempt has events that are forgotten: its failover cannot say which are lost."""
     return any(
-        one.attempt is not None and one.attempt.has_forgotten
-        for one in sorted_values(state.subtasks)
+        subtask.attempt is not None and subtask.attempt.has_forgotten
+        for subtask in sorted_values(state.subtasks)
     )

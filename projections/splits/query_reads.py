@@ -54,9 +54,9 @@ class Read:
     end: int
     """End of the range, exclusive."""
     partitions: int
-    given: Map[int, tuple[int, ...]] = field(default_factory=Map)
+    assigned: Map[int, tuple[int, ...]] = field(default_factory=Map)
     """Numbers of the assigned splits by partition, in the order of assignment."""
-    given_count: int = 0
+    assigned_count: int = 0
     """Number of assigned splits."""
 
 
@@ -80,7 +80,7 @@ class ReadsState:
     """Known splits by number; forgotten ones are missing."""
     numbers: Map[str, int] = field(default_factory=Map)
     """Numbers of the known splits, by id."""
-    found: int = 0
+    split_count: int = 0
     """Number of discovered splits, and so the number of the next one."""
     first: int = 0
     """Lowest number at which a read may begin."""
@@ -154,17 +154,17 @@ def _opened(state: ReadsState, value: ReadsOpened) -> ReadsState:
 def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> ReadsState:
     """Number unknown splits: a repeated listing finds the same splits again."""
     assert record.sequence is not None, "a fact has its place"
-    splits, numbers, found = state.splits, state.numbers, state.found
+    splits, numbers, split_count = state.splits, state.numbers, state.split_count
     for split in value.splits:
         if split.split_id not in numbers:
-            splits = splits.set(found, FoundSplit(split=split, sequence=record.sequence))
-            numbers = numbers.set(split.split_id, found)
-            found += 1
+            splits = splits.set(split_count, FoundSplit(split=split, sequence=record.sequence))
+            numbers = numbers.set(split.split_id, split_count)
+            split_count += 1
     return replace(
         state,
         splits=splits,
         numbers=numbers,
-        found=found,
+        split_count=split_count,
         is_listed=state.is_listed or value.is_complete,
     )
 
@@ -207,15 +207,15 @@ def _stream_planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
 
 def _splits_given(state: ReadsState, value: SplitsGiven) -> ReadsState:
     read = state.reads[value.read_id]
-    listed = read.given.get(value.partition, ())
+    listed = read.assigned.get(value.partition, ())
     fresh = value.splits[len(listed) - value.position :]
     if not fresh:
         return state
     numbers = tuple(state.numbers[split.split_id] for split in fresh)
     changed = replace(
         read,
-        given=read.given.set(value.partition, (*listed, *numbers)),
-        given_count=read.given_count + len(numbers),
+        assigned=read.assigned.set(value.partition, (*listed, *numbers)),
+        assigned_count=read.assigned_count + len(numbers),
     )
     return replace(state, reads=state.reads.set(value.read_id, changed))
 

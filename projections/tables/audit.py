@@ -179,23 +179,23 @@ class AuditFold:
         self._epochs = EpochFold()
         self._record_count = self._void_count = 0
 
-    def apply(self, one: AuditRecord) -> None:
+    def apply(self, entry: AuditRecord) -> None:
         """Apply one record.
 
         Raises:
             RecordError: The record counts and cannot be read.
         """
-        if not one.counts:
+        if not entry.counts:
             self._void_count += 1
             return
-        record = one.known()
+        record = entry.known()
         self._record_count += 1
-        state = state_at_beginning(one)
+        state = state_at_beginning(entry)
         if state is not None:
             self._begin(state)
-        with Applying(one.offset, record):
-            self._attempts.apply(record, one.fields)
-            self._splits.apply(record, one.fields, self._attempts)
+        with Applying(entry.offset, record):
+            self._attempts.apply(record, entry.fields)
+            self._splits.apply(record, entry.fields, self._attempts)
             self._checkpoints.apply(record)
             self._commits.apply(record)
             self._failures.apply(record)

@@ -72,7 +72,7 @@ class ReadTask:
     """Time of its first request; microseconds since 1970, UTC."""
     ended_us: int | None
     status: TaskEnd
-    given: int
+    assigned: int
     """Number of splits assigned to the task."""
     finished: int
     rows: int
@@ -137,7 +137,7 @@ class _Task:
     started_us: int
     ended_us: int | None = None
     status: TaskEnd = TaskEnd.READING
-    given: int = 0
+    assigned: int = 0
     finished: set[str] = field(default_factory=set)
     """Ids of splits."""
     rows: int = 0
@@ -261,8 +261,9 @@ class _Fold:
         if task is None or read is None:
             return
         splits = _list(fields, "splits")
-        task.given = max(task.given, _int(fields, "position") + len(splits))
-        if not splits and len(task.finished) >= task.given:  # a request may precede the last rows
+        task.assigned = max(task.assigned, _int(fields, "position") + len(splits))
+        # A request may precede the last rows.
+        if not splits and len(task.finished) >= task.assigned:
             task.status, task.ended_us = TaskEnd.DONE, record.timestamp_us
         for split in splits:
             split_id = str(split["split_id"])
@@ -312,7 +313,7 @@ def _row(read_id: str, read: _Read) -> ReadRow:
                 started_us=item.started_us,
                 ended_us=item.ended_us,
                 status=item.status,
-                given=item.given,
+                assigned=item.assigned,
                 finished=len(item.finished),
                 rows=item.rows,
                 reason=item.reason,

@@ -249,8 +249,8 @@ def _merged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
     """Small batches concatenated, because each costs a transfer to the JVM."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for one in batches:
-        batch = _fitting(one, schema)
+    for unfitted in batches:
+        batch = _fitting(unfitted, schema)
         held.append(batch)
         rows += batch.num_rows
         size += batch.get_total_buffer_size()

@@ -91,7 +91,7 @@ class CoordinatedReads:
         log: LogChoice,
         partitions: int | None,
         splits_per_batch: int | None,
-        given_up: Collection[str],
+        abandoned: Collection[str],
         listing_timeout_s: float,
         take_over: bool,
         log_timeout_s: float,
@@ -114,7 +114,7 @@ class CoordinatedReads:
         self.job_id, self._spark, self._log = job_id, spark, log
         self._source = source.coordinated()
         self._partitions, self._splits_max = partitions, splits_per_batch or 0
-        self._given_up = _names("given_up", given_up)
+        self._abandoned = _names("abandoned", abandoned)
         self._listing_timeout_s, self._log_timeout_s = listing_timeout_s, log_timeout_s
         self._endpoint = endpoint
         self._driver: JobDriver | None = None
@@ -190,7 +190,7 @@ class CoordinatedReads:
             OPERATOR_ID,
             self._source,
             listing_timeout_s=self._listing_timeout_s,
-            given_up=self._given_up,
+            abandoned=self._abandoned,
             end_query=partial(end_stage, self._spark),
             on_stage=self._note_stage,
         )
@@ -322,7 +322,7 @@ def coordinated(
     log: Log | None = None,
     partitions: int | None = None,
     splits_per_batch: int | None = None,
-    given_up: Collection[str] = (),
+    abandoned: Collection[str] = (),
     listing_timeout_s: float = LISTING_TIMEOUT_S,
     take_over: bool = False,
     log_timeout_s: float = LOG_TIMEOUT_S,
@@ -342,7 +342,7 @@ def coordinated(
         partitions: Tasks of a read; by default as many as the session runs at once. They share the
             splits of the read: each requests its next split after the last.
         splits_per_batch: Most splits of one batch of a stream; by default no limit.
-        given_up: Names of abandoned streams, as `coordlog reads` lists them: ranges of topics are forgotten
+        abandoned: Names of abandoned streams, as `coordlog reads` lists them: ranges of topics are forgotten
             without waiting for these streams. If one continues later at forgotten ranges, it is refused.
         listing_timeout_s: Longest time of failing listings before queries get the error.
         take_over: Take a live driver's place.
@@ -363,7 +363,7 @@ def coordinated(
         log=LogChoice(job_id, bootstrap_servers, log),
         partitions=partitions,
         splits_per_batch=splits_per_batch,
-        given_up=given_up,
+        abandoned=abandoned,
         listing_timeout_s=listing_timeout_s,
         take_over=take_over,
         log_timeout_s=log_timeout_s,

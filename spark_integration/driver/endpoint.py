@@ -475,7 +475,7 @@ class Endpoint:
         _log.info("job=%s connected: %s", self._job_id, connection)
         writing = asyncio.create_task(self._write(connection))
         closing = asyncio.create_task(channel.wait_closed())
-        closing.add_done_callback(lambda _done: connection.let_go())
+        closing.add_done_callback(lambda _done: connection.release())
         lost = "the driver ends"
         try:
             await self._take(connection, register, 0)
@@ -589,7 +589,7 @@ class Endpoint:
             connection.reason = reason
         with connection.lock:
             connection.is_closing = True
-        connection.let_go()
+        connection.release()
         connection.channel.transport.abort()
 
     # --- leases -----------------------------------------------------------------------------------

@@ -72,9 +72,9 @@ def _check_links(source: str, destination: str) -> None:
         if not is_above and target[: len(below)] != below:
             continue
         # The name under which the source would find the output.
-        found = [*_parts(folder), *os.path.relpath(link, folder).split("/")]
-        found += below[len(target) :] if is_above else []
-        if _is_overlap(source, found):
+        output_name = [*_parts(folder), *os.path.relpath(link, folder).split("/")]
+        output_name += below[len(target) :] if is_above else []
+        if _is_overlap(source, output_name):
             raise OptionError(
                 "the destination",
                 destination,

@@ -11,32 +11,32 @@ __all__ = ["schema_difference", "schemas_differ"]
 _SHOWN_MAX = 8
 
 
-def schema_difference(found: pa.Schema, settled: pa.Schema) -> str:
+def schema_difference(actual: pa.Schema, settled: pa.Schema) -> str:
     """Columns that one schema lacks, and columns of different types; empty if there are none."""
-    only_found = [_shown(column) for column in found if column.name not in settled.names]
-    only_settled = [_shown(column) for column in settled if column.name not in found.names]
+    only_actual = [_shown(column) for column in actual if column.name not in settled.names]
+    only_settled = [_shown(column) for column in settled if column.name not in actual.names]
     other = [
-        f"{column.name!r} is {found.field(column.name).type} and not {column.type}"
+        f"{column.name!r} is {actual.field(column.name).type} and not {column.type}"
         for column in settled
-        if column.name in found.names and found.field(column.name).type != column.type
+        if column.name in actual.names and actual.field(column.name).type != column.type
     ]
     parts = []
-    if only_found:
-        parts.append(f"it has {_some(only_found)}, which the source has not")
+    if only_actual:
+        parts.append(f"it has {_some(only_actual)}, which the source has not")
     if only_settled:
         parts.append(f"it has no {_some(only_settled)}, which the source has")
     if other:
         parts.append(_some(other))
-    if not parts and found.names != settled.names:
-        parts.append(f"its columns are {found.names}, those of the source are {settled.names}")
+    if not parts and actual.names != settled.names:
+        parts.append(f"its columns are {actual.names}, those of the source are {settled.names}")
     return "; ".join(parts)
 
 
-def schemas_differ(path: str, of: str, found: pa.Schema, settled: pa.Schema) -> SourceError:
+def schemas_differ(path: str, of: str, actual: pa.Schema, settled: pa.Schema) -> SourceError:
     """Error of a file whose schema is not that of the source, which comes from `of`."""
     return SourceError(
         path,
-        f"its schema is not that of the source ({of}): {schema_difference(found, settled)}",
+        f"its schema is not that of the source ({of}): {schema_difference(actual, settled)}",
         "give the schema that all are to be read with (`schema=`), those files in a source of their "
         "own, or read each with its own (`schemas='each'`, `--schemas each`, with `--widen` for the "
         "sink)",

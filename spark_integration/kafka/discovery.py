@@ -106,15 +106,15 @@ class Discovery:
         Raises:
             SourceError: The cluster does not answer.
         """
-        found = self.cluster.topics(
+        topics = self.cluster.topics(
             sorted({*self.topics, *(topic for topic, _ in known)}), self.pattern
         )
-        problem = self._problem(found, known)
+        problem = self._problem(topics, known)
         if problem is not None:
             return problem
         new = [
             (name, partition)
-            for name, topic in sorted(found.items())
+            for name, topic in sorted(topics.items())
             for partition in topic.partitions
             if (name, partition) not in known
         ]
@@ -145,7 +145,7 @@ class Discovery:
         splits = [
             split_of(
                 partition,
-                found[partition[0]].topic_id,
+                topics[partition[0]].topic_id,
                 starts[partition],
                 max(starts[partition], ends[partition]) if splits_end else UNBOUNDED,
             )
@@ -155,11 +155,11 @@ class Discovery:
         return KafkaListing(splits=pages[0], is_whole=len(pages) == 1)
 
     def _problem(
-        self, found: Mapping[str, FoundTopic], known: Mapping[Partition, str]
+        self, topics: Mapping[str, FoundTopic], known: Mapping[Partition, str]
     ) -> KafkaListing | None:
         at = f"at {self.cluster.bootstrap_servers}"
         for name in self.topics:
-            if name not in found and not any(topic == name for topic, _ in known):
+            if name not in topics and not any(topic == name for topic, _ in known):
                 return _problem(
                     SourceError(
                         f"topic {name}",
@@ -167,7 +167,7 @@ class Discovery:
                         "see that its name and the broker's address are right, or create it",
                     )
                 )
-        if self.pattern is not None and self.is_bounded and not found:
+        if self.pattern is not None and self.is_bounded and not topics:
             return _problem(
                 SourceError(
                     f"the topics that match {self.pattern!r}",
@@ -184,7 +184,7 @@ class Discovery:
                         "name it again, or use another job id",
                     )
                 )
-            here = found.get(topic)
+            here = topics.get(topic)
             if here is None:
                 return _problem(
                     SourceError(

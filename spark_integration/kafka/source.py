@@ -96,8 +96,8 @@ class KafkaSource:
         security: Security | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name != "starting"}
-        check_types(type(self).__init__, given)  # `_check_starting` knows its types
+        arguments = {name: value for name, value in locals().items() if name != "starting"}
+        check_types(type(self).__init__, arguments)  # `_check_starting` knows its types
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         value_fields = arrow_schema_of("value_schema", value_schema)
         check_all(

@@ -50,7 +50,7 @@ class AttemptConnection:
             f"task_attempt_id={task.task_attempt_id} host={task.host} pid={task.pid}"
         )
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Mark the connection as gone, and wake all that wait for it."""
         self.is_gone = True
         self.resume.set()

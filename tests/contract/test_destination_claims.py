@@ -226,7 +226,7 @@ def test_two_histories_of_one_job_id_do_not_share_a_destination(
 
 
 @pytest.mark.clause("M5")
-def test_a_driver_of_another_log_removes_nothing_that_a_live_batch_has_staged(
+def test_a_driver_of_another_log_removes_no_staged_file_of_a_live_batch(
     place: Place,
 ) -> None:
     live = place.claim(HERE)
@@ -298,7 +298,7 @@ def test_a_driver_of_before_an_adoption_publishes_and_sweeps_nothing_more(place:
     assert (place.rows(), place.staged()) == (2, 0)
 
 
-def test_a_job_whose_log_was_deleted_begins_anew_if_no_row_would_be_written_twice(
+def test_a_job_with_a_deleted_log_starts_anew_if_no_row_is_written_twice(
     place: Place,
 ) -> None:
     """A cluster has one topic of a name: another id before is that of one that is gone."""

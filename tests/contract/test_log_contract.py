@@ -418,7 +418,7 @@ def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
 
 
 @pytest.mark.newer_broker("without ZooKeeper")
-def test_a_log_that_is_gone_is_said_to_be_within_the_bound_and_works_when_it_is_back(
+def test_an_unreachable_log_is_reported_within_the_bound_and_works_again(
     outage: Outage,
 ) -> None:
     log = outage.log

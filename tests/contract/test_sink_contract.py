@@ -316,7 +316,7 @@ def test_a_late_settler_brings_nothing_back_that_a_reader_has_taken_away(
 
 @pytest.mark.clause("K2")
 @pytest.mark.slow
-def test_a_settler_that_begins_anywhere_within_another_completes_nothing_after_it(
+def test_a_second_settler_at_any_step_completes_nothing_after_the_first(
     s3_store: S3Server,
 ) -> None:
     """It begins its upload while the other is at work, and would complete it when that is done."""
@@ -616,7 +616,7 @@ def test_of_two_jobs_that_take_a_destination_at_once_one_gets_it(new_place: Make
     assert place.left_behind() == []
 
 
-def test_what_an_earlier_history_has_published_is_not_written_a_second_time(place: Place) -> None:
+def test_files_published_by_an_earlier_history_are_not_written_again(place: Place) -> None:
     place.sink().refuse_earlier_output(JOB)
     place.sink().settle(staged(place))
 

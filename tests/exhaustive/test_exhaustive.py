@@ -103,7 +103,7 @@ class Steps:
         return state == self.end
 
 
-def test_every_state_is_counted_once_and_the_depth_is_the_longest_shortest_way() -> None:
+def test_every_state_is_counted_once_and_the_depth_is_the_longest_path() -> None:
     steps = {
         0: ((1, True), (2, True)),
         1: ((3, True),),

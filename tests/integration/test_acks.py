@@ -319,7 +319,7 @@ def test_an_attempt_inside_one_long_call_does_not_miss_an_ack(world: type[Tasks]
 
 
 @WORLDS
-def test_a_handler_that_never_returns_fails_at_the_bound_of_a_call_naming_the_event(
+def test_a_handler_that_never_returns_fails_at_the_call_timeout_by_event(
     world: type[Tasks],
 ) -> None:
     is_released = threading.Event()

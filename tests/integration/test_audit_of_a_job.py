@@ -35,7 +35,7 @@ def test_what_was_thrown_away_was_read_again_by_a_later_attempt(found: Audit) ->
         assert one.reread_by != (one.subtask, one.attempt_number)
 
 
-def test_the_rows_that_attempts_read_are_those_that_stay_and_those_thrown_away(
+def test_rows_read_are_the_sum_of_rows_kept_and_rows_thrown_away(
     found: Audit,
 ) -> None:
     read = sum(one.rows for one in found.attempts)
@@ -44,7 +44,7 @@ def test_the_rows_that_attempts_read_are_those_that_stay_and_those_thrown_away(
     assert read == FILES * ROWS + len(thrown) * ROWS
 
 
-def test_one_attempt_of_each_subtask_completes_and_every_other_has_a_reason(found: Audit) -> None:
+def test_one_attempt_per_subtask_completes_and_each_other_has_a_reason(found: Audit) -> None:
     completed = [one.subtask for one in found.attempts if one.end is AttemptEnd.COMPLETED]
 
     assert completed == list(range(SUBTASKS))
@@ -53,7 +53,7 @@ def test_one_attempt_of_each_subtask_completes_and_every_other_has_a_reason(foun
         assert (one.reason is None) == (one.end is AttemptEnd.COMPLETED)
 
 
-def test_an_attempt_begins_from_the_checkpoint_that_its_subtask_was_reset_to(found: Audit) -> None:
+def test_an_attempt_starts_at_the_checkpoint_of_its_subtasks_reset(found: Audit) -> None:
     for before, after in zip(found.attempts, found.attempts[1:], strict=False):
         if before.subtask == after.subtask:
             assert after.restored_from == before.resets[-1]

@@ -71,7 +71,7 @@ def test_whatever_happens_to_the_broker_nothing_is_lost_or_doubled(
 @pytest.mark.clause("K1")
 @pytest.mark.clause("K4")
 @pytest.mark.clause("K5")
-def test_a_machine_that_crashes_soon_after_its_broker_was_formatted_loses_and_doubles_nothing(
+def test_a_crash_soon_after_formatting_a_broker_loses_and_doubles_nothing(
     seed: int, dose: int, tmp_path: Path
 ) -> None:
     (fault,) = [one for one in OF_ONE_BROKER if one not in _ON_ONE_OF_ALL]
@@ -85,7 +85,7 @@ def test_a_machine_that_crashes_soon_after_its_broker_was_formatted_loses_and_do
 @pytest.mark.clause("K1")
 @pytest.mark.clause("K4")
 @pytest.mark.parametrize("fault", _OF_THREE, ids=lambda fault: fault.name)
-def test_whatever_happens_to_one_or_two_of_three_brokers_nothing_is_lost_or_doubled(
+def test_faults_of_one_or_two_of_three_brokers_lose_and_double_nothing(
     seed: int, dose: int, of_three: Ground, tmp_path: Path, fault: Fault
 ) -> None:
     rounds(fault, of_three, seed, dose, tmp_path)

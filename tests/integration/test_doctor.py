@@ -34,7 +34,7 @@ def doctor_at(servers: str, *arguments: str) -> tuple[int, dict[str, dict[str, s
     return done.exit_code, {one["what"]: one for one in rows}
 
 
-def test_a_real_broker_is_looked_at_and_a_setting_that_loses_history_is_told(
+def test_a_setting_of_a_real_broker_that_loses_history_is_reported(
     broker: EmbeddedBroker,
 ) -> None:
     servers = broker.bootstrap_servers
@@ -116,7 +116,7 @@ def test_a_transaction_that_is_left_open_is_told_with_its_producer(broker: Embed
         log.close()
 
 
-def test_the_plain_doctor_warns_before_a_retention_eats_what_a_restart_needs(
+def test_doctor_warns_before_retention_removes_records_a_restart_needs(
     broker: EmbeddedBroker,
 ) -> None:
     servers = broker.bootstrap_servers

@@ -252,14 +252,14 @@ def test_a_lost_connection_ends_the_attempt() -> None:
 
 
 @pytest.mark.clause("M4")
-def test_an_attempt_that_hears_that_it_is_fenced_is_over_before_it_reads_the_message() -> None:
+def test_a_fenced_attempt_is_over_before_it_reads_the_message() -> None:
     with running() as (endpoint, heard), opened(endpoint.address) as task:
         task.send(register())
         endpoint.send(heard.connection_of(0), Fenced(reason="a newer attempt registered"))
         assert wait_for(task.is_over, "it notices") == "a newer attempt registered"
 
 
-def test_an_attempt_that_has_finished_is_not_over_though_the_connection_is_gone() -> None:
+def test_a_finished_attempt_is_not_over_if_its_connection_is_gone() -> None:
     with running() as (endpoint, heard), opened(endpoint.address) as task:
         task.send(register())
         number = heard.connection_of(0)
@@ -354,7 +354,7 @@ def test_a_full_inbox_holds_the_driver_back_and_loses_nothing(
 
 
 @pytest.mark.clause("D2")
-def test_a_sender_waits_while_the_driver_reads_nothing_and_goes_on_when_it_does(
+def test_a_sender_waits_while_the_driver_reads_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(driver_connection, "ATTEMPT_QUEUE_MESSAGES_MAX", 10)

@@ -123,7 +123,7 @@ def test_another_job_begins_from_a_checkpoint_and_writes_the_rows_after_it(tmp_p
 
 
 @pytest.mark.clause("E9")
-def test_what_a_racing_driver_has_to_commit_is_missed_at_another_destination(
+def test_a_racing_drivers_open_commits_are_missed_at_a_new_destination(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read before the first intent, taken over behind it: compared with where the driver before was to write."""
@@ -181,7 +181,7 @@ def test_a_new_log_at_a_destination_that_has_rows_of_the_job_is_refused(tmp_path
 
 
 @pytest.mark.clause("E9")
-def test_what_was_published_after_a_copy_is_published_again_unless_it_is_moved_away(
+def test_files_published_after_a_copy_are_published_again_unless_moved(
     tmp_path: Path,
 ) -> None:
     """As docs/adopting.md has it: a history names all that it has published, so the rest is found by name."""
@@ -209,7 +209,7 @@ def test_what_was_published_after_a_copy_is_published_again_unless_it_is_moved_a
 
 
 @pytest.mark.clause("K2")
-def test_a_driver_that_lives_on_at_the_cluster_that_was_left_publishes_nothing_more(
+def test_a_driver_left_at_the_old_cluster_publishes_nothing_more(
     tmp_path: Path,
 ) -> None:
     """It stands still while the job is adopted, and goes on while that one writes to the same place."""
@@ -236,7 +236,7 @@ def test_a_driver_that_lives_on_at_the_cluster_that_was_left_publishes_nothing_m
     assert pipeline.committed() == ALL_ROWS
 
 
-def test_a_driver_that_lives_on_where_a_job_was_adopted_away_deletes_nothing_of_it(
+def test_a_driver_left_behind_by_an_adoption_deletes_no_file_of_the_job(
     tmp_path: Path,
 ) -> None:
     """Its reset throws away what was staged in batch, which the job that goes on has kept, and publishes at its end."""

@@ -515,7 +515,7 @@ def test_without_jars_and_java_it_says_what_is_missing(
 
 
 @pytest.mark.kill
-def test_a_process_that_has_ended_is_gone_although_nobody_has_asked_about_it() -> None:
+def test_an_ended_process_counts_as_gone_before_it_is_waited_for() -> None:
     with python("input()") as child:
         process = find_process(child.pid)
         assert process is not None

@@ -180,7 +180,7 @@ def test_order_is_kept_both_ways() -> None:
 
 
 @pytest.mark.clause("D2")
-def test_the_bytes_of_all_attempts_that_wait_for_the_log_are_bounded_together() -> None:
+def test_the_unreleased_bytes_of_all_attempts_are_bounded_together() -> None:
     with two_attempts(unreleased_bytes_in_all=50_000) as two:
         say(two.one, *[sent(n, bytes(10_000)) for n in range(10)])
         wait_for(lambda: len(two.heard.messages(two.first)) == 5, "it is held at the bound of all")
@@ -275,7 +275,7 @@ def test_sending_to_a_connection_that_is_gone_does_nothing() -> None:
 
 # --- backpressure ---------------------------------------------------------------------------------
 @pytest.mark.clause("D2")
-def test_an_attempt_with_too_much_unreleased_is_not_read_until_some_is_released() -> None:
+def test_an_attempt_with_too_many_unreleased_bytes_is_not_read_for_now() -> None:
     with (
         running(unreleased_messages_max=5, lease_s=0.4) as (endpoint, heard),
         connected(endpoint.address) as channel,
@@ -347,7 +347,7 @@ def test_an_attempt_that_reads_too_slowly_fails_alone() -> None:
 
 # --- leases ---------------------------------------------------------------------------------------
 @pytest.mark.clause("M4")
-def test_an_attempt_that_says_nothing_for_its_lease_is_lost_and_another_is_not() -> None:
+def test_an_attempt_silent_for_its_lease_is_lost_and_another_is_not() -> None:
     with two_attempts(lease_s=0.5, heartbeat_s=0.05) as two:
 
         def look() -> bool:
@@ -399,7 +399,7 @@ def test_stop_sends_what_was_sent_before_and_leaves_no_thread_and_no_port() -> N
 
 
 @pytest.mark.slow
-def test_stop_is_bounded_with_attempts_that_read_nothing_and_one_that_is_held() -> None:
+def test_stop_is_bounded_with_attempts_that_read_nothing_or_are_held() -> None:
     before = own_threads()
     with (
         running(unreleased_messages_max=3) as (endpoint, heard),
@@ -471,7 +471,7 @@ def test_an_address_where_no_driver_is_counts_as_gone(address: str) -> None:
     assert hears(address, timeout_s=2) is DriverHeard.NOTHING
 
 
-def test_somebody_who_listens_and_says_nothing_counts_as_gone_within_the_bound() -> None:
+def test_a_listener_that_never_answers_counts_as_gone_within_the_bound() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
         began_s = time.monotonic()
@@ -526,7 +526,7 @@ def test_who_has_no_token_may_say_no_more_than_a_challenge() -> None:
         assert closed.value.rcvd.code == 1009, "too big"
 
 
-def test_of_many_without_a_token_the_oldest_goes_and_the_driver_is_still_heard() -> None:
+def test_the_oldest_connection_without_a_token_is_closed_if_there_are_many() -> None:
     """Else they would keep a live driver from being heard, and it would be taken for gone."""
     with running(strangers_max=16) as (endpoint, _), contextlib.ExitStack() as stack:
         first = stack.enter_context(stranger(endpoint.address))

@@ -173,7 +173,7 @@ def test_who_speaks_no_tls_gets_nothing_and_disturbs_nobody() -> None:
             assert len(heard.arrivals) == 1
 
 
-def test_without_the_token_tls_lets_nobody_in_and_nothing_of_the_job_is_told(
+def test_without_the_token_tls_admits_no_client_and_reveals_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -203,7 +203,7 @@ def test_a_live_driver_is_found_by_who_holds_the_token_and_no_certificate() -> N
         assert hears(plain, tokens=[TOKEN]) is DriverHeard.NOTHING
 
 
-def test_a_client_asks_by_the_file_in_the_jobs_folder_or_the_one_that_it_is_told(
+def test_a_client_uses_the_file_in_the_jobs_folder_or_a_named_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))

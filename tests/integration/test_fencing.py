@@ -55,7 +55,7 @@ def plan_at(step: str | None, seed: int, command: str | None = None) -> tuple[ra
 
 @pytest.mark.clause("K2")
 @pytest.mark.clause("K1")
-def test_a_driver_that_stood_still_anywhere_while_another_took_over_ends_and_changes_nothing(
+def test_a_driver_paused_anywhere_during_a_take_over_changes_nothing(
     seed: int, dose: int, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     seeds, plan = plan_at(None, seed)
@@ -66,7 +66,7 @@ def test_a_driver_that_stood_still_anywhere_while_another_took_over_ends_and_cha
 @pytest.mark.clause("K2")
 @pytest.mark.clause("K1")
 @pytest.mark.parametrize("step", _STEPS)
-def test_a_driver_that_stood_still_at_a_step_while_another_took_over_ends_and_changes_nothing(
+def test_a_driver_paused_at_one_step_during_a_take_over_changes_nothing(
     seed: int, dose: int, broker: EmbeddedBroker, tmp_path: Path, step: str
 ) -> None:
     seeds, plan = plan_at(step, seed)
@@ -82,7 +82,7 @@ def test_a_driver_that_stood_still_at_a_step_while_another_took_over_ends_and_ch
 
 @pytest.mark.clause("K2")
 @pytest.mark.parametrize(("command", "step"), list(_COMMANDS), ids=map(" ".join, _COMMANDS))
-def test_a_command_that_stood_still_while_a_driver_took_over_is_fenced_or_was_done_before(
+def test_a_command_paused_during_a_take_over_is_fenced_or_was_done_before(
     seed: int, dose: int, broker: EmbeddedBroker, tmp_path: Path, command: str, step: str
 ) -> None:
     seeds, plan = plan_at(step, seed, command)

@@ -42,7 +42,7 @@ def driver_on(
 
 @pytest.mark.flink("SD2")
 @pytest.mark.clause("A2")
-def test_a_driver_that_ends_closes_its_coordinators_although_every_worker_is_busy() -> None:
+def test_an_ending_driver_closes_its_coordinators_with_all_workers_busy() -> None:
     provider = NotingProvider()
     begun, end = threading.Semaphore(0), threading.Event()
     closed_on: list[str] = []
@@ -74,7 +74,7 @@ def test_a_driver_that_ends_closes_its_coordinators_although_every_worker_is_bus
 
 
 @pytest.mark.clause("A2")
-def test_a_reset_closes_the_old_object_although_every_worker_is_busy_until_the_end() -> None:
+def test_a_reset_closes_the_old_coordinator_with_all_workers_busy() -> None:
     """What it holds outside, a connection say, would otherwise stay open beside its successor's."""
     provider = NotingProvider()
     begun, end, closed = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)

@@ -61,7 +61,7 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipelin
 
 
 @pytest.mark.clause("I3")
-def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing_over(
+def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing(
     pipeline: Pipeline,
 ) -> None:
     result = pipeline.drive()
@@ -100,7 +100,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
 
 @pytest.mark.kafka
 @pytest.mark.clause("K3")
-def test_on_a_broker_a_driver_is_restored_from_a_snapshot_and_from_the_one_before_where_it_is_damaged(
+def test_a_driver_on_a_broker_restores_the_snapshot_before_a_damaged_one(
     tmp_path: Path, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=False, transform=slower)
@@ -154,7 +154,7 @@ def _damaged(one: StoredRecord, offset: int) -> UnstoredRecord:
 
 
 @pytest.mark.clause("H3")
-def test_a_driver_that_is_killed_at_its_intent_is_followed_by_one_that_settles_it(
+def test_a_driver_killed_at_its_intent_has_a_successor_that_settles_it(
     pipeline: Pipeline,
 ) -> None:
     with pytest.raises(KilledError):
@@ -193,7 +193,7 @@ def test_a_copy_of_the_log_is_refused_by_both_ids_and_nothing_is_appended(tmp_pa
 
 
 @pytest.mark.clause("K2")
-def test_a_driver_that_has_nothing_to_append_ends_when_another_has_taken_over(
+def test_an_idle_driver_ends_after_another_has_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would believe itself in force, and hold its slots, for as long as its subtasks are busy."""
@@ -216,7 +216,7 @@ def test_a_driver_that_has_nothing_to_append_ends_when_another_has_taken_over(
 
 
 @pytest.mark.clause("K2")
-def test_a_driver_that_stood_still_before_its_sweep_deletes_nothing_of_the_next_one(
+def test_a_driver_paused_before_its_sweep_deletes_no_file_of_the_next_one(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = ParquetSink.sweep
@@ -290,7 +290,7 @@ def test_subtasks_that_have_nothing_to_read_hold_up_no_checkpoint(tmp_path: Path
 
 
 @pytest.mark.clause("E7")
-def test_another_parallelism_is_refused_at_a_resume_and_nothing_is_appended(tmp_path: Path) -> None:
+def test_a_resume_with_another_parallelism_is_refused_and_appends_nothing(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, is_batch=True, transform=slow)
     with pytest.raises(KilledError):
         pipeline.drive(at(Kind.SPLIT_FINISHED, 3, kill_driver))
@@ -304,7 +304,7 @@ def test_another_parallelism_is_refused_at_a_resume_and_nothing_is_appended(tmp_
 
 @pytest.mark.clause("M3")
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_a_transform_that_raises_fails_the_job_by_name_once_the_policy_is_used_up(
+def test_a_raising_transform_fails_the_job_by_name_after_all_restarts(
     tmp_path: Path, *, is_batch: bool
 ) -> None:
     def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:

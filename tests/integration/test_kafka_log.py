@@ -139,7 +139,7 @@ def test_a_setting_that_would_lose_history_is_refused_by_name(
     ("setting", "value"),
     [("max.message.bytes", "300"), ("retention.bytes", "1000000"), ("cleanup.policy", "compact")],
 )
-def test_a_log_opened_to_be_read_is_read_whatever_its_settings_and_not_changed(
+def test_a_log_opened_for_reading_ignores_its_settings_and_changes_nothing(
     admin: KafkaAdminClient,
     log_of: Callable[..., KafkaLog],
     topic: str,
@@ -380,7 +380,7 @@ def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
 
 
 @pytest.mark.clause("K6")
-def test_what_the_broker_has_come_to_find_too_large_is_refused_for_good_and_what_is_not_is_stored(
+def test_records_too_large_for_the_broker_are_refused_and_others_stored(
     topic: str, admin: KafkaAdminClient, log_of: Callable[..., KafkaLog]
 ) -> None:
     """The client splits a batch that is too large as a whole, and its `flush` gives up meanwhile."""
@@ -475,7 +475,7 @@ def _stands_still(pid: int) -> bool:
 
 @pytest.mark.fault("X8")
 @pytest.mark.kill
-def test_a_broker_that_hangs_is_said_to_be_missing_within_the_bound_and_leaves_no_thread(
+def test_a_hanging_broker_is_reported_in_time_and_leaves_no_thread(
     own_broker: EmbeddedBroker, topic: str
 ) -> None:
     """A stopped process still accepts connections: nothing is refused, and nothing answers."""

@@ -121,7 +121,7 @@ def lacking(
     return result.exit_code, result.stderr
 
 
-def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_from_it(
+def test_the_documented_rights_suffice_for_a_savepoint_and_a_fork(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:
     """And no fewer are: a log whose job has come to its end, as its checkpoints stay."""
@@ -320,7 +320,7 @@ def test_a_split_is_skipped_with_the_rights_of_the_docs_and_no_fewer(
     assert "is skipped already" in again.stderr
 
 
-def test_a_log_is_pruned_and_copied_with_the_rights_of_the_docs_and_no_fewer(
+def test_prune_and_copy_need_exactly_the_documented_rights(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:
     topic, prune = f"{PREFIX}long.log", ("prune", "long", "--yes", "--take-over")
@@ -356,7 +356,7 @@ def copies_are_made_of_a_pruned_history(door: SecuredBroker, file: Path) -> None
         assert done.exit_code == Exit.DONE, done.output
 
 
-def test_a_history_is_adopted_and_imported_and_deleted_with_the_rights_of_the_docs_and_no_fewer(
+def test_adopt_import_and_delete_need_exactly_the_documented_rights(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:
     file = tmp_path / "job.avro"

@@ -187,7 +187,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_named(
             read(reader, out, rows=2)
 
 
-def test_a_restored_reader_goes_on_at_the_offset_of_its_state_and_takes_new_partitions(
+def test_a_restored_reader_continues_at_its_offset_and_gets_new_partitions(
     topics: Topics,
 ) -> None:
     topic = topics.create(1)

@@ -83,7 +83,7 @@ def store(tmp_path: Path) -> PayloadStore:
     return PayloadStore(str(tmp_path), "job")
 
 
-def test_a_restart_has_what_was_said_and_cleans_what_the_dead_could_not_append(
+def test_a_restart_has_all_events_and_cleans_the_dead_drivers_payloads(
     log: MemoryLog, store: PayloadStore
 ) -> None:
     first = one_round(log, store)
@@ -151,7 +151,7 @@ def test_a_driver_s_end_does_not_wait_for_all_that_the_dead_have_left(
 
 
 @pytest.mark.clause("K7")
-def test_a_history_with_large_payloads_runs_through_its_code_again_and_nothing_is_written(
+def test_a_replay_of_a_history_with_large_payloads_writes_nothing(
     log: MemoryLog, store: PayloadStore
 ) -> None:
     one_round(log, store)
@@ -171,7 +171,7 @@ def test_a_history_with_large_payloads_runs_through_its_code_again_and_nothing_i
 
 
 @pytest.mark.clause("K6")
-def test_a_full_disk_ends_the_driver_with_its_number_and_the_next_one_goes_on(
+def test_a_full_disk_ends_the_driver_by_errno_and_the_next_one_continues(
     log: MemoryLog, store: PayloadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_round(log, store)
@@ -197,7 +197,7 @@ def test_a_full_disk_ends_the_driver_with_its_number_and_the_next_one_goes_on(
     assert third.restored == [MODEL + b"of the coordinator"]
 
 
-def test_a_store_that_does_not_answer_for_the_log_s_own_time_ends_the_driver(
+def test_a_store_silent_for_the_logs_timeout_ends_the_driver(
     log: MemoryLog, store: PayloadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_round(log, store)

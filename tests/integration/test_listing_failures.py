@@ -95,7 +95,7 @@ def test_a_watch_outlasts_a_folder_that_is_away_for_a_while(tmp_path: Path) -> N
     assert job.history(Kind.ATTEMPT_FAILED) == []
 
 
-def test_a_folder_that_stays_away_ends_the_job_by_its_cause_within_the_bound(
+def test_a_folder_that_stays_away_fails_the_job_within_the_bound(
     tmp_path: Path,
 ) -> None:
     job = Watched(tmp_path, listing_timeout_s=1.5)

@@ -91,7 +91,7 @@ def standing_still() -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.clause("K2")
-def test_a_driver_that_stands_still_is_not_taken_for_gone_and_is_once_it_is_killed(
+def test_a_paused_driver_is_not_gone_and_a_killed_one_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("coordlog.spark_integration.driver.liveness.TAKE_OVER_PROBE_S", 1.0)
@@ -106,7 +106,7 @@ def test_a_driver_that_stands_still_is_not_taken_for_gone_and_is_once_it_is_kill
 
 
 @pytest.mark.clause("K2")
-def test_a_driver_on_another_machine_is_not_gone_because_nothing_listens_here() -> None:
+def test_a_driver_on_another_machine_is_not_gone_if_no_port_listens_here() -> None:
     """Its loopback address is this machine's own here, and process numbers count there."""
     write_file("ws://127.0.0.1:20001", Token.new(), driver_id="d0", process=ENDED_PROCESS)
     assert liveness(NOBODY) is Liveness.UNKNOWN, "a file of a driver before says nothing of it"
@@ -134,7 +134,7 @@ def test_a_driver_that_the_log_says_is_over_is_gone_unless_it_answers() -> None:
         assert over.liveness is Liveness.LIVES
 
 
-def test_a_token_of_another_driver_in_the_variable_does_not_make_a_live_one_gone(
+def test_a_token_of_another_driver_does_not_make_a_live_driver_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job could be deleted, and its driver fenced, while it ran."""
@@ -163,7 +163,7 @@ def test_the_variable_proves_that_a_driver_on_another_machine_lives(
     assert liveness(NOBODY) is Liveness.UNKNOWN, "a token proves no end"
 
 
-def test_a_driver_whose_process_lives_on_is_gone_if_this_machine_refuses_the_connection() -> None:
+def test_a_living_process_counts_as_gone_if_its_own_machine_refuses() -> None:
     """In a notebook the process outlives its drivers."""
     write_file(NOBODY, TOKEN)
 
@@ -264,7 +264,7 @@ def test_no_token_is_sent_to_the_endpoint_of_a_driver_that_has_ended() -> None:
     assert not [one for one in seen if TOKEN.text().encode() in one or b"Authorization" in one]
 
 
-def test_of_two_files_with_one_endpoint_that_of_the_driver_that_is_over_is_not_used() -> None:
+def test_of_two_files_of_one_endpoint_the_ended_drivers_is_not_used() -> None:
     """A fixed port is the next driver's too."""
     with running() as (live, _):
         write_file(live.address, TOKEN)

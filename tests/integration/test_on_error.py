@@ -175,7 +175,7 @@ def test_elsewhere_exactly_the_rows_come_out_that_the_history_names(
     assert (ran.skipped()["6.csv"], ran.skipped()["8.csv"]) == (0, 0)
 
 
-def test_rows_given_after_a_checkpoint_go_with_their_attempt_and_the_history_says_so(
+def test_rows_after_a_checkpoint_go_with_their_attempt_in_the_history_too(
     tmp_path: Path,
 ) -> None:
     files = made_files(tmp_path)
@@ -201,7 +201,7 @@ def test_rows_given_after_a_checkpoint_go_with_their_attempt_and_the_history_say
     assert ran.rows_of(3) == list(range(3 * ROWS, 3 * ROWS + place.rows))
 
 
-def test_a_parquet_file_that_is_cut_off_is_skipped_although_the_listing_cannot_read_it(
+def test_a_truncated_parquet_file_is_skipped_if_the_listing_cannot_read_it(
     tmp_path: Path,
 ) -> None:
     files = tmp_path / "in"
@@ -218,7 +218,7 @@ def test_a_parquet_file_that_is_cut_off_is_skipped_although_the_listing_cannot_r
     assert ran.skipped() == {"0.parquet": 0}
 
 
-def test_files_that_the_listing_samples_and_cannot_read_are_skipped_with_their_reasons(
+def test_unreadable_sample_files_are_skipped_with_their_reasons(
     tmp_path: Path,
 ) -> None:
     files = tmp_path / "in"

@@ -193,7 +193,7 @@ def test_new_files_of_another_header_fail_it_and_those_of_wider_values_too(
 
 @pytest.mark.clause("J2")
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_what_is_skipped_stays_so_mended_or_not_and_is_read_under_another_name(
+def test_a_skipped_file_stays_skipped_and_is_read_under_another_name(
     tmp_path: Path, *, is_batch: bool
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=slowly)

@@ -69,7 +69,7 @@ def damaged(log: KafkaLog, servers: str) -> KafkaLog:
     return copy
 
 
-def test_a_topic_is_pruned_its_job_goes_on_and_a_damaged_beginning_is_refused_by_name(
+def test_a_pruned_topics_job_continues_and_a_damaged_beginning_is_refused(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     driven = DrivenJob(tmp_path, "shortened", is_batch=False)
@@ -111,7 +111,7 @@ def test_a_topic_is_pruned_its_job_goes_on_and_a_damaged_beginning_is_refused_by
         log.close()
 
 
-def test_a_batch_job_that_has_finished_is_pruned_and_stays_finished_until_it_is_opened_again(
+def test_a_pruned_finished_batch_job_stays_finished_until_it_is_reopened(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=True, transform=lambda batch: batch)

@@ -111,9 +111,7 @@ class Provider(CoordinatorProvider):
 @pytest.mark.clause("D5")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream-without-interval"])
-def test_memory_is_bounded_without_checkpoints_and_a_failure_doubles_no_event(
-    *, is_batch: bool
-) -> None:
+def test_memory_is_bounded_without_checkpoints_and_no_event_is_doubled(*, is_batch: bool) -> None:
     heard = Heard()
     chain = Chain(
         source=SourceSpec(

@@ -125,7 +125,7 @@ def test_each_of_many_clients_gets_its_own_answer(job: RunningJob, way: str) -> 
     assert released.issuperset(said), "released before it was told"
 
 
-def test_a_client_in_another_process_asks_with_the_token_in_its_environment(
+def test_a_client_process_sends_a_request_with_the_token_in_its_variable(
     job: RunningJob,
 ) -> None:
     script = (
@@ -155,7 +155,7 @@ def test_a_client_in_another_process_asks_with_the_token_in_its_environment(
     assert job.provider.said("request") == [("request", "from afar")]
 
 
-def test_a_client_asks_over_one_connection_which_keeps_no_driver_from_ending() -> None:
+def test_a_clients_open_connection_does_not_keep_the_driver_from_ending() -> None:
     job = RunningJob()
     client = CoordinatorClient(
         endpoint=job.surroundings.endpoint.address,
@@ -213,7 +213,7 @@ def test_an_error_reaches_the_client_as_what_it_is(job: RunningJob, way: str) ->
 
 @pytest.mark.clause("A3")
 @pytest.mark.parametrize("way", ["ask", "ask_over"])
-def test_a_handler_that_raises_fails_the_job_and_a_later_request_is_answered(
+def test_a_raising_handler_fails_the_job_and_a_later_request_is_answered(
     job: RunningJob, way: str
 ) -> None:
     def blunder(_coordinator: Noting) -> None:
@@ -277,7 +277,7 @@ def test_a_request_from_the_mailbox_itself_is_refused_at_once(job: RunningJob) -
     assert len(errors) == 1
 
 
-def test_who_is_let_in_nowhere_is_counted_by_the_next_checkpoint_and_by_nothing_before(
+def test_refused_clients_are_counted_by_the_next_checkpoint_only(
     job: RunningJob,
 ) -> None:
     wait_for(lambda: job.recorded(Kind.ATTEMPT_STARTED), "the attempt is there")

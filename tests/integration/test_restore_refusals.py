@@ -110,7 +110,7 @@ def test_the_command_refuses_to_go_back_below_a_commit_with_status_3(crashed: Cr
     log.close()
 
 
-def test_a_destination_where_another_log_writes_is_refused_by_both_before_spark(
+def test_a_destination_of_another_log_is_refused_naming_both_before_spark(
     crashed: Crashed,
 ) -> None:
     """As two machines with one job id: it is made of the destination's name."""
@@ -175,7 +175,7 @@ def _moved(one: StoredRecord, log: KafkaLog) -> StoredRecord:
     return one._replace(value=made.value)
 
 
-def test_a_log_that_is_cut_off_above_what_is_needed_is_refused_by_both_offsets(
+def test_a_log_cut_off_above_the_needed_offset_is_refused_by_both_offsets(
     crashed: Crashed,
 ) -> None:
     log = at_home(crashed, "cut-off", without_snapshots(crashed.stored))
@@ -329,7 +329,7 @@ def test_what_the_checksum_does_not_cover_is_seen_too(
 
 
 # --- last: it takes the topic of the others away ----------------------------------------------------------------------
-def test_the_topic_made_again_and_empty_is_refused_for_what_has_been_published(
+def test_an_empty_recreated_topic_is_refused_if_files_were_published(
     crashed: Crashed,
 ) -> None:
     """Its log says nothing: that there was another history only the destination can tell."""

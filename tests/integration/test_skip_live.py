@@ -37,7 +37,7 @@ def skip(log: MemoryLog, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
+def test_a_split_that_blocks_an_attempt_is_skipped_and_others_are_read(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_batch: bool,  # noqa: FBT001, a parameter

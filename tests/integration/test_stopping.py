@@ -278,7 +278,7 @@ def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
 GONE = EnvironmentSetupError("Spark has gone from under the job: its JVM", "start it again")
 
 
-def test_a_driver_whose_spark_has_gone_ends_by_that_and_the_job_has_not_failed(
+def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
     tmp_path: Path,
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())

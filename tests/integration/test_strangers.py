@@ -59,7 +59,7 @@ def is_heard(address: str) -> bool:
     return heard is DriverHeard.DRIVER
 
 
-def test_of_many_bare_connections_the_oldest_go_and_the_holders_of_the_token_are_heard(
+def test_the_oldest_bare_connections_are_closed_and_token_holders_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused: list[int] = []
@@ -229,7 +229,7 @@ def test_a_flood_from_one_address_costs_that_address_its_connections() -> None:
     assert refused[0][1] == "3 connections without the token are open; the oldest goes"
 
 
-def test_a_stranger_that_takes_too_long_is_ended_and_one_with_the_token_is_not() -> None:
+def test_a_slow_stranger_is_disconnected_and_a_slow_token_holder_is_not() -> None:
     strangers, clock, refused, stack = strangers_of()
     with stack:
         slow, of_slow = pair(stack)
@@ -264,7 +264,7 @@ def test_without_descriptors_the_listener_makes_a_pause(monkeypatch: pytest.Monk
                 listener.accept()
 
 
-def test_a_client_that_sends_pings_and_never_reads_costs_few_bytes_and_goes() -> None:
+def test_a_client_that_pings_and_never_reads_costs_few_bytes() -> None:
     """The library queues an answer to each ping, read or not."""
     frame = b"\x89\xfd" + bytes(4) + b"x" * 125
     with running() as (endpoint, _):

@@ -427,7 +427,7 @@ def test_a_streaming_job_reads_each_split_once_whatever_fails(
 @pytest.mark.clause("L4")
 @given(history=histories, assignment=st.sampled_from(["pull", "static"]))
 @settings(max_examples=30)
-def test_a_batch_job_with_state_across_splits_reads_each_split_once_whatever_fails(
+def test_a_batch_job_with_state_across_splits_reads_each_split_once(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
     played = Played(chain_of(assignment, keeps_state_across_splits=True), is_batch=True)
@@ -441,7 +441,7 @@ def test_a_batch_job_with_state_across_splits_reads_each_split_once_whatever_fai
 @pytest.mark.clause("L4")
 @given(history=histories, assignment=st.sampled_from(["pull", "static"]))
 @settings(max_examples=30)
-def test_a_batch_job_that_keeps_finished_splits_finishes_each_once_whatever_fails(
+def test_a_batch_job_that_keeps_finished_splits_finishes_each_once(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
     """Were all to go back, as without the declaration, a failure late in a long job would begin it again."""

@@ -21,6 +21,8 @@ class Weather:
 
     wire_s: Span = (0.0005, 0.004)
     """A message's way, each of the two."""
+    store_s: Span = (0.0, 0.0)
+    """From a barrier to its ack, which later messages of the attempt overtake; none: it is sent at once, in order."""
     append_s: Span = (0.0005, 0.004)
     """Until an append is stored, and again until it is acknowledged."""
     step_s: Span = (0.001, 0.004)

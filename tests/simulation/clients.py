@@ -21,9 +21,10 @@ from coordlog.schemas.builtin_types import SkipRecorded, SkipSplit
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind
 from simulation.agenda import Agenda, Span, Weather
-from simulation.job import SOURCE, Book
+from simulation.job import SOURCE
 from simulation.log import SimulatedLog
 from simulation.orders import Order, Taken
+from simulation.tasks import Faults
 
 __all__ = ["Client", "ClientSurroundings", "Counter", "Question"]
 
@@ -37,8 +38,12 @@ class ClientSurroundings(Protocol):
 
     agenda: Agenda
     weather: Weather
-    book: Book
     log: SimulatedLog
+
+    @property
+    def book(self) -> Faults:
+        """What must not be is noted there."""
+        ...
 
     @property
     def payload_types(self) -> PayloadTypes:

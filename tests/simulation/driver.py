@@ -42,6 +42,11 @@ class DriverSurroundings(Surroundings, ClientSurroundings, Protocol):
 
     is_batch: bool
 
+    @property
+    def is_work_held(self) -> bool:
+        """Whether workers do nothing for now."""
+        ...
+
     def append(self, driver: SimulatedDriver, records: Sequence[UnstoredRecord]) -> None:
         """Put records on their way; `stored` or `unheard` of the driver follows."""
         ...
@@ -360,7 +365,13 @@ class SimulatedDriver:
     # --- Workers and Clock --------------------------------------------------------------------------------------------
     def run(self, work: Callable[[], None]) -> None:
         """See `Workers`."""
-        self.later(self.around.weather.wire_s, work)
+        self.later(self.around.weather.wire_s, lambda: self._work(work))
+
+    def _work(self, work: Callable[[], None]) -> None:
+        if self.around.is_work_held:
+            self.later(_QUICK, lambda: self._work(work))
+        else:
+            work()
 
     def run_closing(self, work: Callable[[], None]) -> None:
         """See `Workers`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from coordlog.log.interface import LogIdentity, StoredRecord, UnstoredRecord
@@ -85,8 +85,11 @@ class SimulatedLog:
         """As in the port."""
 
     # --- the simulation's side ----------------------------------------------------------------------------------------
-    def store(self, record: UnstoredRecord) -> int:
-        """One record arrives; its offset."""
+    def store(self, records: Sequence[UnstoredRecord]) -> list[int]:
+        """Records arrive; their offsets."""
+        return [self._store(record) for record in records]
+
+    def _store(self, record: UnstoredRecord) -> int:
         offset = len(self.stored)
         stored = _Stored(
             offset=offset,

@@ -7,7 +7,7 @@ log, network, Spark and chance are simulated. After every event the invariants a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -21,6 +21,7 @@ from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.schemas.validity import counted_turns
 from simulation.agenda import Agenda, Weather
+from simulation.appends import Appends
 from simulation.clients import Client, Counter
 from simulation.driver import SimulatedDriver
 from simulation.job import (
@@ -34,6 +35,7 @@ from simulation.job import (
 )
 from simulation.log import Key, SimulatedLog
 from simulation.orders import TALK, TILL, Order, order_problems
+from simulation.tasks import Task, Wire
 
 __all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
 
@@ -188,8 +190,12 @@ class Simulation:
             is_cut_late=self.weather.is_cut_late,
             is_intended=self._is_intended,
         )
-        self.desk = Desk()
-        self.chain = chain_of(self.size, self.book, lambda: self.desk)
+        self.wire, self.is_work_held = Wire(), False
+        self._appends = Appends(self.agenda, self.weather, self.log, lambda: self.is_stormy)
+        self._desk = Desk()
+        self._desks: dict[int, Desk] = {}
+        """By number of the task: the desks of attempts."""
+        self.chain = chain_of(self.size, self.book, lambda: self._desk)
         self.payload_types, self.is_batch = self.chain.payload_types, self.size.is_batch
         self.parallelism = self.size.parallelism
         """Of the next driver."""
@@ -312,6 +318,10 @@ class Simulation:
         self._task_count += 1
         return self._task_count
 
+    def open(self, task: Task) -> None:
+        """See `Surroundings`."""
+        self._desk = self._desks[task.number] = Desk()
+
     def has(self, key: Key) -> bool:
         """See `Surroundings`."""
         return self.log.has(key)
@@ -377,59 +387,9 @@ class Simulation:
         if alive := self._alive():
             self.chance.choice(alive).clock_off_s += self.agenda.draw((-100.0, 100.0))
 
-    # --- appends ------------------------------------------------------------------------------------------------------
     def append(self, driver: SimulatedDriver, records: Sequence[UnstoredRecord]) -> None:
         """See `DriverSurroundings`."""
-        weather, agenda = self.weather, self.agenda
-        is_stormy = self.is_stormy
-        if is_stormy and agenda.happens(weather.append_fails):
-            driver.later(weather.append_s, driver.unheard)
-            return
-        if is_stormy and agenda.happens(weather.append_unknown):
-            for record in records:
-                if self.chance.random() < 0.7:
-                    agenda.later(weather.late_s, lambda one=record: self._land(one))  # type: ignore[misc]
-            driver.later(weather.append_s, driver.unheard)
-            return
-        span = (
-            weather.late_s
-            if is_stormy and agenda.happens(weather.append_slow)
-            else weather.append_s
-        )
-        is_heard = not (is_stormy and agenda.happens(weather.append_unheard))
-        cut = len(records)
-        if is_stormy and agenda.happens(weather.append_split):
-            cut = self.chance.randint(1, len(records))
-        agenda.later(span, lambda: self._store(driver, records, cut, is_heard))
-
-    def _land(self, record: UnstoredRecord) -> None:
-        self.log.store(record)
-
-    def _store(
-        self,
-        driver: SimulatedDriver,
-        records: Sequence[UnstoredRecord],
-        cut: int,
-        is_heard: bool,  # noqa: FBT001
-    ) -> None:
-        """The first part arrives, and then the rest: unless its sender has died in between."""
-        offsets = [self.log.store(one) for one in records[:cut]]
-
-        def rest() -> None:
-            if not driver.is_over:
-                offsets.extend(self.log.store(one) for one in records[cut:])
-                answer()
-
-        def answer() -> None:
-            if is_heard:
-                driver.later(self.weather.append_s, lambda: driver.stored(offsets))
-            else:
-                driver.later(self.weather.append_s, driver.unheard)
-
-        if cut < len(records):
-            self.agenda.later(self.weather.append_s, rest)
-        else:
-            answer()
+        self._appends.append(driver, records)
 
     # --- what must be so, after every event ---------------------------------------------------------------------------
     def _look(self) -> None:
@@ -440,7 +400,7 @@ class Simulation:
             if state is None or self._looked_at.get(number) is state:
                 continue
             self._looked_at[number] = state
-            if problem := gateway_problem(state) or split_problem(state, driver):
+            if problem := gateway_problem(state) or split_problem(state, driver, self._desks):
                 self._fail(f"{driver.driver_id}: {problem}")
 
     # --- at the end ---------------------------------------------------------------------------------------------------
@@ -529,12 +489,15 @@ def gateway_problem(state: JobState) -> str | None:
     return None
 
 
-def split_problem(state: JobState, driver: SimulatedDriver) -> str | None:
+def split_problem(
+    state: JobState, driver: SimulatedDriver, desks: Mapping[int, Desk]
+) -> str | None:
     """A split is with one live reader at most, and with that of the subtask that it is assigned to."""
     splits: SplitsState = state.projections[SOURCE]
     held: dict[int, int] = {}
     for task in driver.cluster.live():
-        reader, number = task.desk.reader, task.attempt_number
+        desk, number = desks.get(task.number), task.attempt_number
+        reader = None if desk is None else desk.reader
         if reader is None or number is None or state.attempt(task.subtask, number) is None:
             continue
         for split, _ in reader.holds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,8 +11,10 @@ from coordlog.api.chain import Chain
 from coordlog.errors import FencedAttemptError
 from coordlog.messages import (
     Accepted,
+    AckCheckpoint,
     AlreadyFinished,
     CheckpointCompleted,
+    Complete,
     DeliverEvent,
     DownMessage,
     Fenced,
@@ -24,10 +27,34 @@ from coordlog.runtime.ports import Arrivals, StageEvents
 from coordlog.schemas.record import Kind
 from coordlog.task.attempt import AttemptRunner, StepStatus
 from simulation.agenda import Agenda, Weather
-from simulation.job import Book, Desk
+from simulation.job import ScriptedError
 from simulation.log import Key
 
-__all__ = ["Cluster", "Surroundings", "Task"]
+__all__ = ["Cluster", "Faults", "Surroundings", "Task", "Wire"]
+
+
+class Wire:
+    """What happens to messages on their way, besides the weather. This one: nothing."""
+
+    def is_lost(self, message: DownMessage) -> bool:
+        """Whether a message of the driver never arrives, although the connection lives on."""
+        return False
+
+    def delay_s(self, message: UpMessage) -> float | None:
+        """By how much more a message of an attempt comes later, others overtaking it; None: never."""
+        return 0.0
+
+    def is_kept(self, message: UpMessage) -> bool:
+        """Whether the ack of a barrier must wait."""
+        return False
+
+
+class Faults(Protocol):
+    """Where a run notes what must not be."""
+
+    def look(self, is_so: bool, fault: str) -> None:  # noqa: FBT001, reads like an assertion
+        """Note the fault unless it is so."""
+        ...
 
 
 class Mail(Arrivals, StageEvents, Protocol):
@@ -43,9 +70,17 @@ class Surroundings(Protocol):
 
     agenda: Agenda
     weather: Weather
-    book: Book
     chain: Chain
-    desk: Desk
+    wire: Wire
+
+    @property
+    def book(self) -> Faults:
+        """What must not be is noted there."""
+        ...
+
+    def open(self, task: Task) -> None:
+        """The links of this task's attempt are about to be made."""
+        ...
 
     def next_task(self) -> int:
         """A number that no other task has."""
@@ -71,7 +106,8 @@ class Task:
     runner: AttemptRunner | None = None
     attempt_number: int | None = None
     """As its driver has told it, or is about to."""
-    desk: Desk = field(default_factory=Desk)
+    storing: deque[UpMessage] = field(default_factory=deque)
+    """Acks of barriers, and the completion, whose snapshots are being stored."""
     comes_s: float = 0.0
     """When the last message to it arrives."""
     goes_s: float = 0.0
@@ -235,7 +271,7 @@ class Cluster:
         """See `Connections`."""
         task = self.tasks[connection_id]
         self._check_effect(task, message)
-        if task.is_cut or self.is_dead:
+        if task.is_cut or self.is_dead or self._around.wire.is_lost(message):
             return
         task.comes_s = self._due_s(task.comes_s)
         self._agenda.at(task.comes_s, lambda: self._receive(task, message))
@@ -311,7 +347,7 @@ class Cluster:
             is_over=lambda: "its connection is gone" if task.is_noticed else None,
         )
         task.runner = runner
-        self._around.desk = task.desk
+        self._around.open(task)
         self._guard(task, runner.open)
         self._plan_step(task)
 
@@ -322,6 +358,11 @@ class Cluster:
             self._over(task, error)
             self._agenda.at(
                 max(task.goes_s, self._agenda.now_s), lambda: self._lost(task, "it was fenced")
+            )
+        except ScriptedError as error:
+            self._over(task, error)
+            self._agenda.at(
+                max(task.goes_s, self._agenda.now_s), lambda: self._lost(task, "it failed")
             )
 
     def _plan_step(self, task: Task, delay_s: float = 0.0) -> None:
@@ -342,8 +383,30 @@ class Cluster:
         self._plan_step(task, 0.05 if is_idle else 0.0)
 
     def _say(self, task: Task, message: UpMessage) -> None:
-        task.goes_s = self._due_s(task.goes_s)
-        self._agenda.at(task.goes_s, lambda: self._arrive(task, message))
+        """Messages keep their order, but those that wait for a snapshot to be stored and those that the wire delays."""
+        more_s, now_s = self._around.wire.delay_s(message), self._agenda.now_s
+        if more_s is None:
+            return
+        if isinstance(message, AckCheckpoint | Complete) and any(self._weather.store_s):
+            task.storing.append(message)
+            stored_s = now_s + self._agenda.draw(self._weather.store_s)
+            self._agenda.at(max(task.goes_s, stored_s), lambda: self._store(task))
+        elif more_s:
+            self._agenda.at(now_s + more_s, lambda: self._arrive(task, message))
+        else:
+            task.goes_s = self._due_s(task.goes_s)
+            self._agenda.at(task.goes_s, lambda: self._arrive(task, message))
+
+    def _store(self, task: Task) -> None:
+        """The oldest snapshot is stored: its ack arrives; a completion only behind all that was sent before."""
+        if task.is_cut or not task.storing:
+            return
+        message = task.storing[0]
+        is_early = isinstance(message, Complete) and task.goes_s > self._agenda.now_s
+        if is_early or self._around.wire.is_kept(message):
+            self._agenda.later((0.001, 0.002), lambda: self._store(task))
+            return
+        self._arrive(task, task.storing.popleft())
 
     def _arrive(self, task: Task, message: UpMessage) -> None:
         if not task.is_cut and not self.is_dead:

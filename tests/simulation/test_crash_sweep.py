@@ -18,6 +18,7 @@ from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind, Record
+from coordlog.testing.crash_sweep import sweep
 from kernel_fakes import prefix_of
 from machine_fakes import Kept
 from sweep_runs import RUNS, Run
@@ -166,19 +167,20 @@ def test_a_recorded_run_has_in_it_what_the_sweep_is_to_cut(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_job_that_is_cut_off_after_any_record_comes_to_the_same_end(name: str) -> None:
     run = RUNS[name]
-    log = run.recorded().job.log
-    for end in range(log.high_watermark() + 1):
-        left = left_in(prefix_of(log, end))
-        for mode in run.modes:
-            for are_open_done in (False, True) if left.open_intents else (False,):
-                copy = prefix_of(log, end)
-                try:
-                    world = restored_from(run, copy, left, mode, are_open_done=are_open_done)
-                    if world is not None:
-                        comes_to_its_end(world)
-                except BaseException:
-                    print(f"{name}: cut before offset {end}, {mode}, {are_open_done=}")
-                    raise
+
+    def come_to_the_end(log: MemoryLog, mode: str) -> int:
+        left, checked = left_in(log), 0
+        for are_open_done in (False, True) if left.open_intents else (False,):
+            copy = prefix_of(log, log.high_watermark())
+            world = restored_from(run, copy, left, mode, are_open_done=are_open_done)
+            if world is not None:
+                comes_to_its_end(world)
+                checked += 1
+        return checked
+
+    whole = run.recorded().job.log
+    result = sweep(whole, come_to_the_end, modes=run.modes, min_records=0)
+    assert result.crash_count > whole.high_watermark(), "each prefix, the empty one too"
 
 
 @pytest.mark.slow

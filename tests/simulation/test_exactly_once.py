@@ -15,11 +15,11 @@ import pytest
 from coordlog.kernel import checkpoints
 from coordlog.kernel.inputs import Action, SendEvent
 from coordlog.projections.job.state import JobState, PendingCheckpoint
+from coordlog.runtime.runtime import Runtime
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind
-from coordlog.testing.driven_job import HandDrivenJob
-from exactly_once_parts import FailOnce, NotExactlyOnceError
-from exactly_once_runs import (
+from simulation.number_splits import COUNTED, read_numbers
+from simulation.scenarios import (
     Faulty,
     Talk,
     overlapping,
@@ -27,8 +27,8 @@ from exactly_once_runs import (
     stream_operator,
     two_coordinators,
 )
-from exactly_once_splits import COUNTED, read_numbers
-from exactly_once_world import World
+from simulation.talk import FailOnce, NotExactlyOnceError
+from simulation.world import World
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_two_coordinators_of_different_speed_are_exactly_once_both_ways(
 
 
 @pytest.mark.clause("A6")
-def test_work_that_was_parked_over_a_global_reset_is_recorded_and_its_handler_is_not_called(
+def test_work_parked_over_a_global_reset_is_recorded_without_its_handler(
     loop: Loop,
 ) -> None:
     def one(seed: int) -> None:
@@ -78,7 +78,7 @@ def test_work_that_was_parked_over_a_global_reset_is_recorded_and_its_handler_is
         assert [isinstance(one, FailOnce) and one.has_failed for one in scripts] == [True, True]
         woken = [
             record
-            for record in talk.world.job.history(Kind.FACT)
+            for record in talk.world.history(Kind.FACT)
             if (record.payload_type or "").startswith("exactly.woken")
         ]
         closed = [one for one in woken if one.attributes.get("closed") == "true"]
@@ -117,12 +117,12 @@ def test_barriers_behind_many_messages_on_their_way_keep_their_place(loop: Loop)
 
 @pytest.mark.flink("ITs4")
 @pytest.mark.clause("C2")
-def test_barriers_behind_many_messages_keep_their_place_when_the_subtask_fails(loop: Loop) -> None:
+def test_barriers_behind_many_messages_keep_their_place_over_a_failure(loop: Loop) -> None:
     loop(3, lambda seed: stream_operator(seed, is_subtask_failing=True, wire_s=(0.0, 0.08)))
 
 
 def _aborted_before_the_failure(talk: Talk) -> list[int]:
-    records = talk.world.job.history(Kind.CHECKPOINT_ABORTED, Kind.GLOBAL_FAILURE)
+    records = talk.world.history(Kind.CHECKPOINT_ABORTED, Kind.GLOBAL_FAILURE)
     first = next(n for n, one in enumerate(records) if one.kind is Kind.GLOBAL_FAILURE)
     return [one.checkpoint_id or 0 for one in records[:first]]
 
@@ -146,7 +146,7 @@ Assignment = Literal["pull", "static"]
 
 def _unacked_in_time(world: World) -> int:
     """How many attempts have failed for want of an ack."""
-    failed = world.job.history(Kind.ATTEMPT_FAILED)
+    failed = world.history(Kind.ATTEMPT_FAILED)
     return sum((one.reason or "").startswith("no ack of event") for one in failed)
 
 
@@ -168,7 +168,7 @@ def test_split_events_are_lost_and_every_number_is_read_once(
 @pytest.mark.flink("OE2")
 @pytest.mark.clause("C4")
 @ASSIGNMENTS
-def test_split_events_are_lost_and_the_chain_fails_and_every_number_is_read_once(
+def test_lost_split_events_and_a_failing_chain_lose_no_number(
     assignment: Assignment, loop: Loop
 ) -> None:
     """Static: a reader that never saw its splits, and is told that no more come, completes; the job must fail then."""
@@ -206,7 +206,7 @@ def test_acks_of_split_events_come_late_and_nothing_fails(
         wire = Faulty(is_chosen=_which(2, 4), counted=COUNTED, ack_s=0.5)
         world = read_numbers(seed, wire, ack_timeout_s=10.0, assignment=assignment)
         assert wire.hit > 0
-        assert not world.job.history(Kind.ATTEMPT_FAILED, Kind.GLOBAL_FAILURE)
+        assert not world.history(Kind.ATTEMPT_FAILED, Kind.GLOBAL_FAILURE)
 
     loop(1, one)
 
@@ -222,11 +222,9 @@ def test_connections_drivers_appends_events_and_acks_fail_together(share: int, l
 
 def test_one_seed_makes_one_log_to_the_byte(seed: int) -> None:
     first, second, other = storms(seed), storms(seed), storms(seed + 1)
-    assert list(first.world.log.read(0, first.world.log.high_watermark())) == list(
-        second.world.log.read(0, second.world.log.high_watermark())
-    )
-    assert first.world.log.high_watermark() > 100
-    assert list(first.world.log.read(0, 100)) != list(other.world.log.read(0, 100))
+    assert first.world.log.stored == second.world.log.stored
+    assert len(first.world.log.stored) > 100
+    assert first.world.log.stored[:100] != other.world.log.stored[:100]
 
 
 # --- controls: with one rule taken out, the scenario fails ------------------------------------------------------------
@@ -243,28 +241,22 @@ def _is_wrong(seed: int, one: Callable[[int], object]) -> bool:
     return False
 
 
-def _unscope(world: World) -> None:
-    """Its gateways lead to whatever attempt their subtask has."""
-
-    def on_driver(job: HandDrivenJob) -> None:
-        runtime = job.runtime
-        act = runtime.act
-
-        def to_the_newest(action: Action) -> None:
-            if isinstance(action, SendEvent):
-                attempt = runtime.state.subtasks[action.subtask].attempt
-                if attempt is not None:
-                    action = replace(action, attempt_number=attempt.attempt_number)
-            act(action)
-
-        runtime.act = to_the_newest  # type: ignore[method-assign]
-
-    world.on_driver = on_driver
-
-
 @pytest.mark.clause("B1")
-def test_without_gateways_of_one_attempt_the_scenario_fails(seed: int) -> None:
-    assert _is_noticed(seed, lambda each: two_coordinators(each, on_world=_unscope))
+def test_without_gateways_of_one_attempt_the_scenario_fails(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways that lead to whatever attempt their subtask has."""
+    act = Runtime.act
+
+    def to_the_newest(runtime: Runtime, action: Action) -> None:
+        if isinstance(action, SendEvent):
+            attempt = runtime.state.subtasks[action.subtask].attempt
+            if attempt is not None:
+                action = replace(action, attempt_number=attempt.attempt_number)
+        act(runtime, action)
+
+    monkeypatch.setattr(Runtime, "act", to_the_newest)
+    assert _is_noticed(seed, two_coordinators)
 
 
 @pytest.mark.clause("F3")

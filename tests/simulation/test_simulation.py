@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -171,8 +172,12 @@ def _acknowledged_too_early(
         return
     first = self.log.high_watermark()
     driver.later((0.0, 0.0), lambda: driver.stored(range(first, first + len(records))))
+
+    def land(record: UnstoredRecord) -> None:
+        self.log.store([record])
+
     for record in records:
-        self.agenda.later((0.01, 0.01), lambda one=record: self._land(one))  # type: ignore[misc]
+        self.agenda.later((0.01, 0.01), partial(land, record))
 
 
 @pytest.mark.clause("K1")

@@ -37,7 +37,7 @@ def test_parquet_files_of_spark_have_the_rows_that_spark_reads(
     assert rows_of(FileSource(path, format="parquet")) == twin
 
 
-def test_a_folder_that_spark_has_extended_by_a_column_is_refused_by_the_name_of_a_file(
+def test_a_folder_extended_by_a_column_is_refused_by_a_files_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "in")

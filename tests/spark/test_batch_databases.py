@@ -107,7 +107,7 @@ def test_a_driver_that_stands_still_in_its_transaction_holds_up_no_other(
     case.dies_at("rows moved", 0, spark.range(10).selectExpr("id", "'n' AS name"), look)
 
 
-def test_what_the_database_refuses_is_said_and_nothing_of_the_batch_is_there(
+def test_a_databases_refusal_is_reported_and_no_row_of_the_batch_is_there(
     spark: SparkSession, database: Database
 ) -> None:
     case = StreamCase(spark, database.make_sink)

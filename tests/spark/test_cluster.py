@@ -178,7 +178,7 @@ def started(found: Case) -> list[Record]:
 
 
 @pytest.mark.clause("B8")
-def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_token_is_shown_nowhere(
+def test_deaths_of_executors_and_workers_lose_nothing_and_leak_no_token(
     case: Case,
 ) -> None:
     """The package is in a zip, the endpoint encrypted and bound elsewhere than it is reached by."""
@@ -230,7 +230,7 @@ def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_tok
 
 
 @pytest.mark.clause("B4")
-def test_a_speculative_copy_fences_the_attempt_that_it_copies_and_both_are_in_the_history(
+def test_a_speculative_copy_fences_its_original_and_both_are_recorded(
     case: Case,
 ) -> None:
     submission = case.submit(
@@ -294,7 +294,7 @@ def test_executors_come_for_subtasks_and_stay_for_as_long_as_these_run(
     assert {one.subtask for one in found.attempts} == set(range(SUBTASKS))
 
 
-def test_queries_read_and_commit_each_row_once_whatever_of_the_cluster_dies(case: Case) -> None:
+def test_queries_commit_each_row_once_whatever_part_of_the_cluster_dies(case: Case) -> None:
     """An executor in the middle of a batch, then the driver after its first commit."""
     batches = 6
     order: dict[str, Any] = {"seconds_per_row": 0.004, "folder": str(case.folder)}

@@ -193,7 +193,7 @@ def failing_once(mark: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa
     return work
 
 
-def test_a_task_that_fails_reads_its_splits_again_and_no_row_is_lost_or_doubled(
+def test_a_failed_task_reads_its_splits_again_without_loss_or_doubles(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     log = MemoryLog("reads")
@@ -306,7 +306,7 @@ def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:
         time.sleep(0.05)
 
 
-def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_again(
+def test_a_stream_reads_new_files_and_a_restarted_query_its_batch_again(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     """The query dies in its second batch; more comes; service and query are made anew, and again."""
@@ -419,7 +419,7 @@ def test_a_plan_made_before_its_service_ended_fails_once_with_what_to_do(
         assert ids(reads.read()) == each_once()
 
 
-def test_a_query_that_runs_at_its_services_end_is_cancelled_with_what_to_do(
+def test_a_query_running_at_its_services_end_is_cancelled_with_advice(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     going, errors = tmp_path / "going", list[BaseException]()

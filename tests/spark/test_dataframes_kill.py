@@ -67,7 +67,7 @@ def given_of(records: list[Record]) -> int:
 
 
 @pytest.mark.timeout(300)
-def test_a_batch_that_the_driver_died_in_is_planned_again_with_the_same_splits_and_partitions(
+def test_the_batch_of_a_dead_driver_is_planned_again_with_the_same_splits(
     tmp_path: Path, broker: EmbeddedBroker
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -97,7 +97,7 @@ def test_a_stream_is_written_once_and_its_query_is_known_again(
     assert all(one.startswith(f"batch-{query_id[:8]}-0000") for one in names)
 
 
-def test_a_batch_that_spark_plans_anew_with_more_rows_is_refused_and_with_the_same_skipped(
+def test_a_replanned_batch_is_refused_with_more_rows_and_skipped_if_equal(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The newest files of its checkpoint are lost, as by a crash of a disk that had not synced them."""
@@ -120,7 +120,7 @@ def test_a_batch_that_spark_plans_anew_with_more_rows_is_refused_and_with_the_sa
     assert lines_in(tmp_path / "out") == lines
 
 
-def test_a_batch_that_is_called_for_again_is_skipped_and_one_of_nobody_refused(
+def test_a_repeated_batch_is_skipped_and_an_unknown_one_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     context, query_id = spark.sparkContext, str(uuid.uuid4())

@@ -81,7 +81,7 @@ def stopped(job: Job) -> None:
 @pytest.mark.tier("test")
 @pytest.mark.clause("E6")
 @pytest.mark.clause("E7")
-def test_a_job_goes_back_to_a_kept_checkpoint_elsewhere_with_other_subtasks(
+def test_a_job_goes_back_to_a_savepoint_elsewhere_with_other_subtasks(
     session: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()

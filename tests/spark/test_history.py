@@ -26,8 +26,8 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import AddSplits
 from coordlog.spark_integration.history_frames.frames import create_views, history, history_stream
+from driven_history import RECORDED_JOB, recorded_history
 from hand_history import HandHistory, batch_history, skipping_history, streaming_history
-from recorded_history import JOB, recorded_history
 
 from .history_docs import PAGE, printed, queries
 from .kafka_session import spark_with_kafka
@@ -340,7 +340,7 @@ def test_failures_commits_and_epochs_in_sql_are_those_of_the_projection(case: Ca
 
 
 @pytest.mark.parametrize("name", ["streaming", "recorded"])
-def test_a_stream_gives_the_rows_of_the_batch_in_several_batches_and_after_a_restart(
+def test_a_stream_in_several_batches_and_after_a_restart_equals_the_batch(
     name: str, servers: str, spark_with_kafka: SparkSession, tmp_path: Path
 ) -> None:
     job_id = f"streamed-{name}-{os.getpid()}"
@@ -436,7 +436,7 @@ def test_a_log_without_records_is_a_history_without_rows(
     assert history(spark_with_kafka, job_id, bootstrap_servers=servers).collect() == []
 
 
-def test_a_record_that_counts_and_cannot_be_read_ends_the_tables_and_is_named(
+def test_a_counting_record_that_cannot_be_read_ends_the_tables_by_name(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:
     job_id = f"damaged-{os.getpid()}"
@@ -502,8 +502,8 @@ def test_the_example_lists_the_attempts_without_our_package(
 def test_the_pages_queries_print_what_the_page_says(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:
-    store(servers, JOB, recorded_history()).close()
-    create_views(spark_with_kafka, JOB, bootstrap_servers=servers)
+    store(servers, RECORDED_JOB, recorded_history()).close()
+    create_views(spark_with_kafka, RECORDED_JOB, bootstrap_servers=servers)
 
     found = queries(PAGE.read_text(encoding="utf-8"))
     assert len(found) == 10

@@ -15,7 +15,7 @@ from coordlog.schemas.header import decode_header
 from coordlog.spark_integration.history_frames.bulk_validity import REASONS
 from coordlog.spark_integration.history_frames.folds import STREAM_INPUT
 from coordlog.spark_integration.history_frames.frames import told_in_batch, told_in_stream
-from recorded_history import recorded_history
+from driven_history import recorded_history
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def in_python() -> list[tuple[int, str | None]]:
     return [(one.offset, one.why_not) for one in audit_records(log.records)]
 
 
-def test_a_filter_or_a_limit_on_the_records_changes_nothing_of_what_they_are_worth(
+def test_a_filter_or_limit_on_records_does_not_change_their_validity(
     spark: SparkSession, rows: list[tuple[Any, ...]]
 ) -> None:
     raw = spark.createDataFrame(rows, SCHEMA).coalesce(1)

@@ -130,7 +130,7 @@ def another_schema(folder: Path) -> None:
     ],
     ids=lambda one: getattr(one, "__name__", str(one)),
 )
-def test_a_file_that_cannot_be_read_is_named_before_spark_starts_and_leaves_no_log(
+def test_an_unreadable_file_is_named_before_spark_starts_without_a_log(
     refused: Refused, file_format: str, make: Callable[[Path], None], says: str
 ) -> None:
     if file_format != "csv":

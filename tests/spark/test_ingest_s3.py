@@ -64,7 +64,7 @@ class S3Case(IngestCase):
 
 @pytest.mark.timeout(600)
 @pytest.mark.clause("H3")
-def test_a_driver_that_dies_while_it_publishes_partitions_loses_and_doubles_nothing(
+def test_a_driver_death_while_partitions_are_published_loses_nothing(
     tmp_path: Path, broker: EmbeddedBroker, s3_store: S3Server, seed: int
 ) -> None:
     """It is killed after a commit's intent: some of its files have their names, others not."""

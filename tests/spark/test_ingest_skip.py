@@ -86,7 +86,7 @@ def without(number: int) -> list[int]:
 
 
 @pytest.mark.timeout(600)
-def test_the_command_that_is_printed_at_the_third_failure_lets_the_job_go_on(
+def test_the_command_printed_at_the_third_failure_lets_the_job_continue(
     command: Command,
 ) -> None:
     job = ["--job-id", f"skip-{secrets.token_hex(4)}", "--restarts-max", "2"]
@@ -116,7 +116,7 @@ def test_the_command_that_is_printed_at_the_third_failure_lets_the_job_go_on(
 
 @pytest.mark.tier("test")
 @pytest.mark.timeout(600)
-def test_with_on_error_skip_the_first_run_ends_well_and_names_what_it_left_out(
+def test_with_on_error_skip_the_first_run_succeeds_and_names_skipped_files(
     command: Command,
 ) -> None:
     status, lines = command.ingest("out", "--on-error", "skip", "--batch")

@@ -149,7 +149,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_no_row(
     assert session.read.parquet(str(folder / "out")).count() == len(ALL_ROWS)
 
 
-def test_more_subtasks_than_slots_are_refused_by_both_numbers_and_nothing_is_appended(
+def test_more_subtasks_than_slots_are_refused_by_both_numbers(
     session: SparkSession, folder: Path
 ) -> None:
     log = MemoryLog("job")
@@ -210,7 +210,7 @@ def own_broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.mark.kafka
-def test_an_independent_reader_finds_each_record_of_an_attempt_under_that_attempts_key(
+def test_an_independent_reader_finds_an_attempts_records_under_its_key(
     session: SparkSession, folder: Path, own_broker: EmbeddedBroker
 ) -> None:
     """Plain kafka-python and fastavro, with the checked-in schema and nothing else of ours."""

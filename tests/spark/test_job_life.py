@@ -108,7 +108,7 @@ def logs(broker: EmbeddedBroker) -> Iterator[dict[str, KafkaLog]]:
 
 
 @pytest.mark.kafka
-def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers(
+def test_two_jobs_share_session_and_broker_and_a_third_is_refused(
     session: SparkSession,
     folder: Path,
     logs: dict[str, KafkaLog],
@@ -165,7 +165,7 @@ def endless() -> TransformFunction:
 
 @pytest.mark.kill
 @pytest.mark.parametrize("batch", [False, True], ids=["streaming", "batch"])
-def test_a_transform_that_never_returns_is_named_with_its_seconds_and_stack(
+def test_a_hanging_transform_is_named_with_its_seconds_and_stack(
     session: SparkSession, folder: Path, *, batch: bool
 ) -> None:
     job = job_on(folder, MemoryLog("job"), endless(), batch=batch, call_timeout_s=1.0)
@@ -212,7 +212,7 @@ def hungry() -> TransformFunction:
 
 
 @pytest.mark.kill
-def test_a_worker_that_the_kernel_kills_is_named_with_the_signal_and_where_to_look(
+def test_a_worker_killed_by_the_kernel_is_named_with_its_signal(
     session: SparkSession, folder: Path
 ) -> None:
     with pytest.raises(JobFailedError, match=r"killed by signal 9.*dmesg"):

@@ -80,7 +80,7 @@ def in_files(folder: Path) -> Counter[tuple[int, int, bytes | None]]:
 
 @pytest.mark.kill
 @pytest.mark.timeout(600)
-def test_a_bounded_ingestion_of_three_partitions_survives_a_workers_and_the_drivers_death(
+def test_a_bounded_ingestion_survives_the_death_of_a_worker_and_the_driver(
     topics: Topics, tmp_path: Path
 ) -> None:
     topic = topics.create(PARTITIONS)
@@ -152,7 +152,7 @@ def test_a_bounded_ingestion_of_three_partitions_survives_a_workers_and_the_driv
 
 
 @pytest.mark.tier("test")
-def test_an_unbounded_job_finds_a_partition_is_stopped_and_goes_on_where_it_was(
+def test_an_unbounded_job_finds_a_partition_stops_and_continues_there(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     topic = topics.create(1)

@@ -48,7 +48,7 @@ def log() -> Iterator[KafkaLog]:
 
 
 @pytest.mark.tier("test")
-def test_megabytes_go_both_ways_into_a_checkpoint_and_out_of_it_after_a_restart(
+def test_megabytes_both_ways_survive_a_checkpoint_and_a_restart(
     session: SparkSession, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))

@@ -19,7 +19,7 @@ pytestmark = [
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rules.py"
 
 
-def test_no_rule_and_no_row_is_lost_while_a_worker_and_the_driver_are_killed() -> None:
+def test_killing_a_worker_and_the_driver_loses_no_rule_and_no_row() -> None:
     ran = subprocess.run(
         [sys.executable, str(EXAMPLE)],
         capture_output=True,

@@ -105,7 +105,7 @@ def case(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[IngestCase]:
 
 
 @pytest.mark.timeout(600)
-def test_the_units_command_works_stops_with_a_checkpoint_and_leaves_nothing_to_kill(
+def test_the_units_command_stops_with_a_checkpoint_and_leaves_no_process(
     case: IngestCase,
 ) -> None:
     for number in range(4):  # seconds of work, so that the signal comes before the end

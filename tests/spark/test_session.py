@@ -75,7 +75,7 @@ print(json.dumps({
 
 @pytest.mark.slow
 @pytest.mark.kill
-def test_ctrl_c_reaches_python_alone_output_goes_to_the_file_and_the_end_leaves_nothing(
+def test_ctrl_c_reaches_python_alone_and_the_end_leaves_no_process(
     tmp_path: Path,
 ) -> None:
     process = subprocess.Popen(
@@ -131,7 +131,7 @@ except Exception as error:
 """
 
 
-def test_a_query_session_has_sparks_own_settings_and_a_used_up_dataframe_fails_soon(
+def test_a_query_session_keeps_sparks_settings_and_used_frames_fail_soon(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in").mkdir()

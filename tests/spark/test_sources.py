@@ -166,7 +166,7 @@ class Adding:
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(900)
-def test_a_watch_whose_driver_is_killed_finds_the_rest_and_reads_nothing_twice(
+def test_a_watch_whose_driver_is_killed_reads_the_rest_and_nothing_twice(
     tmp_path: Path, broker: EmbeddedBroker
 ) -> None:
     """Files are added all the time: before the kill, while nobody looks, and after the restart."""

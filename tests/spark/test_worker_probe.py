@@ -119,7 +119,7 @@ def test_a_module_that_workers_lack_fails_the_job_at_once_in_one_line(folder: Pa
     assert "\tat org.apache.spark" not in errors
 
 
-def test_another_python_for_the_workers_is_named_before_anything_is_recorded(folder: Path) -> None:
+def test_workers_with_another_python_are_named_before_any_record(folder: Path) -> None:
     bare = folder / "bare-python"
     # A Python that finds what Spark ships, and nothing of this environment.
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', encoding="utf-8")

@@ -44,9 +44,7 @@ def test_one_marker_serves_all_events_that_wait_on_a_connection() -> None:
     assert len(attempt.got(Marker)) == 1
 
 
-def test_an_attempt_that_returns_the_marker_and_not_the_ack_fails_by_the_name_of_the_event() -> (
-    None
-):
+def test_an_attempt_that_returns_only_the_marker_fails_by_the_events_name() -> None:
     provider = NotingProvider()
     job, attempt = busy(provider)
     inside(attempt, provider, send_down(provider, 0, 1, 2))

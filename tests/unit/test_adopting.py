@@ -148,7 +148,7 @@ NEW = LogPlace(end_offset=0, counting=NOTHING_COUNTED)
 
 
 @pytest.mark.clause("K2")
-def test_a_driver_that_begins_where_a_pruned_history_is_about_to_be_cut_never_is_in_force() -> None:
+def test_a_driver_started_before_a_pruned_copy_is_cut_is_never_in_force() -> None:
     """By what it reads too, which begins at offset 0: the copy's last epoch is not the one before its own."""
     refused: list[FencedError] = []
 
@@ -173,7 +173,7 @@ def test_a_driver_that_begins_where_a_pruned_history_is_about_to_be_cut_never_is
 
 @pytest.mark.clause("K2")
 @pytest.mark.parametrize("is_of_epoch_0", [True, False], ids=["of epoch 0", "of epoch 1"])
-def test_a_driver_that_begins_behind_a_pruned_history_s_beginning_is_fenced_and_the_copy_says_so(
+def test_a_driver_behind_a_pruned_copys_beginning_is_fenced_and_reported(
     is_of_epoch_0: bool,  # noqa: FBT001, a parameter
 ) -> None:
     """No epoch of the copy is taken for one of the driver's, nor is a driver of the copy named by the copying."""
@@ -206,7 +206,7 @@ def test_a_driver_that_begins_before_a_pruned_history_s_copy_keeps_the_log() -> 
     assert counted(target) == ["E0", "a"]
 
 
-def test_no_job_starts_on_a_pruned_history_that_is_copied_in_part_nor_is_that_adopted() -> None:
+def test_a_pruned_history_copied_in_part_is_neither_started_nor_adopted() -> None:
     """It is gone on with, from where it was cut off."""
     source, chain = pruned(), chain_of(NotingProvider(projection=HANDLED))
     for count in (1, 2, 9):
@@ -234,7 +234,7 @@ def test_no_job_starts_on_a_pruned_history_that_is_copied_in_part_nor_is_that_ad
         check_identity("job", made.state, whole.identity)
 
 
-def test_a_history_whose_snapshot_cannot_be_read_here_is_copied_all_the_same() -> None:
+def test_a_history_whose_snapshot_cannot_be_read_here_is_still_copied() -> None:
     job, source, target = worked(), MemoryLog("damaged"), MemoryLog("target")
     store_below(source, job.log, job.log.high_watermark())
     source.remove_below(3)
@@ -265,13 +265,13 @@ def test_in_a_log_that_began_elsewhere_every_pointer_is_written_anew() -> None:
     assert snapshots(target) == [one - third + 1 for one in snapshots(source) if one >= third]
     codec = SnapshotCodec(projection_of(job.chain))
     search = History(target).search(codec)
-    assert search.found is not None
-    assert search.found.beginning.offset == newest - third + 1
+    assert search.snapshot is not None
+    assert search.snapshot.beginning.offset == newest - third + 1
     made = rebuild(target, job.chain, projection_of(job.chain))
     assert made.state == whole
     kinds = {one.offset: r.kind for one, r in zip(target.records, _records(target), strict=True)}
     assert kinds[made.checkpoint_offset or 0] is Kind.CHECKPOINT_COMPLETED
-    at_snapshot = search.found.decoded.checkpoint_offset
+    at_snapshot = search.snapshot.decoded.checkpoint_offset
     assert at_snapshot is None or kinds[at_snapshot] is Kind.CHECKPOINT_COMPLETED
     assert verify(target.records).faults == []
 
@@ -288,9 +288,7 @@ def test_an_outcome_that_is_not_known_is_looked_up_and_the_rest_is_sent() -> Non
     assert target.records == source.records
 
 
-def test_where_the_target_does_not_answer_or_take_a_record_the_copy_ends_and_can_be_gone_on_with() -> (
-    None
-):
+def test_a_copy_to_a_failing_target_ends_and_can_be_continued() -> None:
     source, target = worked().log, MemoryLog("target")
     clock = iter(range(0, 1000, 10))
     target.faults.next_append(*[Fail()] * 100)
@@ -355,7 +353,7 @@ def test_a_copy_that_lacks_an_epoch_s_beginning_is_refused() -> None:
         checked(without(job.log, began), "job", open_payload=_no_store)
 
 
-def test_a_copy_that_lacks_a_record_is_refused_if_an_append_s_worth_follows() -> None:
+def test_a_copy_that_lacks_a_record_is_refused_if_a_whole_append_follows() -> None:
     job = worked(600)
     assert job.log.high_watermark() > GROUP_RECORDS_MAX
     with pytest.raises(
@@ -412,9 +410,7 @@ def test_a_history_is_checked_and_folded_in_one_reading() -> None:
         assert found.state.next_sequence > 9
 
 
-def test_what_another_version_has_recorded_of_the_job_itself_is_refused_before_it_is_copied() -> (
-    None
-):
+def test_job_records_of_another_version_are_refused_before_the_copy() -> None:
     job = worked()
     assert checked(job.log, "job", open_payload=_no_store).fault_count == 0
 
@@ -487,7 +483,7 @@ def _no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
+def test_a_job_continues_from_its_exported_history_with_each_row_once(
     tmp_path: Path,
     is_batch: bool,  # noqa: FBT001, a parameter
 ) -> None:
@@ -553,7 +549,7 @@ def test_an_adoption_that_is_recorded_is_not_done_again_from_whatever_copy() -> 
     assert (later.is_before, later.epoch) == (True, 2)
 
 
-def test_an_adoption_of_what_was_adopted_is_another_one_and_a_pruned_one_is_known_again() -> None:
+def test_a_second_adoption_differs_and_an_adopted_pruned_log_is_recognised() -> None:
     source, middle, target = worked().log, MemoryLog("middle"), MemoryLog("target")
     source.remove_below(snapshots(source)[2])
     adopt(source, middle, "job")
@@ -564,7 +560,7 @@ def test_an_adoption_of_what_was_adopted_is_another_one_and_a_pruned_one_is_know
     assert adopt(middle, target, "job").is_before
 
 
-def test_a_copy_of_the_same_length_that_differs_in_one_record_is_another_copy() -> None:
+def test_an_equally_long_copy_that_differs_in_one_record_is_another_copy() -> None:
     source, target, other = worked().log, MemoryLog("target"), MemoryLog("other")
     adopt(source, target, "job")
     stood = target.records
@@ -657,7 +653,7 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
     assert here.log.records == log.records
 
 
-def test_where_the_history_names_no_driver_to_ask_only_the_user_s_word_helps(
+def test_without_a_recorded_driver_only_the_users_confirmation_helps(
     tmp_path: Path,
 ) -> None:
     driven = DrivenJob(tmp_path, "driven", is_batch=True)

@@ -175,7 +175,7 @@ def test_an_event_that_is_too_large_raises_and_sends_nothing() -> None:
 
 
 @pytest.mark.clause("B6")
-def test_an_event_of_an_unregistered_type_or_to_no_coordinator_raises_and_sends_nothing() -> None:
+def test_an_unregistered_event_or_one_to_no_coordinator_raises_unsent() -> None:
     world = World()
     opened(world)
 
@@ -218,7 +218,7 @@ def test_a_barrier_takes_all_snapshots_first_to_last_and_acks_them_as_one() -> N
 
 
 @pytest.mark.fault("X6")
-def test_an_attempt_that_has_nothing_to_read_passes_a_barrier_like_any_other() -> None:
+def test_an_attempt_without_splits_passes_a_barrier_like_any_other() -> None:
     world = World()
     runner = opened(world)
     assert runner.step().status is StepStatus.WAITING
@@ -255,7 +255,7 @@ def test_a_barrier_that_comes_twice_or_is_older_is_passed_once() -> None:
 
 @pytest.mark.clause("K6")
 @pytest.mark.parametrize("operator_id", ["map", "sink"])
-def test_a_snapshot_that_fits_no_record_fails_the_attempt_and_names_its_operator(
+def test_a_snapshot_too_large_for_a_record_fails_the_attempt_by_operator(
     operator_id: str,
 ) -> None:
     half = RECORD_BYTES_MAX // 2
@@ -309,7 +309,7 @@ def test_completions_and_aborts_are_told_to_the_links() -> None:
 # Ends of splits
 
 
-def test_the_end_of_a_split_has_left_the_process_before_the_next_one_is_read() -> None:
+def test_the_end_of_a_split_is_sent_before_the_next_split_is_read() -> None:
     """Or a process that is killed in the next one leaves two splits that it may have read."""
     world = World()
     world.polls = [
@@ -334,7 +334,7 @@ def test_the_end_of_a_split_has_left_the_process_before_the_next_one_is_read() -
 
 @pytest.mark.clause("M2")
 @pytest.mark.clause("L4")
-def test_in_a_batch_chain_without_state_a_splits_end_flushes_all_and_hands_over_its_rows() -> None:
+def test_in_batch_a_splits_end_flushes_the_chain_and_hands_over_its_rows() -> None:
     world = World(
         polls=[split_end("a")],
         outs={"map.flush": [batch(5)]},
@@ -377,7 +377,7 @@ def test_elsewhere_a_splits_end_flushes_nothing(is_batch: bool, keeps: bool) -> 
 
 @pytest.mark.clause("I3")
 @pytest.mark.clause("M1")
-def test_what_finish_gives_goes_through_the_operators_behind_before_they_finish() -> None:
+def test_rows_from_finish_pass_the_later_operators_before_they_finish() -> None:
     world = World(
         polls=[END],
         outs={"map.finish": [batch(1), batch(2)]},
@@ -438,7 +438,7 @@ def test_the_task_does_not_end_before_its_completion_is_in_the_log() -> None:
 
 
 @pytest.mark.clause("M4")
-def test_an_attempt_whose_driver_is_lost_after_its_completion_ends_with_an_error() -> None:
+def test_an_attempt_that_loses_its_driver_after_completing_ends_in_error() -> None:
     world = World(polls=[END])
     runner = runner_of(world)
 

@@ -45,7 +45,7 @@ from kernel_fakes import HANDLED, NotingProvider, chain_of
 
 @pytest.mark.clause("L2")
 @pytest.mark.clause("M1")
-def test_a_reader_hears_all_that_its_contract_names_in_the_order_in_which_it_comes() -> None:
+def test_a_reader_gets_all_calls_of_its_contract_in_order() -> None:
     world = World(polls=[polled(1), END])
     coming: list[DownMessage] = [
         deliver("source", added("a", "b"), event_id=0),
@@ -112,9 +112,7 @@ def test_every_call_of_an_attempt_is_made_on_the_thread_that_runs_it() -> None:
 
 @pytest.mark.clause("M1")
 @pytest.mark.clause("M2")
-def test_a_barrier_that_comes_within_a_batch_is_passed_by_all_links_after_it_and_before_the_next() -> (
-    None
-):
+def test_a_barrier_within_a_batch_is_passed_by_all_links_after_that_batch() -> None:
     world = World(polls=[polled(1, 2), polled(3)])
     inbox = inbox_of()
 
@@ -145,9 +143,7 @@ def lives(job: HandDrivenJob) -> list[tuple[int, int]]:
 
 
 @pytest.mark.clause("M3")
-def test_what_a_callback_raised_is_in_the_history_with_its_place_and_fails_that_attempt_alone() -> (
-    None
-):
+def test_a_callbacks_error_is_recorded_by_place_and_fails_one_attempt() -> None:
     world = World(raising={"sink.process": ValueError("scripted")}, polls=[polled(1)])
     with pytest.raises(ValueError, match="scripted"):
         opened(world).step()
@@ -171,7 +167,7 @@ def test_what_a_callback_raised_is_in_the_history_with_its_place_and_fails_that_
 
 
 @pytest.mark.clause("M4")
-def test_an_attempt_that_has_ended_acks_no_barrier_ends_no_split_and_completes_nothing() -> None:
+def test_an_ended_attempt_acks_no_barrier_and_completes_nothing() -> None:
     world = World(polls=[polled(1), END])
     runner = opened(world)
     with pytest.raises(FencedAttemptError):
@@ -218,7 +214,7 @@ def test_a_task_of_the_older_driver_gets_no_attempt_of_the_newer_one() -> None:
 
 @pytest.mark.clause("I1")
 @pytest.mark.clause("I3")
-def test_a_resume_runs_no_finished_subtask_again_though_no_checkpoint_holds_it() -> None:
+def test_a_resume_reruns_no_finished_subtask_even_without_a_checkpoint() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(event_sourced(provider)),
@@ -251,7 +247,7 @@ WAITING: Final = PollStatus.WAITING
 
 
 @pytest.mark.clause("M7")
-def test_a_finish_that_waits_is_called_again_when_an_event_has_come_and_only_then() -> None:
+def test_a_waiting_finish_is_called_again_only_after_an_event() -> None:
     world = World(polls=[END], finishing={"sink": [WAITING, WAITING]})
     runner = opened(world)
 
@@ -304,7 +300,7 @@ def test_barriers_pass_an_attempt_whose_finish_waits() -> None:
 
 
 @pytest.mark.clause("M7")
-def test_a_finish_that_waits_runs_to_its_end_with_what_its_coordinator_says_last() -> None:
+def test_a_waiting_finish_ends_with_its_coordinators_last_event() -> None:
     world = World(polls=[END], finishing={"sink": [WAITING]})
     world.doing["sink.finish"] = lambda context: context.send_event(Note(text="all is read"))
     coming = [deliver("sink", Note(text="keep it"))]

@@ -87,7 +87,7 @@ def run_through(world: World) -> None:
 @pytest.mark.clause("M3")
 @pytest.mark.clause("M1")
 @pytest.mark.parametrize("failing", sorted(FAILING))
-def test_what_any_callback_raises_is_told_once_with_its_place_and_ends_the_attempt(
+def test_an_error_of_any_callback_is_reported_once_and_ends_the_attempt(
     failing: str,
 ) -> None:
     world = World(raising={failing: ValueError("scripted")})
@@ -168,7 +168,7 @@ def test_an_empty_queue_inside_the_chain_is_not_taken_for_an_empty_inbox() -> No
 
 
 @pytest.mark.parametrize("failure", [None, ValueError("scripted")])
-def test_a_link_can_send_in_its_close_only_while_nothing_has_ended_the_attempt(
+def test_a_link_can_send_in_close_only_if_nothing_has_ended_the_attempt(
     failure: ValueError | None,
 ) -> None:
     world = World()
@@ -213,7 +213,7 @@ def test_errors_of_close_are_noted_on_the_failure_and_do_not_mask_it() -> None:
     assert len(world.got(Fail)) == 1
 
 
-def test_an_error_of_close_after_the_completion_is_in_the_log_does_not_fail_the_task(
+def test_an_error_of_close_after_a_recorded_completion_fails_no_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(polls=[END], raising={"sink.close": OSError("scripted")})

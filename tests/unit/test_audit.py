@@ -95,7 +95,7 @@ def test_an_attempt_says_where_it_ran_and_what_it_did() -> None:
     )
 
 
-def test_an_attempt_of_a_killed_driver_ends_with_the_last_record_of_its_epoch() -> None:
+def test_an_attempt_of_a_killed_driver_ends_at_its_epochs_last_record() -> None:
     """The pause until the next driver is no part of its life."""
     one = HandHistory()
     one.epoch()
@@ -354,7 +354,7 @@ def test_a_record_that_counts_and_cannot_be_read_is_named() -> None:
 
 
 @pytest.mark.clause("J2")
-def test_a_skipped_split_stays_skipped_with_the_rows_that_its_last_reader_named() -> None:
+def test_a_skipped_split_stays_skipped_with_its_last_readers_row_count() -> None:
     found = {one.split_id: one for one in audit_of(skipping_history()).splits}
 
     shown = {

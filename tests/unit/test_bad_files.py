@@ -296,7 +296,7 @@ def test_a_file_that_several_folders_of_a_glob_lead_to_is_listed_once(tmp_path: 
         assert [one.split_id for one in found] == [str(tmp_path / "a" / "b" / "x.csv")]
 
 
-def test_a_file_that_takes_another_ones_place_with_its_size_and_time_is_noticed(
+def test_a_replaced_file_of_equal_size_and_time_is_noticed(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, a_csv=b"i\n1\n", b=b"i\n2\n")
@@ -332,7 +332,7 @@ def test_a_parquet_file_of_no_bytes_is_named(tmp_path: Path) -> None:
         source_of(tmp_path, format="parquet").discover()
 
 
-def test_a_split_of_a_file_that_could_not_be_read_settles_its_schema_when_it_is(
+def test_a_split_settles_its_schema_once_its_file_can_be_read(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, a_csv=b"i\n1\n", b_csv_gz=CUT_OFF)

@@ -175,7 +175,7 @@ def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: S
     assert shop.tables() == TABLES, "what the failed one had made is gone"
 
 
-def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
+def test_a_column_that_the_table_lacks_is_refused_before_rows_are_staged(shop: Shop) -> None:
     sink = shop.sink()
     sink.prepare("case", cast("Any", None))
     batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
@@ -197,7 +197,7 @@ def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> 
     assert shop.run("SELECT count(*) FROM coordlog_batches") == [(0,)]
 
 
-def test_rows_of_a_staging_table_that_is_gone_are_staged_again_when_spark_gives_them(
+def test_rows_of_a_lost_staging_table_are_staged_again_by_spark(
     shop: Shop,
 ) -> None:
     lost: list[str] = []
@@ -255,7 +255,7 @@ def test_rows_that_the_table_refuses_fail_before_the_intent(
     assert shop.run("SELECT id FROM orders") == [(1,)]
 
 
-def test_a_batch_that_is_in_the_table_is_not_rehearsed_against_its_own_rows(shop: Shop) -> None:
+def test_a_batch_already_in_the_table_is_not_checked_against_its_own_rows(shop: Shop) -> None:
     """Its log is gone: Spark gives the last batch again, and its marker is there."""
     shop.run("CREATE UNIQUE INDEX only_once ON orders (id)")
     sink = shop.sink()

@@ -190,7 +190,7 @@ def test_a_batch_that_is_committed_is_skipped_when_it_is_replayed(drivers: Drive
 @pytest.mark.clause("K2")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("is_staging", [True, False], ids=["staged", "one step"])
-def test_a_driver_that_stands_still_anywhere_doubles_nothing_when_it_goes_on(
+def test_a_driver_paused_anywhere_doubles_nothing_when_it_continues(
     drivers: Drivers, place: str, *, is_staging: bool
 ) -> None:
     """Until it goes on it is a driver that was killed there: the next one finds all, and writes the batch once."""
@@ -258,7 +258,7 @@ def test_a_new_query_is_refused_until_it_is_allowed_by_the_older_ones_name(
     assert table.rows == ["a", "b", "c"], "its last batch is not published again"
 
 
-def test_several_sinks_get_their_parts_and_only_what_is_missing_is_done_again(
+def test_several_sinks_get_their_parts_and_only_missing_parts_are_redone(
     drivers: Drivers,
 ) -> None:
     tables = {"bad": MemoryTable(), "good": MemoryTable(is_staging=False)}
@@ -289,7 +289,7 @@ def test_several_sinks_get_their_parts_and_only_what_is_missing_is_done_again(
     assert len(intents) == 2, "the second one is of what the sink with one step did not have"
 
 
-def test_a_batch_that_spark_has_planned_anew_with_more_rows_is_refused_by_name(
+def test_a_batch_replanned_with_more_rows_is_refused_by_name(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file in the checkpoint was lost: by its number alone it would be skipped, with rows that nothing has."""
@@ -397,7 +397,7 @@ def suppressed(driver: ExactlyOnce) -> None:
         write(driver)
 
 
-def test_a_sink_that_cannot_ends_the_driver_and_the_next_start_settles_what_is_open(
+def test_a_failing_sink_ends_the_driver_and_the_next_start_settles(
     drivers: Drivers,
 ) -> None:
     table = MemoryTable()

@@ -57,7 +57,7 @@ def test_no_older_tls_is_spoken() -> None:
         handshake(client, server)
 
 
-def test_it_holds_for_as_long_as_a_driver_may_live_and_tells_nothing_of_the_machine() -> None:
+def test_it_is_valid_for_a_drivers_lifetime_and_does_not_name_the_machine() -> None:
     made = x509.load_pem_x509_certificate(new_certificate()[0].pem.encode())
 
     assert made.not_valid_before_utc <= datetime(1970, 1, 1, tzinfo=UTC), (

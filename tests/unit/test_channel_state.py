@@ -79,7 +79,7 @@ def crossed(*subtasks: SubtaskState) -> list[int]:
 
 
 @pytest.mark.clause("D3")
-def test_an_event_sent_before_the_barrier_and_recorded_after_the_cut_has_crossed_it() -> None:
+def test_an_event_between_barrier_and_cut_is_a_part_of_the_channel_state() -> None:
     before, after = CHECKPOINT - 1, CHECKPOINT
     events = (
         event(9, last_barrier=before),  # handled before the cut

@@ -87,7 +87,7 @@ def test_the_list_says_what_has_been_committed_and_where() -> None:
     assert [one["is_last"] for one in rows] == [False, False, True]
 
 
-def test_one_checkpoint_is_shown_with_version_sizes_and_each_operators_state() -> None:
+def test_a_checkpoint_is_shown_with_version_sizes_and_operator_states() -> None:
     out = shown(checkpointed(2).log, "--show", "1")
 
     assert "metadata version 3, " in out
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_has_not_completed_is_named_with_those_that_have() -> 
     assert "checkpoint is 7; it must be one that has completed in this log: 1, 2" in result.stderr
 
 
-def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state(
+def test_a_checkpoint_with_a_pruned_record_is_shown_from_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
@@ -253,7 +253,7 @@ def _as_written_by(record: Record, version: int) -> Record:
     return replace(record, payload_type=key, payload=older.encode(first))
 
 
-def test_a_history_with_metadata_of_version_1_is_verified_shown_and_gone_on_with() -> None:
+def test_a_history_with_version_1_metadata_is_verified_and_continued() -> None:
     provider = NotingProvider()
     job = checkpointed(2)
     job.crash()
@@ -280,7 +280,7 @@ def test_a_history_with_metadata_of_version_1_is_verified_shown_and_gone_on_with
 
 
 @pytest.mark.clause("E9")
-def test_metadata_of_an_unknown_version_is_refused_by_number_before_anything_is_appended() -> None:
+def test_metadata_of_an_unknown_version_is_refused_before_any_append() -> None:
     job = checkpointed(2)
     job.crash()
     log = OfVersion1(job.log, 4)

@@ -99,7 +99,7 @@ def with_another_fingerprint(record: Record) -> Record:
         (4, Kind.CHECKPOINT_COMPLETED, with_another_fingerprint, ("0123456789abcdef", "here has ")),
     ],
 )
-def test_a_checkpoint_that_folds_to_something_else_is_refused_before_anything_is_appended(
+def test_a_checkpoint_with_another_digest_is_refused_before_any_append(
     snapshot_every: int | None, kind: Kind, harm: Harm, values: tuple[str, str]
 ) -> None:
     job = completed_job(snapshot_every)
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_folds_to_something_else_is_refused_before_anything_is
 
 
 @pytest.mark.clause("E9")
-def test_an_unaltered_history_is_gone_on_with_from_its_start_and_from_a_snapshot() -> None:
+def test_an_unaltered_history_continues_from_its_start_and_a_snapshot() -> None:
     for snapshot_every in (None, 4):
         job = completed_job(snapshot_every)
         assert verify(job.log.read(0, job.log.high_watermark())).faults == []
@@ -127,7 +127,7 @@ def test_an_unaltered_history_is_gone_on_with_from_its_start_and_from_a_snapshot
         assert [one.state for one in again.register(0).accepted.states] == [b"position 12"]
 
 
-def test_the_metadata_have_the_fingerprint_of_each_type_that_the_job_has_used() -> None:
+def test_metadata_have_the_fingerprint_of_each_type_the_job_has_used() -> None:
     job = completed_job()
     (record,) = job.history(Kind.CHECKPOINT_COMPLETED)
 

@@ -53,7 +53,7 @@ def test_the_metadata_of_a_checkpoint_hold_every_state() -> None:
 
 
 @pytest.mark.clause("K6")
-def test_metadata_that_would_be_too_large_leave_out_every_state_and_nothing_else() -> None:
+def test_metadata_that_are_too_large_leave_out_all_states_and_nothing_else() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=3)
     first, second, third = job.register_all()
     third.complete(states={"source": b"end"})
@@ -92,7 +92,7 @@ def test_metadata_of_just_the_size_that_is_allowed_hold_the_states(
 
 
 @pytest.mark.clause("K6")
-def test_metadata_that_are_too_large_even_without_states_abort_their_checkpoint(
+def test_metadata_too_large_even_without_states_abort_their_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def ended(limit: int) -> Record:

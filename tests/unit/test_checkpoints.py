@@ -175,7 +175,7 @@ def test_ids_rise_over_aborts_and_drivers() -> None:
 
 
 @pytest.mark.clause("F8")
-def test_no_checkpoint_starts_while_another_is_under_way_or_an_attempt_is_missing() -> None:
+def test_no_checkpoint_starts_beside_another_or_without_all_attempts() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first = job.register(0)
@@ -202,7 +202,7 @@ def test_as_many_registrations_as_subtasks_do_not_make_all_of_them_ready() -> No
 
 
 @pytest.mark.clause("F8")
-def test_a_checkpoint_names_its_attempts_and_a_completion_counts_as_its_ack() -> None:
+def test_a_checkpoint_names_its_attempts_and_a_completion_is_an_ack() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -277,7 +277,7 @@ def test_a_checkpoint_after_the_end_of_a_subtask_holds_its_last_states() -> None
 
 
 @pytest.mark.clause("F12")
-def test_a_checkpoint_that_is_not_whole_in_time_is_aborted_and_names_who_is_missing() -> None:
+def test_an_expired_checkpoint_is_aborted_and_names_the_missing_parts() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(provider), parallelism=2, options=RuntimeOptions(checkpoint_timeout_s=5)
@@ -430,7 +430,7 @@ def test_what_crosses_two_cuts_is_channel_state_of_both() -> None:
 
 
 @pytest.mark.clause("I3")
-def test_a_last_checkpoint_is_not_followed_by_others_while_no_coordinator_cuts_it() -> None:
+def test_no_checkpoint_follows_a_last_one_that_no_coordinator_cuts() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job = HandDrivenJob(chain_of(provider), configure=overlapping)
     job.register(0).complete()
@@ -439,7 +439,7 @@ def test_a_last_checkpoint_is_not_followed_by_others_while_no_coordinator_cuts_i
 
 
 @pytest.mark.clause("F9")
-def test_an_attempt_that_acks_the_checkpoint_it_was_restored_from_is_refused() -> None:
+def test_an_ack_of_the_checkpoint_restored_from_is_refused() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     (attempt,) = job.register_all()
     restored = job.trigger()
@@ -462,7 +462,7 @@ def test_an_attempt_that_acks_the_checkpoint_it_was_restored_from_is_refused() -
 
 
 @pytest.mark.clause("F12")
-def test_the_late_attempts_of_a_checkpoint_are_found_by_one_look_at_what_it_waits_for() -> None:
+def test_late_attempts_are_found_in_one_pass_over_the_missing_parts() -> None:
     """Each gateway is asked for its own un-acked events; a look at all that waits for each would cost their product."""
 
     class Waiting(dict[int, None]):
@@ -505,7 +505,7 @@ def event_down(n: int) -> DownEvent:
 
 @pytest.mark.clause("F10")
 @pytest.mark.clause("F12")
-def test_neither_a_subsumed_checkpoint_nor_a_declined_one_counts_as_timed_out() -> None:
+def test_neither_a_subsumed_nor_a_declined_checkpoint_counts_as_timed_out() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
@@ -525,7 +525,7 @@ def test_neither_a_subsumed_checkpoint_nor_a_declined_one_counts_as_timed_out() 
 
 
 @pytest.mark.clause("F9")
-def test_an_ack_of_a_checkpoint_below_the_last_that_an_attempt_passed_is_refused() -> None:
+def test_an_ack_below_the_attempts_last_passed_checkpoint_is_refused() -> None:
     job = HandDrivenJob(
         chain_of(NotingProvider()),
         configure=lambda config: replace(config, is_overlap_allowed=True),
@@ -575,7 +575,7 @@ def metadata_of(job: HandDrivenJob, record: Record) -> CheckpointMetadata:
 
 
 @pytest.mark.clause("F8")
-def test_the_last_subtask_that_a_checkpoint_waits_for_may_complete_instead_of_its_ack() -> None:
+def test_the_last_missing_subtask_may_complete_in_place_of_its_ack() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     first, second = job.register_all()
     job.trigger()
@@ -608,7 +608,7 @@ def test_a_checkpoint_that_is_late_while_the_job_fails_waits_for_the_reset() -> 
 
 
 @pytest.mark.clause("F12")
-def test_attempts_that_are_late_after_more_than_the_stated_number_of_timeouts_are_failed() -> None:
+def test_attempts_late_at_more_than_the_stated_timeouts_are_failed() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job = HandDrivenJob(
         chain_of(provider),
@@ -629,7 +629,7 @@ def test_attempts_that_are_late_after_more_than_the_stated_number_of_timeouts_ar
 
 @pytest.mark.clause("F12")
 @pytest.mark.may_fail("1 checkpoints in a row timed out")
-def test_of_several_late_attempts_none_is_failed_once_the_first_has_ended_the_job() -> None:
+def test_of_several_late_attempts_none_fails_after_the_jobs_end() -> None:
     job = HandDrivenJob(
         chain_of(NotingProvider()),
         parallelism=2,

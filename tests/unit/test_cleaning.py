@@ -48,7 +48,7 @@ def started(
 
 
 @pytest.mark.clause("I4")
-def test_what_an_attempt_leaves_is_cleaned_but_for_what_the_log_still_holds() -> None:
+def test_an_attempts_remains_are_cleaned_except_what_the_log_still_holds() -> None:
     sink = StagingSink()
     provider = NotingProvider(sink=sink, is_committing=False)
     job = HandDrivenJob(chain_of(provider), parallelism=3)
@@ -68,7 +68,7 @@ def test_what_an_attempt_leaves_is_cleaned_but_for_what_the_log_still_holds() ->
 
 @pytest.mark.clause("I4")
 @pytest.mark.clause("K1")
-def test_nothing_is_cleaned_before_the_record_that_gives_it_up_is_in_the_log() -> None:
+def test_cleaning_waits_for_the_record_that_abandons_the_files() -> None:
     sink = StagingSink()
     job, first, second = started(NotingProvider(sink=sink, is_committing=False))
     job.trigger()
@@ -102,7 +102,7 @@ def test_what_an_open_intent_names_stays_though_its_attempt_is_gone() -> None:
 
 @pytest.mark.clause("I4")
 @pytest.mark.clause("L4")
-def test_in_batch_what_a_finished_split_names_stays_though_its_attempt_is_gone() -> None:
+def test_in_batch_files_of_a_finished_split_stay_without_its_attempt() -> None:
     sink = StagingSink()
     _job, first, _second = started(NotingProvider(sink=sink), is_batch=True)
     first.finish_split("source", "a", committables=[("source", b"rows of a")])
@@ -131,7 +131,7 @@ def test_a_sink_that_cannot_clean_disturbs_nobody(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.clause("I4")
-def test_late_messages_of_an_attempt_that_is_over_clean_after_it_once_more_and_no_further() -> None:
+def test_late_messages_of_an_ended_attempt_clean_once_more_only() -> None:
     """It may have staged something before it heard of its end; each message after that would list the destination."""
     sink = StagingSink()
     provider = NotingProvider(sink=sink)

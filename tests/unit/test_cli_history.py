@@ -287,7 +287,7 @@ def test_delete_asks_again_whether_a_driver_lives_once_it_has_its_answer(
 
 
 @pytest.mark.parametrize("is_made_again", [True, False], ids=["made again", "grown"])
-def test_delete_looks_once_more_whether_something_has_begun_while_the_driver_was_asked(
+def test_delete_checks_again_for_a_new_epoch_after_the_driver_query(
     is_made_again: bool,  # noqa: FBT001, a parameter
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -108,7 +108,7 @@ def test_what_changed_in_a_pruned_log_begins_where_that_begins(log: MemoryLog) -
     assert f"offset is 0; it must be {start} or above, where this log begins" in refused.stderr
 
 
-def test_a_split_whose_work_was_thrown_away_is_explained_from_listing_to_commit(
+def test_a_split_with_discarded_work_is_explained_from_listing_to_commit(
     log: MemoryLog,
 ) -> None:
     rows = audit(log.read(0, log.high_watermark())).splits

@@ -99,7 +99,7 @@ def test_reads_as_json_have_everything(log: MemoryLog) -> None:
     assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
 
 
-def test_a_task_that_was_told_that_there_is_no_more_is_done_once_it_has_read_what_it_has() -> None:
+def test_a_task_with_no_more_splits_is_done_after_its_last_one() -> None:
     """It asks before it has read all: an executor may be lost in between."""
     reads = ReadsJob(Outside(names=FILES))
     read = reads.plan("r", partitions=1)
@@ -123,7 +123,7 @@ def test_streams_that_are_followed_or_given_up_are_listed_no_more() -> None:
     assert ", gone has committed 0 splits" in shown(reads.job.log, "reads")
     reads.job.crash()
 
-    again = ReadsJob(Outside(names=FILES), log=reads.job.log, given_up=("gone",))
+    again = ReadsJob(Outside(names=FILES), log=reads.job.log, abandoned=("gone",))
 
     last = shown(again.job.log, "reads").splitlines()[-1]
     assert (last.startswith("streams: after has"), "gone" in last, "q has" in last) == (
@@ -147,7 +147,7 @@ def test_a_question_that_was_asked_again_counts_once() -> None:
     (read,) = [json.loads(one) for one in shown(reads.job.log, "reads", "--json").splitlines()]
 
     (task,) = read["tasks"]
-    assert (task["given"], task["finished"], task["rows"]) == (4, 4, 40)
+    assert (task["assigned"], task["finished"], task["rows"]) == (4, 4, 40)
     assert [one["read_by"] for one in read["splits"]] == [[7]] * 4
 
 

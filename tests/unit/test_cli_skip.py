@@ -51,7 +51,7 @@ def two_restarts(config: KernelConfig) -> KernelConfig:
 
 
 @pytest.mark.may_fail("bad row")
-def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on_without() -> None:
+def test_the_command_named_by_a_failed_job_runs_and_the_job_continues() -> None:
     job = HandDrivenJob(chain_of(pull_of("a b", "c")), configure=two_restarts)
     for _ in range(3):
         attempt = job.register(0)
@@ -111,7 +111,7 @@ def test_a_split_whose_assignment_was_pruned_is_skipped_if_an_attempt_failed_at_
     assert places(job) == {"a b": "skipped, None rows", "c": "enumerator"}
 
 
-def test_a_split_that_a_checkpoint_has_with_a_reader_is_skipped_from_where_it_stands() -> None:
+def test_a_split_with_a_reader_is_skipped_from_its_checkpointed_position() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")))
     first = job.register(0)
     ask(first)

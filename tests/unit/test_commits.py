@@ -120,7 +120,7 @@ def intents(job: HandDrivenJob) -> list[tuple[int | None, list[str]]]:
 
 @pytest.mark.clause("H1")
 @pytest.mark.clause("I4")
-def test_a_completed_checkpoint_commits_what_its_attempts_handed_over_in_subtask_order() -> None:
+def test_a_checkpoint_commits_its_committables_in_subtask_order() -> None:
     sink = FakeSink()
     job = HandDrivenJob(chain_of(sink), parallelism=2)
     first, second = job.register_all()
@@ -135,7 +135,7 @@ def test_a_completed_checkpoint_commits_what_its_attempts_handed_over_in_subtask
 
 @pytest.mark.clause("D5")
 @pytest.mark.clause("I4")
-def test_after_a_local_failover_what_the_lost_attempt_had_handed_over_is_not_committed() -> None:
+def test_a_lost_attempts_committables_are_not_committed_after_a_failover() -> None:
     sink = FakeSink()
     job = HandDrivenJob(chain_of(sink), parallelism=2)
     first, second = job.register_all()
@@ -220,7 +220,7 @@ def test_what_a_driver_died_before_intending_is_committed_by_the_next_one() -> N
 
 @pytest.mark.clause("H1")
 @pytest.mark.clause("I3")
-def test_a_batch_job_commits_once_at_its_end_kept_splits_and_last_snapshots() -> None:
+def test_a_batch_job_commits_kept_splits_and_snapshots_once_at_its_end() -> None:
     sink = FakeSink()
     job = HandDrivenJob(chain_of(sink), is_batch=True, parallelism=2)
     first, second = job.register_all()
@@ -302,7 +302,7 @@ def test_a_restore_settles_what_is_open_in_the_order_of_the_checkpoints(restore:
 
 
 @pytest.mark.may_fail("the sink 'sink' handles no events")
-def test_an_event_to_the_sinks_coordinator_fails_the_job_and_says_from_whom() -> None:
+def test_an_event_to_the_sinks_coordinator_fails_the_job_by_its_sender() -> None:
     job = HandDrivenJob(chain_of(FakeSink()), parallelism=2)
     _first, second = job.register_all()
 

@@ -72,7 +72,7 @@ def test_a_job_finishes_when_every_commit_has_an_outcome() -> None:
 @pytest.mark.clause("A3")
 @pytest.mark.clause("I3")
 @pytest.mark.may_fail("RuntimeError: bang")
-def test_a_commit_that_raises_before_its_intent_finishes_nothing_and_runs_again() -> None:
+def test_a_commit_that_raises_before_its_intent_is_run_again() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = batch(provider, 1)
@@ -117,9 +117,7 @@ def test_a_batch_job_that_failed_at_settling_is_only_settled_again() -> None:
 
 @pytest.mark.clause("E9")
 @pytest.mark.may_fail("the disk is full")
-def test_what_is_only_to_be_settled_is_refused_with_another_parallelism_before_anything_is_appended() -> (
-    None
-):
+def test_settling_alone_is_refused_with_another_parallelism() -> None:
     sink = FakeSink()
     sink.failures = 5
     job = batch(NotingProvider(sink=sink), 1)
@@ -167,7 +165,7 @@ def test_fail_job_while_only_settling_is_left_is_recorded() -> None:
 
 
 @pytest.mark.clause("I4")
-def test_in_batch_a_kept_split_of_a_dead_attempt_is_committed_with_its_split() -> None:
+def test_in_batch_a_dead_attempts_kept_split_is_committed_with_its_split() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = batch(provider, 1)
@@ -181,7 +179,7 @@ def test_in_batch_a_kept_split_of_a_dead_attempt_is_committed_with_its_split() -
 
 @pytest.mark.clause("I3")
 @pytest.mark.clause("F11")
-def test_in_streaming_a_last_checkpoint_runs_and_commits_what_was_made_last() -> None:
+def test_in_streaming_a_last_checkpoint_commits_the_last_committables() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = HandDrivenJob(chain_of(provider), parallelism=2)
@@ -226,7 +224,7 @@ def test_a_last_checkpoint_that_is_aborted_is_tried_again() -> None:
 
 
 @pytest.mark.clause("I4")
-def test_what_a_subtask_made_after_the_barrier_waits_for_the_next_checkpoint() -> None:
+def test_committables_made_after_the_barrier_wait_for_the_next_checkpoint() -> None:
     provider = NotingProvider(is_committing=False)
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -252,7 +250,7 @@ def test_a_completed_subtasks_task_ends_well() -> None:
 
 
 @pytest.mark.clause("H1")
-def test_of_two_completions_that_are_released_together_the_newer_is_told_alone() -> None:
+def test_of_two_completions_released_together_only_the_newer_is_notified() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
@@ -284,7 +282,7 @@ def test_a_completion_that_has_been_told_is_not_told_again_by_a_release() -> Non
 
 @pytest.mark.clause("I3")
 @pytest.mark.clause("F10")
-def test_a_job_ends_only_when_nothing_is_pending_beside_its_last_checkpoint() -> None:
+def test_a_job_ends_only_if_no_checkpoint_is_pending_beside_its_last() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job = HandDrivenJob(
         chain_of(provider),

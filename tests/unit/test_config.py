@@ -118,7 +118,7 @@ def toml(value: object) -> str:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_each_option_is_set_by_its_variable_by_a_key_and_by_its_commands_table(
+def test_each_option_is_set_by_variable_by_key_and_by_command_table(
     path: CommandPath, given: dict[CommandPath, dict[str, object]]
 ) -> None:
     command = LEAVES[path]
@@ -249,7 +249,7 @@ def test_the_first_file_that_is_there_counts_and_no_other(tmp_path: Path) -> Non
     assert found(COORDLOG_CONFIG=str(named), **home) == "named"
 
 
-def test_a_setting_of_the_file_reaches_the_library_for_the_command_and_no_longer(
+def test_a_setting_of_the_file_reaches_the_library_during_the_command_only(
     given: dict[CommandPath, dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str | None, str | None]] = []
@@ -443,7 +443,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_warned_of(
     )
 
 
-def test_a_file_in_the_working_folder_that_others_may_have_put_there_is_not_trusted(
+def test_a_file_in_a_folder_that_others_can_write_is_not_trusted(
     given: dict[CommandPath, dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write("")

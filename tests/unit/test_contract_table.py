@@ -39,7 +39,7 @@ def shown(*tiers: Tier, is_explained: bool = True) -> Shown:
     return tests
 
 
-def test_the_contract_has_every_clause_and_every_scenario_that_is_to_be_shown() -> None:
+def test_the_contract_has_every_clause_and_scenario_that_must_be_shown() -> None:
     ids = contract_ids()
     counts = {"A": 6, "B": 8, "C": 9, "D": 5, "E": 9, "F": 12, "G": 5, "H": 5, "I": 4}
     counts |= {"J": 2, "K": 7, "L": 6, "M": 7}
@@ -55,7 +55,7 @@ def test_the_contract_has_every_clause_and_every_scenario_that_is_to_be_shown() 
     assert sorted(ids.ours) == ["A3", "C3", "C8", "D3", "D4", "F11", "F4", "G1", "I4", "L4"]
 
 
-def test_ids_stand_at_the_head_of_an_item_and_scenarios_below_their_heading() -> None:
+def test_ids_begin_an_item_and_scenarios_are_below_their_heading() -> None:
     text = "- **A1** One (A9).\n  **ours** Two.\n- **A2** **ours** B.\n\n## Scenarios\n\n- **X-y** C.\n"
     text += "\n## Faults seen elsewhere\n\n- **X1** D.\n"
 

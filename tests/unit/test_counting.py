@@ -164,7 +164,7 @@ def test_epochs_and_sequences_of_any_size_count() -> None:
 
 
 @pytest.mark.clause("K5")
-def test_a_record_that_says_that_less_than_nothing_follows_completes_no_turn() -> None:
+def test_a_negative_count_of_following_records_completes_no_turn() -> None:
     assert verdicts(e(0), r(0, 0, -1)) == [Verdict.EPOCH, Verdict.FITS]
 
 

@@ -204,7 +204,7 @@ def test_only_failures_that_another_try_repeats_are_final(error: Exception, expe
     assert is_same_again(error) is expected
 
 
-def test_a_query_that_wants_no_more_rows_waits_for_the_question_that_is_open(
+def test_a_query_with_enough_rows_waits_for_its_open_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection is for one thread: it is closed once nobody asks by it."""

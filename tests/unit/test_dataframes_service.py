@@ -57,7 +57,7 @@ class ClassicSession:
         (ClassicSession(), SourceError, ["made", "closed"]),
     ],
 )
-def test_a_log_is_made_when_the_service_begins_and_closed_where_it_does_not(
+def test_the_service_creates_its_log_and_closes_it_if_it_cannot_start(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     session: Any,  # noqa: ANN401, not one of Spark's

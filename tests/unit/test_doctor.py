@@ -271,7 +271,7 @@ def test_what_is_wrong_with_the_machine_is_told(
     assert found(machine=replace(MACHINE, **change))[what].grade is grade  # type: ignore[arg-type]
 
 
-def test_topics_go_with_the_jobs_that_they_were_asked_for_whatever_their_names() -> None:
+def test_topics_are_matched_with_requested_jobs_whatever_their_names() -> None:
     other = replace(TOPIC, name="team.k.log", size_bytes=2 * GB)
     broker = replace(BROKER, topics=(replace(TOPIC, name="team.j.log"), other))
     jobs = (JOB, replace(JOB, job_id="k"))
@@ -298,7 +298,7 @@ def test_the_command_that_is_told_runs_as_it_is_typed(setting: str) -> None:
     )
 
 
-def test_a_command_for_a_broker_behind_tls_has_where_kafka_s_own_tools_find_that() -> None:
+def test_a_command_for_a_tls_broker_names_the_file_that_kafkas_tools_read() -> None:
     broker = replace(with_setting("cleanup.policy", "compact"), protocol="SASL_SSL")
 
     step = found(broker=broker)["topic j.log, cleanup.policy"].next_step
@@ -467,7 +467,7 @@ def test_the_plain_doctor_finds_what_a_restart_needs_by_the_last_records() -> No
     )
 
 
-def test_the_plain_doctor_says_where_all_of_a_log_is_needed_and_its_beginning_is_gone() -> None:
+def test_doctor_reports_a_log_that_lost_a_beginning_it_needs() -> None:
     log = Place(BROKER).log
     assert retention_told(log) == "for ever; a restart needs its first record"
     log.remove_below(2)

@@ -158,7 +158,7 @@ def test_nothing_is_due_of_a_job_that_does_not_run(state: JobState, phase: Phase
 
 @pytest.mark.fault("X12")
 @pytest.mark.clause("F8")
-def test_a_checkpoint_may_begin_only_where_nothing_else_is_under_way_and_all_are_there() -> None:
+def test_a_checkpoint_is_due_only_if_all_run_and_nothing_is_in_progress() -> None:
     half = replace(RUNNING, live_count=1)
     for state in (RUNNING, replace(half, finished_count=1), LAST_OWED):
         assert can_trigger(state, is_overlap_allowed=False)

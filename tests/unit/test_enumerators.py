@@ -120,7 +120,7 @@ def test_a_listing_that_is_not_complete_fails_the_job() -> None:
     assert "this enumerator lists once" in reasons[0]
 
 
-def test_a_listing_larger_than_a_record_comes_in_pages_and_is_used_when_it_is_whole() -> None:
+def test_a_listing_larger_than_a_record_is_paged_and_used_once_whole() -> None:
     many = [split(f"{number:02}", bytes(100_000)) for number in range(10)]
     provider = SplitCoordinatorProvider(
         "source", discover=lambda: SplitsDiscovered(splits=many, is_complete=True)
@@ -137,9 +137,7 @@ def test_a_listing_larger_than_a_record_comes_in_pages_and_is_used_when_it_is_wh
 
 
 @pytest.mark.clause("L6")
-def test_what_a_listing_had_that_was_cut_off_between_two_pages_waits_beside_what_the_next_one_has() -> (
-    None
-):
+def test_splits_of_a_listing_cut_off_between_pages_wait_for_the_next() -> None:
     found = [split("old", bytes(150_000)), split("older", bytes(150_000))]
     chain = chain_of(
         SplitCoordinatorProvider(
@@ -281,7 +279,7 @@ def test_an_event_to_a_subtask_without_a_reader_fails_the_job() -> None:
 
 
 @pytest.mark.flink("SC18")
-def test_after_no_more_splits_a_request_is_not_handed_on_until_the_attempt_is_replaced() -> None:
+def test_after_no_more_splits_requests_wait_for_the_attempts_replacement() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         context.signal_no_more_splits(subtask)
         context.signal_no_more_splits(subtask)
@@ -301,7 +299,7 @@ def test_after_no_more_splits_a_request_is_not_handed_on_until_the_attempt_is_re
 
 @pytest.mark.clause("D3")
 @pytest.mark.may_fail("scripted")
-def test_a_redelivered_request_is_handed_on_when_the_attempt_is_ready_and_not_before() -> None:
+def test_a_redelivered_request_is_handed_on_only_to_a_ready_attempt() -> None:
     provider, made = scripted(lambda _context, _subtask: None)
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -322,7 +320,7 @@ def test_a_redelivered_request_is_handed_on_when_the_attempt_is_ready_and_not_be
 
 
 @pytest.mark.clause("L4")
-def test_the_enumerator_is_told_what_comes_back_once_and_oldest_assignment_first() -> None:
+def test_the_enumerator_gets_returned_splits_once_oldest_first() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         context.assign_splits({subtask: list(reversed(context.unassigned_splits(2)))})
 
@@ -340,7 +338,7 @@ def test_the_enumerator_is_told_what_comes_back_once_and_oldest_assignment_first
 
 
 @pytest.mark.clause("L1")
-def test_what_an_enumerator_keeps_itself_is_in_the_log_and_given_to_the_next_object() -> None:
+def test_an_enumerators_state_is_in_the_log_and_restored_to_its_successor() -> None:
     provider, made = scripted(lambda _context, _subtask: None)
     chain = chain_of(provider)
     job = HandDrivenJob(chain, is_batch=True)
@@ -355,7 +353,7 @@ def test_what_an_enumerator_keeps_itself_is_in_the_log_and_given_to_the_next_obj
 
 
 @pytest.mark.may_fail("while split 'a' was in flight to it")
-def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() -> None:
+def test_a_reader_that_ends_with_splits_in_flight_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")), is_batch=True, parallelism=2)
     first, _second = job.register_all()
     ask(first)

@@ -53,7 +53,7 @@ def test_its_part_of_a_checkpoint_is_its_cut_and_no_bytes() -> None:
 
 
 @pytest.mark.clause("D5")
-def test_a_local_failover_undoes_what_the_projection_says_is_lost_and_nothing_else() -> None:
+def test_a_local_failover_undoes_exactly_the_events_the_projection_lost() -> None:
     job, first, second = started()
     first.say()
     second.say()
@@ -73,7 +73,7 @@ def test_a_local_failover_undoes_what_the_projection_says_is_lost_and_nothing_el
 
 
 @pytest.mark.clause("D5")
-def test_what_was_sent_before_the_barrier_and_answered_after_the_cut_is_answered_again() -> None:
+def test_a_request_before_the_barrier_answered_after_the_cut_is_redone() -> None:
     job, first, second = started()
     job.trigger()
     first.say()  # after the cut, before the barrier

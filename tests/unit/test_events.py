@@ -167,7 +167,7 @@ def test_the_time_for_an_ack_runs_from_delivery() -> None:
 
 
 @pytest.mark.clause("C4")
-def test_the_time_for_an_ack_stands_still_while_the_log_does_not_acknowledge() -> None:
+def test_the_ack_timer_is_paused_while_the_log_does_not_acknowledge() -> None:
     provider = NotingProvider()
     job, (attempt,) = started(provider, options=RuntimeOptions(ack_timeout_s=5, append_stall_s=1))
     inside(attempt, provider, send_down(provider, 0, 1))
@@ -269,7 +269,7 @@ def test_a_failed_event_completes_no_checkpoint_in_between() -> None:
 
 
 @pytest.mark.clause("C8")
-def test_a_loss_tolerant_event_holds_back_no_checkpoint_and_fails_no_attempt() -> None:
+def test_a_loss_tolerant_event_delays_no_checkpoint_and_fails_no_attempt() -> None:
     """Were it waited for, an event that nobody misses would abort checkpoint after checkpoint."""
     provider = NotingProvider()
     job, (attempt,) = started(provider, options=RuntimeOptions(ack_timeout_s=5))
@@ -285,7 +285,7 @@ def test_a_loss_tolerant_event_holds_back_no_checkpoint_and_fails_no_attempt() -
 
 
 @pytest.mark.clause("I2")
-def test_an_event_to_a_subtask_that_completes_fails_its_future_and_nothing_else() -> None:
+def test_an_event_to_a_completing_subtask_fails_its_future_only() -> None:
     provider = NotingProvider()
     job, (first, second) = started(provider, parallelism=2)
     failed: list[str] = []
@@ -411,7 +411,7 @@ def test_what_is_too_large_raises_where_it_is_handed_over() -> None:
 
 
 @pytest.mark.clause("K6")
-def test_a_snapshot_that_is_too_large_fails_its_attempt_before_anything_is_appended() -> None:
+def test_a_snapshot_that_is_too_large_fails_its_attempt_before_any_append() -> None:
     provider = NotingProvider()
     job, (first, second) = started(provider, parallelism=2)
     job.trigger()
@@ -435,7 +435,7 @@ def test_a_completion_that_is_too_large_fails_its_attempt() -> None:
 
 
 @pytest.mark.clause("K6")
-def test_states_that_are_too_large_together_stay_where_they_are_and_are_restored() -> None:
+def test_states_that_are_too_large_together_stay_in_place_and_are_restored() -> None:
     provider = NotingProvider()
     job, (first, second) = started(provider, parallelism=2)
     job.trigger()

@@ -265,7 +265,7 @@ def test_what_was_not_done_is_never_told_as_done() -> None:
     )
 
 
-def test_a_checkpoint_that_the_job_went_back_from_is_abandoned_and_not_completed() -> None:
+def test_a_checkpoint_that_the_job_left_by_rollback_is_abandoned() -> None:
     job, _, _ = redelivered()
     (attempt,) = job.attempts.values()
     assert job.trigger() == 2

@@ -127,7 +127,7 @@ class Holed(MemoryLog):
         return super().read(from_offset, min(to_offset, super().high_watermark()), stall_s=stall_s)
 
 
-def test_a_log_that_ends_with_an_offset_without_a_record_is_written_and_read(
+def test_a_log_that_ends_with_an_empty_offset_is_written_and_read(
     tmp_path: Path,
 ) -> None:
     log = Holed("ingest.log")

@@ -74,7 +74,7 @@ def test_a_file_that_grows_while_it_is_read_is_an_error_with_both_sizes(tmp_path
     assert "into a new file" in error.next_step
 
 
-def test_a_file_that_was_written_anew_in_the_same_length_is_seen_by_its_time(
+def test_a_file_rewritten_in_equal_length_is_detected_by_its_time(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.csv", TEN)
@@ -105,7 +105,7 @@ def test_a_file_of_which_rows_were_read_must_be_the_same_after_a_restore(tmp_pat
     assert error.problem.startswith("it has changed since the source was listed: it has 25 bytes")
 
 
-def test_a_part_of_a_file_that_has_changed_is_not_read_though_no_row_of_it_was(
+def test_a_part_of_a_changed_file_is_not_read_even_if_no_row_was(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.csv", TEN)
@@ -118,7 +118,7 @@ def test_a_part_of_a_file_that_has_changed_is_not_read_though_no_row_of_it_was(
     assert "it has 25 bytes; it had 22 when the source was listed" in error.problem
 
 
-def test_a_whole_file_that_was_mended_before_a_row_of_it_was_read_is_read_as_it_is(
+def test_a_whole_file_mended_before_its_first_row_is_read_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path / "a.csv", "i,s\n1,x\n2,y\n")
@@ -164,7 +164,7 @@ def test_that_a_file_was_mended_is_in_the_history_and_known_from_then_on(tmp_pat
 
     kept = state_of(job).enumerator_state
     assert kept is not None
-    assert source.discover_again(found.splits, kept).found.splits == []
+    assert source.discover_again(found.splits, kept).discovered.splits == []
     with pytest.raises(SourceError, match="it has changed since it was listed: it has 25 bytes"):
         source.discover_again(found.splits)
     write(path, TEN)
@@ -199,7 +199,7 @@ def test_a_change_that_a_lost_attempt_has_met_counts_no_more(tmp_path: Path) -> 
     kept = state_of(job).enumerator_state
     assert files_as_read(kept) == {}
     known = [one.split for one in state_of(job).splits.values()]
-    assert FileSource(path).discover_again(known, kept).found.splits == []
+    assert FileSource(path).discover_again(known, kept).discovered.splits == []
 
 
 def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_file_that_vanished_is_named_with_what_it_was(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_became_a_link_is_named_though_its_files_look_the_same(
+def test_a_folder_replaced_by_a_link_is_named_even_if_files_look_equal(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "in" / "day" / "a.csv", TEN)
@@ -325,7 +325,7 @@ def test_a_remote_file_that_changes_is_noticed_too() -> None:
 
 
 @pytest.mark.clause("L3")
-def test_a_file_that_was_begun_by_an_earlier_run_is_not_read_on_once_it_has_changed(
+def test_a_file_begun_by_an_earlier_run_is_not_continued_after_a_change(
     tmp_path: Path,
 ) -> None:
     """Its first rows may be in use: only one of which nothing was read is taken as it is."""

@@ -136,7 +136,7 @@ def test_what_pads_the_streams_of_an_xz_file_is_passed_over(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["csv", "jsonl", "text"])
 @pytest.mark.parametrize("packing", [one for one in PACKERS if one != "none"])
-def test_a_packed_file_that_was_cut_in_the_middle_is_an_error_that_names_it(
+def test_a_truncated_compressed_file_is_an_error_with_its_name(
     name: Format, packing: str, tmp_path: Path
 ) -> None:
     end, pack = PACKERS[packing]
@@ -279,7 +279,7 @@ def test_a_line_of_json_that_does_not_fit_is_named_wherever_it_is(
     assert problem in error.problem
 
 
-def test_json_files_of_types_that_do_not_fit_are_refused_with_the_difference(
+def test_json_files_of_incompatible_types_are_refused_with_the_difference(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "a", '{"i": 1, "s": "x"}\n')

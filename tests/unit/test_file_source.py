@@ -49,7 +49,7 @@ def refusal(do: Callable[[], object]) -> SourceError:
 
 
 # --- which files ----------------------------------------------------------------------------------
-def test_a_folder_is_listed_with_its_folders_sorted_and_without_hidden_names(
+def test_a_folder_is_listed_recursively_sorted_and_without_hidden_names(
     tmp_path: Path,
 ) -> None:
     for name in [
@@ -541,7 +541,7 @@ def test_a_file_that_has_lost_the_rows_that_were_read_is_an_error(tmp_path: Path
     assert "ends 1 rows before row 3" in error.problem
 
 
-def test_the_reader_travels_to_the_tasks_without_the_files_that_are_not_there(
+def test_a_reader_is_pickled_without_the_files_of_the_driver(
     tmp_path: Path,
 ) -> None:
     source = FileSource(write(tmp_path / "a.csv", "i\n1\n"))

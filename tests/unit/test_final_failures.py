@@ -33,7 +33,7 @@ def no_space() -> OSError:
 
 @pytest.mark.clause("E2")
 @pytest.mark.may_fail("no space left")
-def test_an_attempt_that_is_out_of_space_ends_the_job_and_no_other_is_started() -> None:
+def test_an_attempt_without_disk_space_fails_the_job_and_starts_no_other() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     first, second = job.register_all()
 
@@ -70,7 +70,7 @@ def test_the_next_run_goes_on_with_a_fresh_count() -> None:
 
 @pytest.mark.clause("H3")
 @pytest.mark.may_fail("it is full")
-def test_a_commit_for_which_there_is_no_space_ends_the_job_and_is_settled_by_the_next() -> None:
+def test_a_commit_without_space_fails_the_job_and_is_settled_by_the_next() -> None:
     class FullSink(FakeSink):
         def settle(self, intent: Any) -> Any:  # noqa: ANN401, as the base
             if self.failures:
@@ -175,7 +175,7 @@ def test_a_process_that_is_gone_is_told_with_the_split_that_it_had() -> None:
     assert working.attributes["split_id"] == "in/a.csv"
 
 
-def test_a_process_that_had_several_splits_is_not_said_to_have_read_one_of_them() -> None:
+def test_a_process_with_several_splits_is_blamed_on_none_of_them() -> None:
     job = HandDrivenJob(split_chain_of(pull_of("in/a.csv", "in/b.csv")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -270,7 +270,7 @@ def test_attempts_that_are_lost_one_after_the_other_are_failures_each() -> None:
 @pytest.mark.clause("E2")
 @pytest.mark.parametrize("before", ["a", "abc"])
 @pytest.mark.may_fail("zzz")
-def test_the_end_of_a_job_tells_most_of_the_last_failure_and_as_much_of_each_before(
+def test_a_jobs_last_record_favours_the_last_failure_and_trims_the_others(
     before: str,
 ) -> None:
     job = HandDrivenJob(
@@ -303,7 +303,7 @@ def test_a_job_that_has_failed_ends_every_attempt() -> None:
 
 @pytest.mark.clause("H3")
 @pytest.mark.may_fail("connection lost")
-def test_a_commit_that_fails_after_the_end_of_its_job_is_recorded_and_left_to_the_next() -> None:
+def test_a_commit_that_fails_after_the_jobs_end_is_left_to_the_next() -> None:
     sink = FakeSink()
     sink.failures = 1
     job = HandDrivenJob(

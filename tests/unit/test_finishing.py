@@ -84,7 +84,7 @@ def test_a_job_waits_for_the_call_or_timer_that_commits_its_last_rows(
 @pytest.mark.clause("I3")
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.may_fail("committables that no intent covers")
-def test_a_job_whose_last_rows_nothing_will_commit_fails_by_operator_and_number(
+def test_a_job_with_uncommittable_last_rows_fails_by_operator_and_number(
     *,
     is_batch: bool,
 ) -> None:
@@ -134,7 +134,7 @@ def test_the_next_driver_commits_what_a_dead_one_had_not_committed_yet(
 
 @pytest.mark.clause("I3")
 @pytest.mark.may_fail("RuntimeError: the catalog is away")
-def test_a_batch_job_that_has_committed_a_part_goes_on_with_the_rest_and_resets_nothing() -> None:
+def test_a_partly_committed_batch_job_continues_and_resets_nothing() -> None:
     quick, slow = FakeSink(), FakeSink()
     late = asking(slow)
     give = late.on.pop("complete")
@@ -207,7 +207,7 @@ def test_a_batch_that_has_committed_a_marker_alone_is_not_reset_either() -> None
 @pytest.mark.clause("E6")
 @pytest.mark.parametrize("ahead", [1, 40])
 @pytest.mark.may_fail("which has not completed on this branch")
-def test_an_intent_of_a_checkpoint_that_has_not_completed_is_refused_and_the_job_can_go_on(
+def test_an_intent_of_an_incomplete_checkpoint_is_refused_harmlessly(
     ahead: int,
 ) -> None:
     sink = FakeSink()
@@ -231,7 +231,7 @@ def test_an_intent_of_a_checkpoint_that_has_not_completed_is_refused_and_the_job
 
 @pytest.mark.clause("I3")
 @pytest.mark.may_fail("committables that no intent covers")
-def test_a_timer_that_begins_again_without_end_does_not_keep_a_job_for_ever() -> None:
+def test_an_endlessly_restarted_timer_does_not_keep_a_job_alive() -> None:
     provider = NotingProvider("sink", sink=FakeSink(), is_committing=False)
 
     def again(coordinator: Noting) -> None:
@@ -350,7 +350,7 @@ def test_a_last_checkpoint_is_tried_again_with_growing_pauses() -> None:
 
 @pytest.mark.clause("H5")
 @pytest.mark.may_fail("its last checkpoint was aborted 10 times in a row")
-def test_a_last_checkpoint_that_is_always_aborted_fails_the_job_with_the_newest_reason() -> None:
+def test_a_last_checkpoint_that_always_aborts_fails_the_job_by_reason() -> None:
     job = HandDrivenJob(chain_of(failing_cuts(None)))
     finished(job, ())
     job.advance(600)
@@ -520,7 +520,7 @@ def hand_over_with_a_split(_job: HandDrivenJob, attempt: FakeAttempt) -> None:
     "hand_over", [hand_over_at_a_barrier, hand_over_at_the_end, hand_over_with_a_split]
 )
 @pytest.mark.may_fail("handed over 2 committables and has no coordinator")
-def test_the_first_committables_of_an_operator_without_a_coordinator_end_the_job(
+def test_the_first_committables_without_a_coordinator_end_the_job(
     hand_over: Callable[[HandDrivenJob, FakeAttempt], None],
 ) -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))

@@ -71,7 +71,7 @@ def test_a_second_part_of_the_same_coordinator_changes_nothing() -> None:
 
 @pytest.mark.flink("PC13")
 @pytest.mark.clause("F9")
-def test_a_part_of_a_coordinator_that_is_not_of_the_checkpoint_changes_nothing() -> None:
+def test_a_coordinators_part_of_another_checkpoint_changes_nothing() -> None:
     source, sink = late("source"), late("sink")
     job, attempt = started(source, sink)
     job.trigger()
@@ -102,7 +102,7 @@ def test_what_was_handed_over_for_an_aborted_checkpoint_is_given_up() -> None:
 
 @pytest.mark.flink("CC1")
 @pytest.mark.clause("F1")
-def test_an_ack_ahead_of_its_barrier_is_refused_and_the_checkpoint_completes_all_the_same() -> None:
+def test_an_ack_ahead_of_its_barrier_is_refused_and_does_not_abort() -> None:
     """Adapted: no source takes part on its own, so that an attempt has nothing to ack before its barrier."""
     source, sink = NotingProvider("source"), late("sink")
     job, attempt = started(source, sink)
@@ -118,7 +118,7 @@ def test_an_ack_ahead_of_its_barrier_is_refused_and_the_checkpoint_completes_all
 
 @pytest.mark.flink("CC2")
 @pytest.mark.clause("K6")
-def test_a_checkpoint_whose_metadata_is_too_large_is_aborted_and_nothing_of_it_is_kept(
+def test_a_checkpoint_with_too_large_metadata_is_aborted_without_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Adapted: its size is seen before anything has a sequence, so that no write of it can fail."""
@@ -140,7 +140,7 @@ def test_a_checkpoint_whose_metadata_is_too_large_is_aborted_and_nothing_of_it_i
 
 @pytest.mark.flink("CC5")
 @pytest.mark.clause("H2")
-def test_a_coordinator_is_not_asked_for_its_part_of_a_checkpoint_that_has_been_aborted() -> None:
+def test_a_coordinator_gets_no_call_for_an_aborted_checkpoint() -> None:
     source, sink = late("source"), late("sink")
     source.on["cut"] = lambda c, n: c.results[n].fail("not now")
     job, _ = started(source, sink)
@@ -153,7 +153,7 @@ def test_a_coordinator_is_not_asked_for_its_part_of_a_checkpoint_that_has_been_a
 
 @pytest.mark.flink("CP4")
 @pytest.mark.clause("F11")
-def test_the_state_of_a_coordinator_stays_in_the_checkpoint_of_a_finished_operator() -> None:
+def test_a_finished_operators_coordinator_state_stays_in_the_checkpoint() -> None:
     """Adapted: were it dropped, a job that goes on from there would begin the operator's work again."""
     provider = NotingProvider("source")
     job, attempt = started(provider)

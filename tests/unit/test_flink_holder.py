@@ -192,7 +192,7 @@ def test_events_around_two_checkpoints_arrive_once_each_in_order() -> None:
 
 
 @pytest.mark.flink("HO10")
-def test_events_around_an_aborted_and_a_completed_checkpoint_arrive_once_each_in_order() -> None:
+def test_events_around_an_aborted_and_a_completed_checkpoint_keep_order() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job, (attempt,) = started(provider)
     inside(attempt, provider, send_down(provider, 0, 0))
@@ -237,7 +237,7 @@ def test_of_several_calls_of_fail_job_one_counts_until_the_reset() -> None:
 
 @pytest.mark.flink("HO13")
 @pytest.mark.clause("F2")
-def test_a_cut_and_sends_around_it_in_one_turn_agree_with_what_was_delivered() -> None:
+def test_a_cut_with_sends_in_the_same_turn_matches_the_deliveries() -> None:
     """Adapted: what another thread would send or complete in between is refused, so that nothing can race."""
     provider = NotingProvider(is_cut_at_once=False)
     job, (attempt,) = started(provider)
@@ -305,7 +305,7 @@ def test_a_late_cut_agrees_with_what_each_of_three_subtasks_was_delivered() -> N
 
 
 @pytest.mark.flink("HO16")
-def test_a_failure_that_nobody_has_looked_at_yet_lets_no_checkpoint_slip_in_between() -> None:
+def test_an_unhandled_failure_lets_no_checkpoint_start_in_between() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(provider), options=RuntimeOptions(ack_timeout_s=5, checkpoint_timeout_s=60)
@@ -365,7 +365,7 @@ def test_a_cut_that_nobody_asked_for_closes_nothing() -> None:
 
 
 @pytest.mark.flink("GW4")
-def test_a_cut_for_another_checkpoint_than_the_one_asked_for_closes_nothing() -> None:
+def test_a_cut_for_another_checkpoint_than_the_requested_closes_nothing() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job, (attempt,) = started(provider)
     job.trigger()
@@ -413,7 +413,7 @@ def test_what_is_let_go_and_then_fails_fails_its_future() -> None:
 
 @pytest.mark.flink("GW8")
 @pytest.mark.clause("C8")
-def test_a_loss_tolerant_event_to_an_attempt_that_is_over_fails_its_future_only() -> None:
+def test_a_loss_tolerant_event_to_an_ended_attempt_fails_its_future_only() -> None:
     provider = NotingProvider()
     job, (attempt,) = started(provider)
     old = provider.newest.gateways[0]
@@ -444,7 +444,7 @@ def test_an_event_is_unacked_from_its_sending_to_its_ack() -> None:
 
 @pytest.mark.flink("FT3")
 @pytest.mark.flink("FT5")
-def test_what_is_sent_to_a_failed_attempt_fails_at_once_and_is_never_unacked() -> None:
+def test_an_event_to_a_failed_attempt_fails_at_once_and_is_never_unacked() -> None:
     provider = NotingProvider()
     job, (first, second) = started(provider, parallelism=2)
     old = provider.newest.gateways[0]

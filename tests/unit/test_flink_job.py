@@ -113,9 +113,7 @@ def test_the_failure_of_a_running_attempt_is_told() -> None:
 @pytest.mark.flink("SD13")
 @pytest.mark.clause("B2")
 @pytest.mark.may_fail("no reason")
-def test_attempts_that_a_global_failover_cancels_are_recorded_and_the_old_object_is_closed() -> (
-    None
-):
+def test_attempts_cancelled_by_a_global_failover_are_recorded() -> None:
     """Adapted: the object that could be told is closed by the same reset."""
     provider = NotingProvider()
     job, _ = started(provider)
@@ -156,9 +154,7 @@ def test_there_is_a_gateway_from_ready_on_and_not_before() -> None:
 
 @pytest.mark.flink("SD11")
 @pytest.mark.clause("C4")
-def test_a_delivery_that_is_refused_fails_the_events_future_and_its_attempt_with_that_reason() -> (
-    None
-):
+def test_a_refused_delivery_fails_the_events_future_and_its_attempt() -> None:
     provider = NotingProvider()
     job, (first, second) = started(provider)
     futures: list[EventFuture] = []
@@ -194,7 +190,7 @@ def test_a_completed_checkpoint_holds_the_bytes_once_all_have_acked() -> None:
 
 @pytest.mark.flink("SD15")
 @pytest.mark.may_fail("RuntimeError: no state")
-def test_a_coordinator_that_raises_when_asked_for_its_part_fails_the_checkpoint() -> None:
+def test_a_coordinator_that_raises_at_its_cut_fails_the_checkpoint() -> None:
     provider = NotingProvider()
     job, _ = started(provider)
 
@@ -217,9 +213,7 @@ def test_a_coordinator_that_raises_when_asked_for_its_part_fails_the_checkpoint(
 
 
 @pytest.mark.flink("SD16")
-def test_a_result_that_fails_later_fails_the_checkpoint_with_the_cause_and_the_job_goes_on() -> (
-    None
-):
+def test_a_later_failing_result_fails_the_checkpoint_and_not_the_job() -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job, (first, _) = started(provider)
     job.trigger()
@@ -232,7 +226,7 @@ def test_a_result_that_fails_later_fails_the_checkpoint_with_the_cause_and_the_j
 
 
 @pytest.mark.flink("SD17")
-def test_a_driver_that_begins_from_a_checkpoint_hands_its_bytes_back_before_start() -> None:
+def test_a_driver_from_a_checkpoint_restores_its_bytes_before_start() -> None:
     provider = NotingProvider()
     job, attempts = started(provider)
     checkpointed(job, attempts)
@@ -258,7 +252,7 @@ def test_a_completed_checkpoint_is_told() -> None:
 @pytest.mark.flink("SD18")
 @pytest.mark.flink("SD21")
 @pytest.mark.may_fail("no reason")
-def test_a_global_failure_resets_to_the_last_checkpoint_and_resets_no_subtask() -> None:
+def test_a_global_failure_resets_to_the_last_checkpoint_as_a_whole() -> None:
     provider = NotingProvider()
     job, attempts = started(provider)
     checkpointed(job, attempts)
@@ -298,7 +292,7 @@ def test_two_global_failures_in_a_row_make_one_reset() -> None:
 
 @pytest.mark.flink("SD22")
 @pytest.mark.flink("SD24")
-def test_a_local_failover_resets_its_subtask_to_the_last_checkpoint_and_nothing_else() -> None:
+def test_a_local_failover_resets_only_its_subtask_to_the_last_checkpoint() -> None:
     provider = NotingProvider()
     job, attempts = started(provider)
     checkpoint_id = checkpointed(job, attempts)
@@ -311,9 +305,7 @@ def test_a_local_failover_resets_its_subtask_to_the_last_checkpoint_and_nothing_
 @pytest.mark.flink("SD28")
 @pytest.mark.flink("SD29")
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_a_local_failover_before_any_checkpoint_resets_its_subtask_to_nothing(
-    *, is_batch: bool
-) -> None:
+def test_a_local_failover_before_any_checkpoint_resets_to_nothing(*, is_batch: bool) -> None:
     provider = NotingProvider()
     _, attempts = started(provider, is_batch=is_batch)
     attempts[1].fail("boom")

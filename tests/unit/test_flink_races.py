@@ -129,9 +129,7 @@ def test_a_failure_just_ahead_of_a_completion_aborts_it() -> None:
 @pytest.mark.clause("H1")
 @pytest.mark.parametrize("is_released", [True, False], ids=["released", "not yet released"])
 @pytest.mark.may_fail("no reason")
-def test_a_global_failure_just_behind_a_completion_resets_to_what_has_completed(
-    *, is_released: bool
-) -> None:
+def test_a_global_failure_right_after_a_completion_resets_to_it(*, is_released: bool) -> None:
     provider = NotingProvider()
     job, _, second = about_to_complete(provider)
     job.is_held = not is_released
@@ -167,7 +165,7 @@ def test_a_global_failure_just_ahead_of_a_completion_leaves_it_out() -> None:
 @pytest.mark.clause("E5")
 @pytest.mark.clause("K5")
 @pytest.mark.parametrize("restore", ["rollback", "resume"])
-def test_a_driver_that_dies_between_a_completion_and_a_failure_leaves_one_history(
+def test_a_driver_death_between_completion_and_failure_leaves_one_history(
     restore: str,
 ) -> None:
     provider = NotingProvider(projection=HANDLED)

@@ -125,7 +125,7 @@ def test_what_comes_while_the_old_object_closes_reaches_the_new_one_only() -> No
 @pytest.mark.flink("RC7")
 @pytest.mark.clause("A1")
 @pytest.mark.may_fail("no reason")
-def test_over_many_resets_each_object_hears_only_what_belongs_to_its_own_time(seed: int) -> None:
+def test_over_many_resets_each_coordinator_hears_only_of_its_own_time(seed: int) -> None:
     chance = random.Random(seed)
     provider = NotingProvider()
     heard = told_by_object(provider)
@@ -177,7 +177,7 @@ def test_an_abort_is_told_to_the_object_in_office() -> None:
 
 @pytest.mark.flink("DH1")
 @pytest.mark.clause("A1")
-def test_the_coordinators_of_a_chain_start_together_and_hear_of_their_own_only() -> None:
+def test_coordinators_of_a_chain_start_together_with_their_own_events() -> None:
     """Adapted: a chain's operators are fixed, so that none joins later."""
     providers = NotingProvider("source"), NotingProvider("map"), NotingProvider("sink")
     job = HandDrivenJob(chain_of(*providers))
@@ -201,7 +201,7 @@ def test_the_coordinators_of_a_chain_start_together_and_hear_of_their_own_only()
 @pytest.mark.flink("TE1")
 @pytest.mark.clause("M3")
 @pytest.mark.clause("C3")
-def test_a_subtask_whose_handler_raises_fails_and_its_event_was_never_acked() -> None:
+def test_a_subtask_whose_handler_raises_fails_and_acks_no_event() -> None:
     """Were the ack to mean queued, an event that no handler took would count as processed."""
     source, sink = NotingProvider("source"), NotingProvider("sink")
     job = HandDrivenJob(chain_of(source, sink), parallelism=2)
@@ -237,7 +237,7 @@ def test_a_subtask_whose_handler_raises_fails_and_its_event_was_never_acked() ->
 
 @pytest.mark.flink("TE3")
 @pytest.mark.clause("D2")
-def test_a_message_to_an_operator_that_nobody_coordinates_fails_its_sender_alone() -> None:
+def test_a_message_to_an_uncoordinated_operator_fails_its_sender_alone() -> None:
     """Adapted: attempts send events, no requests, so that there is nothing else to be refused."""
     assert [one.__name__ for one in get_args(UpMessage)] == [
         "Register",

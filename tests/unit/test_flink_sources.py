@@ -271,7 +271,7 @@ def test_start_makes_the_enumerator_and_starts_it_once() -> None:
 @pytest.mark.clause("L1")
 @pytest.mark.flink("SC4")
 @pytest.mark.may_fail("scripted")
-def test_a_closed_coordinator_closes_its_enumerator_once_and_before_the_new_one_is_made() -> None:
+def test_a_closed_coordinator_closes_its_enumerator_once() -> None:
     watch = Watch()
     job = watched(watch)
     fail_globally(job)
@@ -348,9 +348,7 @@ def test_a_restored_enumerator_has_what_was_not_assigned_and_no_reader() -> None
 @pytest.mark.clause("L4")
 @pytest.mark.flink("SC9")
 @pytest.mark.flink("ST5")
-def test_a_failed_subtask_gives_back_what_checkpoints_that_did_not_complete_would_have_held() -> (
-    None
-):
+def test_a_failed_subtask_returns_the_splits_of_incomplete_checkpoints() -> None:
     job = watched(Watch(), parallelism=2, configure=overlapping)
     first, second = job.register_all()
     ask(second)
@@ -408,7 +406,7 @@ def test_an_enumerator_that_cannot_be_made_fails_the_job_with_the_cause() -> Non
 @pytest.mark.flink("SC13")
 @pytest.mark.parametrize("where", ["request", "back", "reader", "event", "complete", "aborted"])
 @pytest.mark.may_fail("ValueError: scripted")
-def test_an_enumerator_that_raises_in_any_handler_fails_the_job_with_the_cause(where: str) -> None:
+def test_an_enumerator_that_raises_in_any_handler_fails_the_job(where: str) -> None:
     watch = Watch()
     job = watched(watch, parallelism=2)
 
@@ -439,7 +437,7 @@ def test_an_enumerator_that_raises_in_any_handler_fails_the_job_with_the_cause(w
 
 @pytest.mark.clause("L1")
 @pytest.mark.flink("SC17")
-def test_what_an_older_version_of_an_enumerator_kept_is_given_to_the_newer_as_it_is() -> None:
+def test_state_of_an_older_enumerator_version_is_given_to_the_newer() -> None:
     given: list[bytes | None] = []
 
     class Older(WatchedEnumerator):
@@ -515,7 +513,7 @@ def test_an_attempt_registers_once_so_that_its_splits_are_dealt_out_once() -> No
 
 @pytest.mark.clause("L5")
 @pytest.mark.flink("SC22")
-def test_a_partial_restart_before_any_checkpoint_deals_again_to_that_subtask_only() -> None:
+def test_a_restart_before_any_checkpoint_reassigns_to_that_subtask_only() -> None:
     job = HandDrivenJob(chain_of(static_of("a", "b", "c")), parallelism=3)
     first, *others = job.register_all()
     before = len(job.history(Kind.EVENT_TO_SUBTASK))
@@ -531,9 +529,7 @@ def test_a_partial_restart_before_any_checkpoint_deals_again_to_that_subtask_onl
 @pytest.mark.clause("L4")
 @pytest.mark.clause("L5")
 @pytest.mark.flink("SC23")
-def test_a_partial_restart_after_a_checkpoint_deals_nothing_that_the_reader_has_in_its_state() -> (
-    None
-):
+def test_a_restart_after_a_checkpoint_reassigns_no_split_of_its_state() -> None:
     job = HandDrivenJob(chain_of(static_of("a", "b", "c")), parallelism=3)
     attempts = job.register_all()
     checkpoint(job, *attempts)
@@ -606,9 +602,7 @@ def test_a_checkpoint_moves_what_was_assigned_before_it_under_its_id() -> None:
 @pytest.mark.clause("L4")
 @pytest.mark.flink("ST4")
 @pytest.mark.flink("ST6")
-def test_a_completed_checkpoint_makes_final_what_is_under_it_and_a_reset_to_it_gives_back_the_rest() -> (
-    None
-):
+def test_a_checkpoint_makes_assignments_final_and_a_reset_returns_the_rest() -> None:
     job = watched(Watch(), configure=overlapping)
     attempt = job.register(0)
     ask(attempt)
@@ -668,7 +662,7 @@ class CollectorProvider(CoordinatorProvider):
 @pytest.mark.clause("A3")
 @pytest.mark.flink("DF2")
 @pytest.mark.may_fail("subtask 0 said [1, 2], and now says [1, 3]")
-def test_the_same_from_a_new_attempt_is_taken_as_said_and_something_else_fails_the_job() -> None:
+def test_a_new_attempt_may_repeat_its_message_but_not_contradict_it() -> None:
     def replaced(attempt: FakeAttempt, values: list[int]) -> FakeAttempt:
         attempt.fail()
         attempt = job.register(0)

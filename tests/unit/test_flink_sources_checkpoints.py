@@ -35,7 +35,7 @@ def pending(job: HandDrivenJob, checkpoint_id: int = 1) -> PendingCheckpoint:
 
 @pytest.mark.clause("E5")
 @pytest.mark.flink("PC14")
-def test_what_coordinators_handed_over_for_an_aborted_checkpoint_is_given_up() -> None:
+def test_committables_of_an_aborted_checkpoint_are_abandoned() -> None:
     source, sink = two(is_cut_at_once=True)
     job, _attempt = started(source, sink)
     job.trigger()
@@ -53,7 +53,7 @@ def test_what_coordinators_handed_over_for_an_aborted_checkpoint_is_given_up() -
 @pytest.mark.clause("F10")
 @pytest.mark.clause("H2")
 @pytest.mark.flink("CC3")
-def test_of_two_pending_checkpoints_the_older_is_aborted_and_the_newer_complete() -> None:
+def test_of_two_pending_checkpoints_one_aborts_and_the_newer_completes() -> None:
     source, sink = two(is_cut_at_once=True)
     job = HandDrivenJob(
         chain_of(source, sink),
@@ -74,7 +74,7 @@ def test_of_two_pending_checkpoints_the_older_is_aborted_and_the_newer_complete(
 @pytest.mark.clause("F5")
 @pytest.mark.clause("F12")
 @pytest.mark.flink("CC4")
-def test_a_coordinator_that_never_hands_over_its_part_holds_up_no_later_checkpoint() -> None:
+def test_a_coordinator_that_never_cuts_holds_up_no_later_checkpoint() -> None:
     source, sink = two()
     source.is_cut_at_once = True
     job, attempt = started(source, sink)
@@ -95,7 +95,7 @@ def test_a_coordinator_that_never_hands_over_its_part_holds_up_no_later_checkpoi
 
 @pytest.mark.clause("F11")
 @pytest.mark.flink("CP4")
-def test_a_fully_finished_operators_coordinator_keeps_its_state_in_the_checkpoint() -> None:
+def test_a_finished_operators_coordinator_keeps_its_checkpoint_state() -> None:
     """Adapted: elsewhere this state was dropped, and a restored coordinator began with nothing."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)

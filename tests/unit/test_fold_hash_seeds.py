@@ -137,7 +137,7 @@ def test_the_same_run_writes_the_same_bytes_under_any_hash_seed() -> None:
 @pytest.mark.slow
 @pytest.mark.clause("K3")
 @pytest.mark.parametrize("name", RUNS)
-def test_a_history_that_is_read_in_pieces_comes_to_the_same_state_at_every_place(
+def test_a_history_read_in_pieces_has_the_same_state_at_every_offset(
     logs: dict[str, MemoryLog], name: str, seed: int, dose: int
 ) -> None:
     """The pieces end anywhere, in the middle of turns too; some are read again from further back."""

@@ -76,7 +76,7 @@ def started(log: MemoryLog, made: Chain) -> HandDrivenJob:
     return HandDrivenJob(made, job_id="other", log=log)
 
 
-def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_it() -> None:
+def test_a_fork_continues_at_the_checkpoint_and_commits_later_rows() -> None:
     old = worked()
     sink = PlacedSink()
     log = begun(old)
@@ -252,7 +252,7 @@ def test_it_writes_elsewhere_for_ever(place: str | None, how: str) -> None:
     assert started(log, chain("b")).mode == "rollback"
 
 
-def test_nor_where_the_other_job_has_written_before_or_those_that_it_began_from() -> None:
+def test_nor_at_a_destination_of_the_other_job_or_of_its_origins() -> None:
     old = worked()
     old.crash()
     job = HandDrivenJob(chain("c"), log=old.log)
@@ -340,7 +340,7 @@ def test_elsewhere_is_where_nothing_of_it_stands() -> None:
 
 
 @pytest.mark.clause("K5")
-def test_cut_off_anywhere_it_leaves_a_log_that_is_refused_or_as_good_as_new() -> None:
+def test_a_fork_cut_off_anywhere_leaves_a_log_that_is_refused_or_fresh() -> None:
     log = begun(worked())
     end = log.high_watermark()
     for cut in range(1, end):
@@ -423,7 +423,7 @@ def test_of_checkpoints_above_that_one_it_says_nothing() -> None:
 
 
 @pytest.mark.clause("H1")
-def test_an_intent_is_for_the_checkpoints_that_its_completion_stands_for_too() -> None:
+def test_an_intent_includes_the_checkpoints_subsumed_by_its_completion() -> None:
     """A coordinator that commits only each third time: what the fifth and sixth allow is in the seventh's intent."""
     old = worked()
     (provider,) = old.chain.coordinators
@@ -440,7 +440,7 @@ def test_an_intent_is_for_the_checkpoints_that_its_completion_stands_for_too() -
     assert find_fork_point(log, "job", "4").unsettled == ()
 
 
-def test_what_a_job_went_back_behind_is_not_told_of_the_branch_that_it_is_on_now() -> None:
+def test_a_branch_left_by_rollback_is_not_notified_of_the_current_one() -> None:
     """The fifth was allowed to commit and never did; the job has read those rows again, behind the fourth."""
     old = worked()
     (provider,) = old.chain.coordinators
@@ -535,7 +535,7 @@ def test_a_job_that_no_driver_has_opened_yet_is_a_copy() -> None:
     assert (row.status, row.reason) == (JobStatus.COPY, None)
 
 
-def test_the_command_says_what_nobody_commits_where_the_other_job_is_not_started_again() -> None:
+def test_the_command_names_rows_uncommitted_without_the_other_job() -> None:
     logs = SomeLogs(job=unsettled(worked()))
 
     assert "unless job runs, start it once more" in run(logs, "other", "job@4").stderr

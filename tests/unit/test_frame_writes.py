@@ -103,7 +103,7 @@ def intents(log: MemoryLog) -> int:
     return sum(one.record is not None and one.record.kind is Kind.COMMIT_INTENT for one in found)
 
 
-def test_a_write_after_the_end_of_its_driver_is_refused_before_a_row_is_staged(
+def test_a_write_after_its_drivers_end_is_refused_before_a_row_is_staged(
     service: BatchService,
 ) -> None:
     options = service.options()
@@ -161,7 +161,7 @@ def test_a_write_id_is_known_by_its_sink(
     assert intents(log) == 2
 
 
-def test_a_write_that_an_older_snapshot_has_by_its_id_alone_is_done_at_all_sinks() -> None:
+def test_a_write_known_to_an_older_snapshot_by_id_is_done_at_all_sinks() -> None:
     key, state = BatchKey(query_id="w", batch_id=0, is_write=True), BatchesState()
     assert standing_of(state, key, ["good"]) == Standing()
     older = replace(state, writes_done=Map({"w": 5}))
@@ -259,7 +259,7 @@ def dropping(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(frame_writes, "request_coordinator", asked)
 
 
-def test_a_connection_that_drops_while_the_outcome_is_waited_for_is_made_again(
+def test_a_connection_lost_while_the_outcome_is_awaited_is_made_again(
     service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropping(monkeypatch, 2)

@@ -222,7 +222,7 @@ def test_nor_does_it_once_it_has_checkpoints_of_its_own(count: int) -> None:
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == last
 
 
-def test_a_job_goes_back_to_a_kept_checkpoint_of_another_branch_where_that_one_wrote() -> None:
+def test_a_job_returns_to_another_branchs_savepoint_at_its_destination() -> None:
     """Its own output stands there, up to that checkpoint: this is no earlier one of another history."""
     job = HandDrivenJob(writing("a"))
     more(job, 4, is_committing=True)
@@ -271,7 +271,7 @@ def test_a_snapshot_knows_the_branch() -> None:
     )
 
 
-def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_back_too() -> None:
+def test_a_rollback_is_due_for_the_successor_if_its_driver_died_before_it() -> None:
     """Gone on from 3 at b, the job would never write there what 2 and 3 have."""
     old = checkpointed(writing("a"), 3, is_committing=True)
     end = old.log.high_watermark()
@@ -319,7 +319,7 @@ def test_a_place_that_was_or_is_not_told_counts_as_the_same(place: str | None) -
     assert "is 2 in the log and above 1" in refusal(old, lambda: back(old, 1, writing(place)))
 
 
-def test_what_is_still_to_be_committed_at_the_former_place_is_committed_there_first() -> None:
+def test_open_commits_at_the_former_destination_are_settled_there_first() -> None:
     job = HandDrivenJob(writing("a"))
     more(job, 1, is_committing=True)
     job.is_work_held = True

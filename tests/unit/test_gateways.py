@@ -218,7 +218,7 @@ def test_a_task_of_a_finished_subtask_is_told_so() -> None:
 
 
 @pytest.mark.clause("B6")
-def test_an_event_of_an_unregistered_type_raises_at_once_and_appends_nothing() -> None:
+def test_an_event_of_an_unregistered_type_raises_at_once_unrecorded() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)

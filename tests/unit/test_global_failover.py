@@ -76,7 +76,7 @@ def test_a_reset_that_raises_fails_the_job_again() -> None:
 @pytest.mark.clause("A2")
 @pytest.mark.clause("B2")
 @pytest.mark.may_fail("no reason")
-def test_every_coordinator_is_a_new_object_reset_and_started_and_the_old_hears_close_only() -> None:
+def test_coordinators_are_new_objects_reset_and_started_after_a_failover() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -126,7 +126,7 @@ def test_before_the_first_checkpoint_a_reset_is_to_nothing() -> None:
 
 @pytest.mark.clause("E3")
 @pytest.mark.may_fail("no reason")
-def test_in_batch_a_global_failover_is_to_nothing_and_forgets_what_was_kept() -> None:
+def test_in_batch_a_global_failover_resets_to_nothing_and_forgets_splits() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider, keeps_state=False), parallelism=2, is_batch=True)
     first, second = job.register_all()
@@ -180,7 +180,7 @@ def test_fail_job_inside_a_callback_is_as_if_it_had_raised_on_its_return() -> No
 
 @pytest.mark.clause("A3")
 @pytest.mark.may_fail("no reason")
-def test_until_the_reset_nothing_of_attempts_is_handled_and_the_sender_is_told() -> None:
+def test_before_the_reset_messages_of_attempts_are_refused_to_their_sender() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -256,7 +256,7 @@ def test_the_end_of_an_older_stage_run_is_no_failure_of_the_newer() -> None:
 
 @pytest.mark.clause("B2")
 @pytest.mark.may_fail("scripted")
-def test_a_global_failover_ends_every_attempt_though_another_subtask_has_none() -> None:
+def test_a_global_failover_ends_all_attempts_even_if_a_subtask_has_none() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=3)
     attempts = [job.register(1), job.register(2)]
     job.run(lambda: job.runtime.fail_job("source", "scripted"))

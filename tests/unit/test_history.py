@@ -103,11 +103,11 @@ def test_a_lost_tail_is_not_reported_as_a_prune() -> None:
 def test_a_reading_of_all_starts_from_a_snapshot_only_in_a_pruned_history() -> None:
     whole, (job, start) = worked(), pruned()
     codec = SnapshotCodec(projection_of(job.chain))
-    assert History(whole.log).search(codec, is_whole=True).found is None
-    newest = History(whole.log).search(codec).found
+    assert History(whole.log).search(codec, is_whole=True).snapshot is None
+    newest = History(whole.log).search(codec).snapshot
     assert newest is not None
     assert newest.beginning.offset > 0
-    first = History(job.log).search(codec, is_whole=True).found
+    first = History(job.log).search(codec, is_whole=True).snapshot
     assert first is not None
     assert first.beginning.offset == start
 

@@ -138,7 +138,7 @@ def test_a_stream_in_any_parts_gives_the_rows_of_the_batch(
     assert list(streamed(parts)) == in_batch(HISTORY)
 
 
-def test_a_record_waits_until_its_turn_is_decided_and_so_do_those_behind_it() -> None:
+def test_a_record_and_those_behind_it_wait_until_its_turn_is_decided() -> None:
     one = HandHistory()
     one.epoch()
     open_turn = one.record(Kind.JOB_FINISHED)

@@ -111,7 +111,7 @@ def test_a_closed_coordinators_calls_raise_and_reach_nothing(what: str) -> None:
 
 
 @pytest.mark.clause("A5")
-def test_while_a_callback_runs_it_is_known_by_its_name_its_operator_and_its_subtask() -> None:
+def test_a_running_callback_is_known_by_name_operator_and_subtask() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     called: list[str | None] = []
@@ -147,7 +147,7 @@ def test_fail_job_may_be_called_from_any_thread_and_enters_as_a_turn() -> None:
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A4")
 @pytest.mark.may_fail("no reason")
-def test_fail_job_of_a_coordinator_that_is_closed_before_its_turn_does_nothing() -> None:
+def test_fail_job_of_a_coordinator_closed_before_its_turn_does_nothing() -> None:
     provider = NotingProvider()
     job, _ = started(provider)
     job.run(lambda: job.runtime.fail_job("source", "no reason"))
@@ -275,7 +275,7 @@ def test_a_result_for_a_closed_coordinator_is_recorded_only() -> None:
 
 @pytest.mark.clause("A6")
 @pytest.mark.may_fail("no reason")
-def test_work_that_raises_for_a_closed_coordinator_is_recorded_with_its_error() -> None:
+def test_failed_work_of_a_closed_coordinator_is_recorded_with_its_error() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)
     job.is_work_held = True
@@ -363,7 +363,7 @@ def test_now_and_random_come_from_the_turns_place_in_the_log() -> None:
     assert seen[0] == seen[1]
 
 
-def test_an_event_sourced_coordinator_sees_its_input_and_its_own_records_at_once() -> None:
+def test_an_event_sourced_coordinator_sees_its_records_at_once() -> None:
     provider = NotingProvider(projection=HANDLED)
     seen: list[object] = []
     provider.on["event"] = lambda c, *_: seen.append(c.context.state)

@@ -172,7 +172,7 @@ def test_a_transform_of_a_module_is_looked_for_in_the_current_folder(
     assert function(BATCH) is BATCH
 
 
-def test_on_this_machine_a_module_travels_by_its_name_and_workers_are_told_where(
+def test_a_local_module_travels_by_name_with_its_path_for_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not pickle may stand in it, and what it imports is found."""

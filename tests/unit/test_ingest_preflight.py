@@ -76,7 +76,7 @@ def _killed(options: IngestOptions, log: MemoryLog) -> None:
 
 @pytest.mark.slow
 @pytest.mark.clause("E9")
-def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_store_that_is_named(
+def test_a_pruned_log_with_a_snapshot_in_parts_is_read_by_its_named_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
@@ -112,7 +112,7 @@ def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_stor
 
 @pytest.mark.slow
 @pytest.mark.clause("E9")
-def test_another_source_is_refused_though_the_history_does_not_say_what_its_source_was(
+def test_another_source_is_refused_even_if_the_history_names_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))

@@ -86,7 +86,7 @@ def test_a_batch_job_shows_what_it_has_read() -> None:
     assert line == "splits 2/3 | 20 rows read | 0 rows/s, 0 B/s | attempts 2 live, 3 lost"
 
 
-def test_before_the_listing_is_complete_nobody_knows_how_many_splits_there_are() -> None:
+def test_the_number_of_splits_is_unknown_until_the_listing_is_complete() -> None:
     rates = Rates(rows=0, read_bytes=0)
     some = replace(STREAMING, is_listing_complete=False)
 
@@ -131,7 +131,7 @@ def test_a_restore_from_a_snapshot_says_from_which() -> None:
     )
 
 
-def test_an_older_checkpoint_that_stands_before_the_snapshot_is_named_without_its_offset() -> None:
+def test_a_checkpoint_older_than_the_snapshot_is_named_without_its_offset() -> None:
     line = restored_line(replace(RESTORED, snapshot_offset=640, checkpoint_offset=None), STREAMING)
 
     assert line == (
@@ -254,7 +254,7 @@ def test_of_a_pruned_log_each_summary_says_since_when_it_counts() -> None:
     assert line not in summary_lines(STREAMING, AROUND)
 
 
-def test_the_summary_has_rows_files_splits_checkpoints_attempts_and_the_next_commands() -> None:
+def test_the_summary_has_counts_checkpoints_attempts_and_next_commands() -> None:
     finished = replace(STREAMING, end=JobEnd.FINISHED)
 
     assert summary_lines(finished, AROUND) == [
@@ -316,7 +316,7 @@ def test_a_stopped_job_says_what_is_safe_and_how_to_go_on(
     assert stopped_lines(progress, AROUND, stop_checkpoint=stop_checkpoint)[0] == first
 
 
-def test_a_source_that_cannot_be_listed_is_told_with_the_seconds_and_the_cause() -> None:
+def test_a_source_that_cannot_be_listed_is_shown_with_seconds_and_cause() -> None:
     failing = replace(
         STREAMING,
         listing_tries=2,

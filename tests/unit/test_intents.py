@@ -23,7 +23,7 @@ from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of, ins
 
 @pytest.mark.clause("H3")
 @pytest.mark.clause("K1")
-def test_an_intent_is_settled_after_its_release_and_answered_by_its_outcome() -> None:
+def test_an_intent_is_settled_after_its_release_and_ends_with_its_outcome() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = HandDrivenJob(chain_of(provider))
@@ -47,7 +47,7 @@ def test_an_intent_is_settled_after_its_release_and_answered_by_its_outcome() ->
 
 
 @pytest.mark.clause("H3")
-def test_an_intent_that_was_carried_out_but_not_answered_is_asked_for_again() -> None:
+def test_an_intent_carried_out_without_an_outcome_is_settled_again() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = HandDrivenJob(chain_of(provider))
@@ -116,7 +116,7 @@ def test_a_sink_that_never_comes_back_is_tried_again_and_heard_no_more() -> None
 
 @pytest.mark.clause("H1")
 @pytest.mark.clause("I4")
-def test_what_an_older_completion_granted_is_committed_by_the_newer_that_subsumes_it() -> None:
+def test_an_older_checkpoints_committables_are_committed_by_the_newer_one() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = HandDrivenJob(
@@ -155,7 +155,7 @@ def test_committables_come_in_subtask_order_and_name_their_attempts() -> None:
 @pytest.mark.clause("A3")
 @pytest.mark.clause("H3")
 @pytest.mark.may_fail("RuntimeError: bang")
-def test_a_completion_whose_callback_raises_leaves_no_intent_and_is_told_again() -> None:
+def test_a_completion_whose_callback_raises_has_no_intent_and_is_repeated() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
     job = HandDrivenJob(chain_of(provider))

@@ -82,7 +82,7 @@ def test_partitions_are_dealt_out_evenly_whoever_comes_first(order: list[int]) -
     assert dealt == Counter(f"t/{one}@0.." for one in range(7))
 
 
-def test_bounded_ends_are_those_of_the_listing_and_every_reader_is_told_that_it_is_all() -> None:
+def test_bounded_ends_are_those_of_the_listing_and_readers_get_no_more() -> None:
     cluster = cluster_of(5, 0)
     job = HandDrivenJob(chain_on(cluster, is_bounded=True), parallelism=3)
     cluster.ranges["t", 0] = (0, 99)
@@ -136,7 +136,7 @@ def test_what_was_added_while_no_driver_ran_is_read_from_its_beginning(starting:
     assert told(again, attempt) == ["t/1@0.."], "the first one comes with the reader's state"
 
 
-def test_a_driver_that_dies_right_after_the_first_listing_has_told_the_next_one_of_it() -> None:
+def test_the_first_listing_survives_the_death_of_its_driver() -> None:
     cluster = cluster_of(5)
     job = HandDrivenJob(chain_on(cluster, starting="latest"))
     job.crash()
@@ -148,7 +148,7 @@ def test_a_driver_that_dies_right_after_the_first_listing_has_told_the_next_one_
     assert told(again, attempt) == ["t/0@5..", "t/1@0.."]
 
 
-def test_a_pattern_that_matched_nothing_at_first_takes_a_later_topic_from_its_beginning() -> None:
+def test_a_topic_that_matches_the_pattern_later_is_read_from_its_start() -> None:
     cluster = FakeCluster()
     job = HandDrivenJob(chain_on(cluster, topics=(), pattern="t.*", starting="latest"))
     (attempt,) = job.register_all()
@@ -159,7 +159,7 @@ def test_a_pattern_that_matched_nothing_at_first_takes_a_later_topic_from_its_be
 
 
 @pytest.mark.clause("L4")
-def test_what_a_lost_reader_had_goes_to_its_next_attempt_unless_its_checkpoint_has_it() -> None:
+def test_a_lost_readers_uncheckpointed_partitions_go_to_its_next_attempt() -> None:
     cluster = cluster_of(1, 1)
     job = HandDrivenJob(chain_on(cluster), parallelism=2)
     attempts = job.register_all()
@@ -215,7 +215,7 @@ def after_a_look(cluster: FakeCluster, job: HandDrivenJob) -> str:
 
 
 @pytest.mark.may_fail("SourceError: topic t: ")
-def test_a_topic_that_was_deleted_or_made_again_or_is_not_named_any_more_is_named() -> None:
+def test_a_deleted_recreated_or_dropped_topic_is_named() -> None:
     gone = cluster_of(1)
     job = HandDrivenJob(chain_on(gone))
     gone.ids.clear()
@@ -252,9 +252,7 @@ def test_a_bounded_history_is_not_gone_on_with_without_an_end() -> None:
     assert "split t/0@0..3 of its history ends at 3" in failures(again)[0]
 
 
-def test_more_partitions_than_fit_one_record_come_in_pages_and_all_start_where_they_are_told() -> (
-    None
-):
+def test_partitions_beyond_one_record_are_paged_and_keep_their_starts() -> None:
     many = 1_500
     cluster = FakeCluster()
     name = "t" * 200
@@ -279,7 +277,7 @@ def test_a_global_reset_to_the_start_lists_anew() -> None:
     assert told(job, attempt) == ["t/0@0.."]
 
 
-def test_a_bounded_job_that_is_opened_again_reads_what_has_come_since_and_no_more() -> None:
+def test_a_reopened_bounded_job_reads_only_records_since_then() -> None:
     cluster = cluster_of(3, 4)
     job = HandDrivenJob(chain_on(cluster, is_bounded=True, starting="earliest"))
     (attempt,) = job.register_all()
@@ -313,7 +311,7 @@ def test_a_log_that_has_become_shorter_than_what_was_read_is_named() -> None:
 
 
 @pytest.mark.clause("E7")
-def test_what_readers_give_up_goes_to_the_subtasks_that_have_least_and_once() -> None:
+def test_partitions_abandoned_by_readers_go_once_to_the_least_loaded() -> None:
     cluster = cluster_of(9, 9, 9, 9)
     job = HandDrivenJob(chain_on(cluster))
     checkpoint(job, *job.register_all())
@@ -346,9 +344,7 @@ def test_what_readers_give_up_goes_to_the_subtasks_that_have_least_and_once() ->
 
 
 @pytest.mark.clause("D5")
-def test_what_is_left_of_a_split_is_dealt_once_where_its_reader_is_lost_behind_the_barrier() -> (
-    None
-):
+def test_a_splits_rest_is_dealt_once_after_its_reader_is_lost() -> None:
     cluster = cluster_of(9, 9)
     job = HandDrivenJob(chain_on(cluster))
     checkpoint(job, *job.register_all())

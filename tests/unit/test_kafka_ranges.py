@@ -59,7 +59,7 @@ class Looks:
         return [one.split_id for one in found.splits]
 
 
-def test_each_look_finds_what_has_come_since_and_new_partitions_from_their_beginning() -> None:
+def test_each_query_finds_new_records_and_new_partitions_from_their_start() -> None:
     looks = Looks()
     looks.cluster.put("t", 4, 7)
     assert looks.look() == ["t/0@0..4", "t/1@0..7"]
@@ -90,7 +90,7 @@ def test_offsets_to_start_at_hold_for_more_partitions_than_a_page_has() -> None:
     assert len(list(pages_of(looks.known))) > 1
 
 
-def test_an_offset_of_a_partition_that_is_not_there_is_refused_on_each_page() -> None:
+def test_an_offset_of_a_missing_partition_is_refused_on_each_page() -> None:
     count = 5_000
     looks = Looks(starting={("t", number): 3 for number in range(count + 1)})
     looks.cluster.put("t", *[4] * count)
@@ -153,7 +153,7 @@ def test_starting_holds_for_the_first_look_of_a_history_alone() -> None:
     assert looks.look() == ["t/1@0..2", "t/0@5..6"]
 
 
-def test_starting_holds_where_the_first_listing_is_cut_off_between_its_pages() -> None:
+def test_start_offsets_hold_if_the_first_listing_is_cut_between_pages() -> None:
     looks = Looks(starting={("t", 0): 0, ("t", 1): 99_995})
     looks.cluster.put("t", 100_000, 100_000)
     first, *others = pages_of(looks.watch.look([]).splits)
@@ -183,9 +183,7 @@ def test_with_an_end_there_is_one_look() -> None:
     assert looks.seconds == 0
 
 
-def test_a_cluster_that_falls_silent_may_come_back_and_one_that_never_answered_is_an_error() -> (
-    None
-):
+def test_a_silent_cluster_may_return_and_one_never_reached_is_an_error() -> None:
     looks = Looks()
     looks.cluster.is_silent = True
     with pytest.raises(SourceError, match="no answer") as first:
@@ -210,7 +208,7 @@ def test_a_topic_that_was_made_again_is_refused() -> None:
         looks.look()
 
 
-def test_a_pattern_that_matches_nothing_yet_waits_for_topics_where_there_is_no_end(
+def test_a_pattern_without_matches_waits_for_topics_if_unbounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = FakeCluster()

@@ -97,7 +97,7 @@ class Reading:
         return {one.split.partition: one.position for one in state.splits}
 
 
-def test_the_state_is_the_next_offset_to_give_not_what_the_client_has_fetched() -> None:
+def test_the_state_is_the_next_offset_to_emit_not_the_fetched_one() -> None:
     reading = Reading(split(0), split(1))
     reading.consumer.coming = [{("t", 0): records(0, 1), ("t", 1): records(0, 1, 5)}]
     reading.until_given()
@@ -141,7 +141,7 @@ def test_a_split_without_records_ends_without_a_connection() -> None:
     assert reading.consumer.opened == 0
 
 
-def test_a_gap_that_the_client_passes_moves_the_position_and_ends_the_split() -> None:
+def test_a_gap_passed_by_the_client_moves_the_position_and_ends_the_split() -> None:
     reading = Reading(split(0, end=5), split(1))
     reading.consumer.coming = [{("t", 0): records(0, 1)}]
     reading.until(lambda: len(reading.said) == 2)
@@ -152,7 +152,7 @@ def test_a_gap_that_the_client_passes_moves_the_position_and_ends_the_split() ->
     assert reading.positions() == {1: 3}
 
 
-def test_a_gap_that_the_client_does_not_pass_ends_where_the_broker_has_nothing() -> None:
+def test_a_gap_not_passed_by_the_client_ends_at_the_brokers_last_record() -> None:
     asked: list[tuple[Partition, int]] = []
 
     def nothing(partition: Partition, position: int) -> int | None:
@@ -227,7 +227,7 @@ def test_after_what_may_pass_another_client_goes_on_where_the_rows_ended() -> No
     assert reading.said == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_a_cluster_that_is_silent_for_too_long_fails_the_reader_with_the_last_error() -> None:
+def test_a_long_silent_cluster_fails_the_reader_with_the_last_error() -> None:
     reading = Reading(split(0))
     reading.consumer.coming = [ConnectionError("refused")]
     reading.until(lambda: reading.consumer.is_closed)
@@ -268,7 +268,7 @@ def test_a_topic_of_another_id_is_refused_before_a_row_of_it_is_given() -> None:
     assert reading.said == []
 
 
-def test_a_topic_that_is_gone_for_long_is_named_and_one_that_comes_back_is_not() -> None:
+def test_a_topic_gone_for_long_is_named_and_one_that_returns_is_not() -> None:
     reading = Reading(split(0), consumer=FakeConsumer(ids={"t": None}))
     reading.until_open()
     reading.poll()
@@ -357,7 +357,7 @@ def test_with_more_subtasks_a_reader_gives_up_its_part_of_what_has_no_end() -> N
 @pytest.mark.clause("D5")
 @pytest.mark.clause("E7")
 @pytest.mark.parametrize("returned", [0, 1])
-def test_what_a_reader_was_to_give_up_at_a_barrier_is_given_up_by_the_one_that_begins_from_there(
+def test_a_partition_due_at_a_barrier_is_abandoned_by_the_restored_reader(
     returned: int,
 ) -> None:
     """Else it would read on what the others have been given: rows doubled."""
@@ -420,7 +420,7 @@ def until(reading: Reading, status: PollStatus) -> None:
         assert time.monotonic() < deadline
 
 
-def test_a_record_that_the_client_cannot_read_is_an_error_with_its_partitions() -> None:
+def test_an_unreadable_record_is_an_error_with_its_partition() -> None:
     """Of a header whose name is not UTF-8 the client raises an error that says nothing of where."""
 
     class Client:

@@ -129,7 +129,7 @@ def test_a_wrong_option_is_named_and_its_secret_is_not(
         ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "given together with ssl_keyfile"),
     ],
 )
-def test_an_option_that_could_have_no_effect_is_refused_and_no_secret_is_shown(
+def test_an_option_without_effect_is_refused_and_no_secret_is_shown(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError) as caught:

@@ -128,7 +128,7 @@ def test_a_large_event_up_is_handled_and_its_record_holds_the_address(
 
 @pytest.mark.clause("D2")
 @pytest.mark.parametrize("harm", ["missing", "cut off", "damaged"])
-def test_an_event_up_whose_payload_is_not_there_fails_the_attempt_that_sent_it_alone(
+def test_an_event_with_a_missing_payload_fails_its_sender_alone(
     options: PayloadOptions, harm: str
 ) -> None:
     provider = NotingProvider()
@@ -180,7 +180,7 @@ def spoil(store: PayloadStore, sealed: bytes, harm: str) -> None:
 
 
 @pytest.mark.clause("F2")
-def test_large_states_of_a_checkpoint_are_addressed_and_a_restore_gives_them_back(
+def test_large_checkpoint_states_are_addressed_and_restored(
     options: PayloadOptions,
 ) -> None:
     provider = NotingProvider(is_cut_at_once=False)
@@ -206,7 +206,7 @@ def test_large_states_of_a_checkpoint_are_addressed_and_a_restore_gives_them_bac
 @pytest.mark.clause("E9")
 @pytest.mark.parametrize("whose", ["cut", "subtask"])
 @pytest.mark.parametrize("harm", ["missing", "cut off", "damaged"])
-def test_a_restore_that_needs_a_payload_which_is_not_there_is_refused_before_anything_is_appended(
+def test_a_restore_with_a_missing_payload_is_refused_before_any_append(
     options: PayloadOptions, whose: str, harm: str
 ) -> None:
     provider = NotingProvider(is_cut_at_once=False)
@@ -255,7 +255,7 @@ def test_a_job_that_has_lost_its_store_is_refused_and_told_the_option(
 
 
 @pytest.mark.clause("E9")
-def test_an_address_that_is_none_is_refused_with_whose_it_is_and_what_to_do(
+def test_an_invalid_address_is_refused_with_its_record_and_advice(
     options: PayloadOptions,
 ) -> None:
     newer = b"coordlog-payload:2:5:0-driver-0/" + b"a" * 200
@@ -298,7 +298,7 @@ def test_without_a_store_the_error_names_the_option() -> None:
     assert not records(job, Kind.EVENT_TO_SUBTASK)
 
 
-def test_the_limit_is_the_user_s_and_what_the_history_s_readers_look_into_stays_in_the_log(
+def test_payloads_above_the_limit_are_stored_unless_log_readers_need_them(
     options: PayloadOptions,
 ) -> None:
     provider = NotingProvider()
@@ -335,7 +335,7 @@ LENGTHS: OperatorProjection[tuple[int, ...]] = OperatorProjection(
 
 
 @pytest.mark.clause("K3")
-def test_a_projection_is_given_the_content_live_and_at_a_restore_and_a_lost_one_is_refused(
+def test_a_projection_gets_contents_live_and_restored_or_is_refused(
     options: PayloadOptions,
 ) -> None:
     provider = NotingProvider(projection=LENGTHS)
@@ -395,7 +395,7 @@ def test_own_projections_read_only_payloads_that_are_always_in_the_log() -> None
         assert all(name.startswith("coordlog.") for name in names)
 
 
-def test_a_restore_while_the_store_is_away_says_so_and_no_record_is_at_fault(
+def test_a_restore_during_a_store_outage_names_it_and_blames_no_record(
     options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = NotingProvider(projection=LENGTHS)
@@ -422,7 +422,7 @@ def fresh(options: PayloadOptions) -> PayloadOptions:
     return replace(options, store=PayloadStore(store_of(options).url, "job"))
 
 
-def test_a_job_that_begins_from_a_checkpoint_of_another_has_its_payloads_for_itself(
+def test_a_fork_has_its_own_copies_of_the_payloads(
     options: PayloadOptions,
 ) -> None:
     provider = NotingProvider(is_cut_at_once=False)
@@ -450,7 +450,7 @@ def test_a_job_that_begins_from_a_checkpoint_of_another_has_its_payloads_for_its
 
 # --- the ways to die --------------------------------------------------------------------------------------------------
 @pytest.mark.clause("K1")
-def test_what_was_stored_by_a_driver_that_died_before_its_append_is_garbage_and_nobody_s_state(
+def test_payloads_stored_before_an_append_that_never_came_are_garbage(
     options: PayloadOptions,
 ) -> None:
     provider = NotingProvider()
@@ -625,7 +625,7 @@ def refusing(store: PayloadStore, failures: int) -> Callable[[PayloadAddress], b
 
 
 @pytest.mark.parametrize("failures", [1, 1_000])
-def test_one_read_error_of_the_store_costs_nothing_and_a_long_one_the_attempt_that_sent_alone(
+def test_one_store_read_error_is_retried_and_a_long_one_fails_the_sender(
     options: PayloadOptions, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     provider = NotingProvider()
@@ -660,7 +660,7 @@ def test_one_read_error_of_the_store_costs_nothing_and_a_long_one_the_attempt_th
 # --- snapshots --------------------------------------------------------------------------------------------------------
 @pytest.mark.clause("K3")
 @pytest.mark.parametrize("harm", ["", "missing", "damaged"])
-def test_a_state_larger_than_a_record_has_snapshots_and_a_lost_one_is_passed_over(
+def test_a_state_beyond_a_record_has_snapshots_and_lost_ones_are_skipped(
     options: PayloadOptions,
     harm: str,
     caplog: pytest.LogCaptureFixture,
@@ -723,7 +723,7 @@ class Hanging:
         return b"x" * address.length
 
 
-def test_a_call_that_hangs_keeps_the_mailbox_for_the_stated_time_and_no_longer(
+def test_a_hanging_call_blocks_the_mailbox_for_the_stated_time_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("coordlog.payloads.offload.PAYLOAD_OPEN_S", 0.05)
@@ -782,7 +782,7 @@ class AtOnce:
         return b"x"
 
 
-def test_an_attempt_reads_the_states_of_many_former_subtasks_some_at_a_time() -> None:
+def test_an_attempt_reads_the_states_of_many_former_subtasks_in_portions() -> None:
     store = AtOnce(PAYLOAD_READS_AT_ONCE)
     payloads = AttemptPayloads(PayloadOptions(store=store), 0, "a")  # type: ignore[arg-type]
     sealed = PayloadAddress.of(b"x", owner_of(0, "a")).encode()

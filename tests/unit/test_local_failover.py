@@ -108,7 +108,7 @@ def test_a_late_ack_of_an_aborted_checkpoint_hands_over_all_the_same() -> None:
 
 
 @pytest.mark.clause("I4")
-def test_what_a_failed_attempt_handed_over_since_the_last_checkpoint_is_given_up() -> None:
+def test_a_failed_attempts_committables_since_the_checkpoint_are_abandoned() -> None:
     provider = NotingProvider(is_committing=False)
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -172,7 +172,7 @@ def test_a_task_that_is_not_newer_is_told_which_one_has_been_an_attempt() -> Non
 
 
 @pytest.mark.clause("B4")
-def test_a_task_that_is_refused_before_any_attempt_is_recorded_with_the_first_number() -> None:
+def test_a_task_refused_before_any_attempt_is_recorded_by_first_number() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     job.register(0, stage_run=0)
 
@@ -201,7 +201,7 @@ def test_a_failed_attempts_own_task_is_killed() -> None:
 
 
 @pytest.mark.clause("E1")
-def test_a_resume_kills_no_task_for_what_the_dead_driver_had_and_delays_nobody() -> None:
+def test_a_resume_kills_no_task_of_the_dead_driver_and_adds_no_delay() -> None:
     """Spark counts its tasks from 0 again: another's task would be killed."""
     job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), is_batch=True)
     for _ in range(3):
@@ -226,7 +226,7 @@ def test_a_resume_resets_the_subtasks_in_their_order() -> None:
 
 
 @pytest.mark.clause("E4")
-def test_a_resume_aborts_what_was_pending_before_anything_else_and_says_why() -> None:
+def test_a_resume_first_aborts_pending_checkpoints_with_a_reason() -> None:
     job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
     job.register(0)
     job.trigger()
@@ -299,7 +299,7 @@ def test_an_ack_that_a_dead_attempt_owes_fails_no_later_attempt() -> None:
 
 @pytest.mark.clause("C4")
 @pytest.mark.clause("B8")
-def test_a_broken_connection_fails_its_attempt_once_and_names_each_event_that_it_had() -> None:
+def test_a_broken_connection_fails_its_attempt_once_and_names_its_events() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()

@@ -55,7 +55,7 @@ def uncreated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("uncreated")
-def test_a_named_broker_is_reached_by_the_security_options_of_the_environment(
+def test_a_named_broker_is_reached_with_the_environments_security_options(
     secured: Security,
 ) -> None:
     log = LogChoice("orders", "kafka-1:9093", None).open()

@@ -44,7 +44,7 @@ def begun() -> tuple[HandDrivenJob, NotingProvider, list[FakeAttempt]]:
 
 
 @pytest.mark.clause("F9")
-def test_a_pending_checkpoint_tells_which_coordinators_and_which_subtasks_are_missing() -> None:
+def test_a_pending_checkpoint_names_its_missing_coordinators_and_subtasks() -> None:
     job, sink, (first, second, third) = begun()
     assert missing(job) == (("sink",), (0, 1, 2))
     inside(first, sink, lambda c: c.results[1].complete(b""))

@@ -145,9 +145,7 @@ def test_before_the_first_checkpoint_a_rollback_has_nothing_to_let_go() -> None:
 
 
 @pytest.mark.clause("E9")
-def test_types_that_only_a_removed_operator_had_are_known_by_their_schemas_and_not_decoded() -> (
-    None
-):
+def test_types_of_a_removed_operator_are_known_by_schema_and_not_decoded() -> None:
     one, gone = source(projection=HANDLED), rules(projection=HANDLED)
 
     def use(job: HandDrivenJob, attempt: FakeAttempt) -> None:
@@ -179,7 +177,7 @@ def test_a_type_that_an_operator_which_is_left_has_used_must_be_declared() -> No
         restarted(job, chain_of(source()), allow=("rules",))
 
 
-def test_once_a_checkpoint_has_completed_without_it_a_removed_operator_is_forgotten() -> None:
+def test_a_removed_operator_is_forgotten_after_a_checkpoint_without_it() -> None:
     old = crashed(chain_of(source(), rules()))
     job = restarted(old, chain_of(source()), allow=("rules",))
     job.crash()
@@ -208,7 +206,7 @@ def test_an_added_operator_begins_with_no_state() -> None:
     assert [one.operator_id for one in job.register(0).accepted.states] == ["source"]
 
 
-def test_an_operator_that_comes_back_is_restored_from_a_checkpoint_that_still_has_it() -> None:
+def test_a_returning_operator_is_restored_from_a_checkpoint_that_has_it() -> None:
     one, gone = source(), rules()
     old = crashed(chain_of(one, gone))
     away = restarted(old, chain_of(one), allow=("rules",))
@@ -269,7 +267,7 @@ def test_an_intent_of_a_removed_operator_is_never_dropped() -> None:
     assert restarted(settled, chain_of(one), allow=("rules",)).mode == "rollback"
 
 
-def test_what_a_checkpoint_allows_a_removed_operator_to_commit_is_its_state() -> None:
+def test_a_removed_operators_open_commits_are_a_part_of_its_state() -> None:
     gone = rules(is_committing=False, is_cut_at_once=False)
     gone.on["cut"] = lambda coordinator, number: coordinator.results[number].complete(b"")
     old = crashed(chain_of(source(), gone), committables=[("rules", b"rows")])
@@ -277,7 +275,7 @@ def test_what_a_checkpoint_allows_a_removed_operator_to_commit_is_its_state() ->
     assert "the state of operator 'rules'" in refused(old, chain_of(source()))
 
 
-def test_a_resume_without_an_event_sourced_coordinator_lets_go_what_the_log_tells() -> None:
+def test_a_resume_without_an_event_sourced_coordinator_drops_its_fold() -> None:
     one = source(projection=HANDLED)
     job = HandDrivenJob(chain_of(one, rules(projection=HANDLED)), is_batch=True)
     job.register(0)
@@ -289,7 +287,7 @@ def test_a_resume_without_an_event_sourced_coordinator_lets_go_what_the_log_tell
     assert restarted(job, left, allow=("rules",)).mode == "resume"
 
 
-def test_a_resume_without_an_operator_in_whose_state_a_subtask_has_finished_is_refused() -> None:
+def test_a_resume_without_an_operator_of_a_finished_subtask_is_refused() -> None:
     chain = chain_of(source(projection=HANDLED))
     both = with_operators(chain, plain("sink"))
     job = HandDrivenJob(both, is_batch=True, parallelism=2)
@@ -309,7 +307,7 @@ def test_a_job_that_has_finished_has_nothing_to_let_go() -> None:
     assert restarted(job, chain_of(source())).mode == "finished"
 
 
-def test_an_event_to_a_removed_operators_attempt_fails_with_the_dead_drivers_attempt() -> None:
+def test_an_event_to_a_removed_operator_fails_with_the_dead_attempt() -> None:
     one, gone = source(projection=HANDLED), rules(projection=HANDLED)
     job = HandDrivenJob(chain_of(one, gone), is_batch=True)
     inside(job.register(0), gone, send_down(gone, 0, 1))

@@ -41,7 +41,7 @@ def opened(job: HandDrivenJob, source: NotingProvider, **more: object) -> HandDr
     return HandDrivenJob(chain_of(source), log=job.log, again=True, **again)  # type: ignore[arg-type]
 
 
-def test_new_coordinators_go_on_with_the_fold_and_attempts_with_their_last_states() -> None:
+def test_new_coordinators_continue_the_fold_and_attempts_their_states() -> None:
     job = finished(provider())
     source = provider()
     again = opened(job, source)
@@ -117,7 +117,7 @@ def test_its_failures_are_counted_afresh() -> None:
     assert again.runtime.state.reasons == ()
 
 
-def test_with_fewer_subtasks_states_are_dealt_out_and_no_number_is_used_twice() -> None:
+def test_with_fewer_subtasks_states_are_shared_out_and_numbers_stay_unique() -> None:
     source = provider()
     job = finished(source, parallelism=3)
     chain = chain_of(provider())
@@ -135,7 +135,7 @@ def test_with_fewer_subtasks_states_are_dealt_out_and_no_number_is_used_twice() 
     assert more.register(2).accepted.attempt_number == 1
 
 
-def test_coordinators_that_the_fold_cannot_rebuild_are_refused_and_nothing_is_appended() -> None:
+def test_coordinators_that_cannot_be_refolded_are_refused_unrecorded() -> None:
     job = finished(NotingProvider(sink=FakeSink()))
     before = job.log.high_watermark()
 

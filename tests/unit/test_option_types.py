@@ -161,7 +161,7 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (reads, "source", "in", "a Readable"),
         (reads, "partitions", "4", "a whole number or None"),
         (reads, "log", {"topic": "reads.log"}, "a Log or None"),
-        (reads, "given_up", "stream", "a sequence, each a text"),
+        (reads, "abandoned", "stream", "a sequence, each a text"),
         (reads, "endpoint", "127.0.0.1", "an EndpointOptions or None"),
         (batches, "job_id", None, "a text"),
         (batches, "take_over", "no", "True or False"),
@@ -357,7 +357,7 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
     kafka_log(connect_timeout_s=5, replication=None)
     job_log(topic_prefix="a.")
     endpoint(host="driver-7", ports="40000-40099", tls="on")
-    reads(given_up=("stream",), endpoint=EndpointOptions(), log_timeout_s=5)
+    reads(abandoned=("stream",), endpoint=EndpointOptions(), log_timeout_s=5)
     batches(sink={"a": ParquetSink("out")}, function=lambda frame, _batch_id: frame)
     writes(instead_of="older")
     kafka_source(bounded=False, discovery_interval_s=5, starting={("t", 0): 5})

@@ -80,7 +80,7 @@ def test_another_path_is_refused_with_both_and_the_way_out(folder: Path, other: 
     assert HandDrivenJob(chain_of(f"file://{was}"), log=over, again=True).mode == "again"
 
 
-def test_where_another_path_is_meant_what_is_new_there_is_read_and_it_is_the_source_from_then_on(
+def test_a_confirmed_other_path_is_read_and_becomes_the_source(
     folder: Path,
 ) -> None:
     log, whole = MemoryLog("job"), folder / "in"

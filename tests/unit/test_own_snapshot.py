@@ -75,7 +75,7 @@ def whole_again(log: MemoryLog, archive: Path) -> MemoryLog:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_a_job_of_files_that_does_not_run_is_pruned_up_to_its_end_and_goes_on(
+def test_a_stopped_job_of_files_is_pruned_to_its_end_and_continues(
     tmp_path: Path,
     home: Path,
     is_batch: bool,  # noqa: FBT001, a parameter
@@ -112,7 +112,7 @@ def test_a_job_of_files_that_does_not_run_is_pruned_up_to_its_end_and_goes_on(
     assert "all of it holds" in run(log, "verify", "driven", job="driven").stdout
 
 
-def test_a_job_with_coordinators_of_its_own_is_pruned_as_far_as_its_own_snapshots_go() -> None:
+def test_a_job_of_user_coordinators_is_pruned_to_its_own_snapshots() -> None:
     job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
     job.register(0).send("source", Up(n=1))
     before = job.log.high_watermark()
@@ -139,7 +139,7 @@ def test_of_one_that_has_finished_it_is_said_how_its_log_can_go() -> None:
     assert "`coordlog export job FILE` keeps its history, and `coordlog delete" in refused.stderr
 
 
-def test_a_coordinator_without_a_projection_remembers_what_no_command_knows() -> None:
+def test_a_coordinator_without_a_projection_has_a_state_no_command_knows() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     state = read_job(job.log, "job", lambda _: None).state
     assert why_no_own_snapshot(state) == (
@@ -203,7 +203,7 @@ def check_prefixes(log: MemoryLog, archive: Path, before: int, chain: Chain) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_before(
+def test_a_pruned_finished_job_is_as_finished_as_before(
     tmp_path: Path,
     home: Path,
     is_batch: bool,  # noqa: FBT001, a parameter
@@ -250,7 +250,7 @@ def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-def test_a_job_that_has_failed_is_pruned_and_starts_again_as_from_its_whole_log(
+def test_a_pruned_failed_job_starts_as_from_its_whole_log(
     tmp_path: Path,
     home: Path,
     is_batch: bool,  # noqa: FBT001, a parameter
@@ -285,7 +285,7 @@ def test_a_job_that_has_failed_is_pruned_and_starts_again_as_from_its_whole_log(
 
 
 @pytest.mark.may_fail("the disk is full")
-def test_a_batch_job_that_has_failed_at_its_commit_is_pruned_and_settles_it_later(
+def test_a_pruned_batch_job_that_failed_at_its_commit_settles_it_later(
     home: Path,
 ) -> None:
     class Full(RowsSink):
@@ -350,7 +350,7 @@ def chain_with(*sink_types: type[Rows], has_sink: bool = True) -> Chain:
     return Chain(source=source, operators=[sink] if has_sink else [])
 
 
-def test_a_job_that_has_lost_a_type_is_refused_at_a_commands_snapshot_as_from_the_start() -> None:
+def test_a_lost_type_is_refused_after_a_commands_snapshot_too() -> None:
     log = pruned_world()
 
     assert folded(log, chain_with(Rows)).state.completed
@@ -360,7 +360,7 @@ def test_a_job_that_has_lost_a_type_is_refused_at_a_commands_snapshot_as_from_th
         folded(log, chain_with())
 
 
-def test_what_is_of_an_operator_that_is_gone_need_not_be_declared_behind_it() -> None:
+def test_types_of_a_removed_operator_need_no_declaration_after_a_snapshot() -> None:
     log = world().job.log
     job = HandDrivenJob(
         chain_with(has_sink=False), log=log, parallelism=2, allow_non_restored_state=["sink"]
@@ -372,7 +372,7 @@ def test_what_is_of_an_operator_that_is_gone_need_not_be_declared_behind_it() ->
     assert folded(log, chain_with(has_sink=False)).state.completed
 
 
-def test_a_driver_that_begins_meanwhile_is_not_taken_for_the_one_that_was_gone() -> None:
+def test_a_driver_that_starts_meanwhile_is_not_taken_for_the_former_one() -> None:
     job = HandDrivenJob(split_chain(pull_of("a", "b")))
     job.crash()
     state = read_job(job.log, "job", lambda _: None).state

@@ -77,7 +77,7 @@ def test_more_subtasks_keep_theirs_and_new_ones_begin_afresh() -> None:
     assert said == ("2", "3")
 
 
-def test_a_state_that_cannot_be_merged_is_refused_by_name_before_anything_is_appended() -> None:
+def test_a_state_that_cannot_be_merged_is_refused_before_any_append() -> None:
     old = crashed_with_states(3)
     before = old.log.high_watermark()
 
@@ -88,7 +88,7 @@ def test_a_state_that_cannot_be_merged_is_refused_by_name_before_anything_is_app
     assert "merge_states" in str(raised.value)
 
 
-def test_states_too_large_to_reach_a_subtask_together_are_refused_before_anything_is_appended(
+def test_states_too_large_for_one_subtask_are_refused_before_any_append(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = crashed_with_states(4)
@@ -106,7 +106,7 @@ def test_states_too_large_to_reach_a_subtask_together_are_refused_before_anythin
 
 
 @pytest.mark.may_fail("scripted")
-def test_later_failures_restore_from_the_old_checkpoint_alike_until_a_new_one_completes() -> None:
+def test_later_failures_restore_the_old_checkpoint_until_a_new_one() -> None:
     job = merging(crashed_with_states(4), parallelism=2)
     first, _ = job.register_all()
     first.lose()
@@ -125,7 +125,7 @@ def test_later_failures_restore_from_the_old_checkpoint_alike_until_a_new_one_co
 
 
 @pytest.mark.clause("B7")
-def test_no_attempt_number_is_used_twice_over_fewer_subtasks_and_more_again() -> None:
+def test_no_attempt_number_is_reused_over_fewer_subtasks_and_more_again() -> None:
     old = crashed_with_states(3)
     fewer = merging(old, parallelism=1)
     fewer.register(0)
@@ -139,7 +139,7 @@ def test_no_attempt_number_is_used_twice_over_fewer_subtasks_and_more_again() ->
 
 
 @pytest.mark.clause("D3")
-def test_an_event_of_a_subtask_that_is_no_more_is_handled_again_with_its_old_number() -> None:
+def test_an_event_of_a_removed_subtask_is_redelivered_with_its_old_number() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(noting_chain(provider), parallelism=2)
     _, second = job.register_all()
@@ -216,7 +216,7 @@ def test_a_job_that_had_not_begun_begins_with_what_is_asked_for() -> None:
     assert sorted(job.runtime.state.subtasks) == [0, 1]
 
 
-def test_a_subtask_is_told_of_no_more_at_once_only_if_all_that_it_inherits_from_were() -> None:
+def test_no_more_splits_is_sent_at_once_only_if_all_merged_readers_had_it() -> None:
     job = merging(HandDrivenJob(splits_chain(pull_of("a", "b", "c")), parallelism=2), 2)
     first, second = job.register_all()
     ask(first)

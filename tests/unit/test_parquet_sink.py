@@ -375,7 +375,7 @@ def test_no_staged_name_goes_before_the_final_one_is_on_disk(
 
 
 @pytest.mark.clause("H3")
-def test_a_final_name_that_another_settler_made_is_on_disk_before_the_outcome(
+def test_a_final_name_made_by_another_settler_is_synced_before_the_outcome(
     sink: ParquetSink, three_files: PublishFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one in three_files.files:

@@ -30,7 +30,7 @@ REFUSED = (
 )
 
 
-def test_a_column_that_is_in_folders_alone_is_refused_before_anything_starts(folder: Path) -> None:
+def test_a_column_only_in_folder_names_is_refused_before_the_start(folder: Path) -> None:
     source = FileSource(folder, format="parquet")
     for look in (source.check, source.discover, source.coordinated().settle_schema):
         with pytest.raises(SourceError, match=REFUSED):

@@ -85,7 +85,7 @@ def test_a_class_that_is_no_payload_is_refused() -> None:
 
 
 @pytest.mark.clause("B6")
-def test_a_class_without_a_name_is_refused_and_a_subclass_does_not_inherit_one() -> None:
+def test_a_class_needs_its_own_name_and_a_subclass_inherits_none() -> None:
     class Nameless(Inner):
         pass
 

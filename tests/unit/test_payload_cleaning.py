@@ -76,7 +76,7 @@ def worth(log: MemoryLog, store: PayloadStore) -> dict[str, list[str]]:
     return found
 
 
-def test_what_a_record_addresses_stays_and_what_a_dead_driver_could_not_append_goes(
+def test_addressed_payloads_stay_and_those_a_dead_driver_left_are_removed(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     job, attempt, provider = driver(options)
@@ -169,7 +169,7 @@ def test_a_driver_that_ends_leaves_the_rest_of_what_the_dead_have_left(
 
 
 @pytest.mark.parametrize("void_epoch", [None, 0, 1, 9])
-def test_a_driver_that_begins_leaves_alone_what_it_keeps_itself_and_has_not_appended(
+def test_a_starting_driver_keeps_its_own_payloads_not_yet_appended(
     store: PayloadStore, options: PayloadOptions, void_epoch: int | None
 ) -> None:
     """A void record that names an epoch, also a higher one, changes nothing of it."""
@@ -193,7 +193,7 @@ def test_a_driver_that_begins_leaves_alone_what_it_keeps_itself_and_has_not_appe
 
 
 @pytest.mark.parametrize("moment", ["after the listing", "after the log's end is known"])
-def test_what_a_living_driver_keeps_and_appends_meanwhile_is_neither_missing_nor_left_over(
+def test_a_live_drivers_new_payloads_are_neither_missing_nor_left_over(
     store: PayloadStore,
     options: PayloadOptions,
     moment: str,
@@ -237,7 +237,7 @@ def test_once_the_job_has_ended_nothing_is_on_its_way(
 
 
 @pytest.mark.may_fail("connection lost")
-def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
+def test_payloads_stored_after_the_jobs_failure_are_not_left_over(
     store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that ends then is still recorded, behind the end up to which the log was read."""
@@ -261,7 +261,7 @@ def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
 
 @pytest.mark.may_fail("scripted")
 @pytest.mark.clause("A6")
-def test_a_result_that_comes_behind_the_end_is_neither_kept_nor_missed_by_the_next_start(
+def test_a_result_after_the_end_is_not_stored_nor_missed_at_the_next_start(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     """Were it recorded, its file could be listed before its record is there, and behind the end look left over."""
@@ -295,7 +295,7 @@ def test_a_result_that_comes_behind_the_end_is_neither_kept_nor_missed_by_the_ne
     assert again.runtime.state.phase is Phase.RUNNING
 
 
-def test_another_log_s_payloads_drafts_in_force_and_somebody_s_files_are_left_alone(
+def test_other_logs_payloads_live_drafts_and_foreign_files_stay(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     job, attempt, provider = driver(options)
@@ -366,7 +366,7 @@ def test_what_only_the_first_snapshot_of_a_pruned_log_addresses_stays(
     assert worth(log, store) == {"UNKNOWN": ["0-driver-0"], "ADDRESSED": ["1-driver-1"]}
 
 
-def test_two_pruned_logs_that_share_a_folder_leave_each_other_s_payloads_alone(
+def test_two_pruned_logs_in_one_folder_leave_each_others_payloads(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     log = pruned(options)
@@ -434,7 +434,7 @@ def test_payloads_of_pruned_epochs_are_removed_by_a_command_alone(
 
 
 @pytest.mark.parametrize("command", ["payloads", "prune"])
-def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
+def test_payloads_addressed_only_by_the_archive_stay_after_its_prune(
     store: PayloadStore, options: PayloadOptions, home: Path, tmp_path: Path, command: str
 ) -> None:
     """It is of the very epoch whose snapshot the log begins with; the rest of that epoch's records is gone."""
@@ -474,7 +474,7 @@ def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
     assert len(store.get(address)) > BIG
 
 
-def test_what_the_job_s_last_driver_kept_where_it_comes_from_stays_after_an_adoption(
+def test_payloads_of_the_last_driver_before_an_adoption_stay(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     job, attempt, provider = driver(options)
@@ -545,7 +545,7 @@ class Deleting(OneLog):
         assert job_id == self.job_id
 
 
-def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
+def test_a_copy_loses_no_payload_and_an_adopted_log_only_its_own(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
     job, attempt, provider = driver(options)
@@ -579,7 +579,7 @@ def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-def test_of_a_pruned_log_a_delete_says_what_it_leaves_and_takes_it_when_told_to(
+def test_delete_of_a_pruned_log_names_its_payloads_or_removes_them(
     store: PayloadStore, options: PayloadOptions, *, is_all: bool
 ) -> None:
     log = pruned(options)
@@ -629,7 +629,7 @@ def test_all_payloads_are_those_of_an_adoption_too_and_never_a_copy_s(
     assert both.exit_code == Exit.USAGE
 
 
-def test_payloads_that_a_cut_off_deletion_has_left_are_removed_by_a_command(
+def test_payloads_left_by_a_cut_off_deletion_are_removed_by_a_command(
     store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, attempt, provider = driver(options)
@@ -753,7 +753,7 @@ def test_the_command_asks_for_the_store_where_the_history_names_none(
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_verify_reads_every_stored_payload_and_names_what_is_wrong_with_its_record(
+def test_verify_reads_every_stored_payload_and_names_faults_by_record(
     two_epochs: HandDrivenJob, store: PayloadStore, harm: str
 ) -> None:
     named = ("--payload-store", store.url)

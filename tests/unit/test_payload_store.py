@@ -91,7 +91,7 @@ def test_what_one_epoch_keeps_is_no_other_s(store: PayloadStore) -> None:
         (DATA[:-1] + bytes([DATA[-1] ^ 1]), "it is damaged: 100000 bytes with SHA-256 "),
     ],
 )
-def test_one_that_is_missing_cut_off_or_damaged_is_refused_with_all_that_is_known(
+def test_a_missing_truncated_or_damaged_payload_is_refused_with_all_facts(
     store: PayloadStore, data: bytes | None, said: str
 ) -> None:
     store.put(MINE, DATA)
@@ -135,7 +135,7 @@ def test_removing_leaves_no_folder_and_twice_is_once(store: PayloadStore, tmp_pa
 
 
 # --- files of this machine ----------------------------------------------------------------------------------------
-def test_a_payload_is_on_disk_before_its_name_and_the_name_before_put_returns(
+def test_a_payload_and_then_its_name_are_synced_before_put_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, done = PayloadStore(str(tmp_path), "ingest"), list[str]()
@@ -168,7 +168,7 @@ def test_a_payload_is_on_disk_before_its_name_and_the_name_before_put_returns(
 
 
 @pytest.mark.parametrize("moment", ["the job's folder is seen", "the epoch's folder is made"])
-def test_a_cleaning_that_removes_an_empty_folder_costs_no_writer_its_payload(
+def test_removing_an_empty_folder_costs_no_writer_its_payload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     store, folder = PayloadStore(str(tmp_path), "ingest"), tmp_path / "ingest"
@@ -294,7 +294,7 @@ def test_a_store_that_cannot_be_reached_is_said_and_may_be_tried_again(
     assert exit_of(refused.value) == Exit.UNREACHABLE
 
 
-def test_a_store_that_never_answers_counts_as_unreachable_and_one_that_is_late_as_itself(
+def test_a_store_that_never_answers_counts_as_unreachable_a_late_one_not(
     monkeypatch: pytest.MonkeyPatch, store: PayloadStore
 ) -> None:
     """A mount whose server is gone hangs in the system call; clients of object stores have no bound of their own."""
@@ -337,9 +337,7 @@ def test_a_time_limit_of_a_store_s_own_is_told_as_it_is(
         ("", "a path, or a URL"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_and_no_credential_is_repeated(
-    url: str, said: str
-) -> None:
+def test_an_impossible_url_is_refused_without_repeating_credentials(url: str, said: str) -> None:
     with pytest.raises(OptionError) as refused:
         PayloadStore(url, "ingest")
 

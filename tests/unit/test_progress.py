@@ -150,7 +150,7 @@ def test_a_listing_of_several_pages_is_complete_with_its_last_one() -> None:
     assert not history.progress.is_listing_complete
 
 
-def test_listings_that_fail_are_counted_until_one_is_whole_or_another_epoch_begins() -> None:
+def test_failed_listings_are_counted_until_a_whole_one_or_a_new_epoch() -> None:
     history = History()
     history.epoch()
     failed = ListingFailed(problem="503", is_retriable=True)
@@ -179,7 +179,7 @@ def test_finished_splits_add_their_rows_and_bytes() -> None:
     assert (found.splits_finished, found.rows, found.bytes_read) == (2, 7, 700)
 
 
-def test_a_local_failover_gives_back_what_its_subtask_finished_after_the_barrier() -> None:
+def test_a_local_failover_takes_back_splits_finished_after_the_barrier() -> None:
     history = History()
     history.epoch()
     history.attempt(0, 0)
@@ -209,7 +209,7 @@ def test_in_batch_a_kept_split_stays_finished_when_its_attempt_dies() -> None:
     assert sorted(history.progress.finished) == ["kept"]
 
 
-def test_a_global_failover_ends_all_attempts_and_goes_back_to_its_checkpoint() -> None:
+def test_a_global_failover_ends_all_attempts_and_returns_to_its_checkpoint() -> None:
     history = History()
     history.epoch()
     history.attempt(0, 0)

@@ -69,7 +69,7 @@ def test_attempts_that_live_at_the_snapshot_are_shown_with_their_end(log: Memory
                 assert row == wanted[key]
 
 
-def test_failures_commits_checkpoints_and_epochs_are_those_of_the_whole_log(log: MemoryLog) -> None:
+def test_other_tables_of_a_pruned_log_are_those_of_the_whole_log(log: MemoryLog) -> None:
     for cut in cuts(log):
         before, pruned, whole = parts(log, cut)
         assert pruned.failures == whole.failures[len(before.failures) :]

@@ -82,7 +82,7 @@ def run(log: MemoryLog, *arguments: str, job: str = "job") -> Result:
 # what may go
 
 
-def test_a_log_may_begin_with_the_newest_snapshot_from_which_all_that_is_kept_is_there() -> None:
+def test_a_log_may_begin_at_the_newest_snapshot_that_keeps_all_restorable() -> None:
     log = worked().log
     records = list(audit_records(log.records))
     completed = {
@@ -218,7 +218,7 @@ def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.may_fail("scripted")
-def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(name: str) -> None:
+def test_every_reader_starts_at_the_snapshot_of_a_pruned_log(name: str) -> None:
     log = RUNS[name].recorded().job.log
     whole, shown = state_at(log), audit(log.records)
     plan = plan_prune(log.records, keep_checkpoints=1)
@@ -280,7 +280,7 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert said in refused.stderr
 
 
-def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
+def test_a_whole_reader_skips_a_damaged_first_snapshot_for_a_newer_one() -> None:
     job = worked()
     headers = [one.header for one in job.log.records]
     (*_, first, newest) = sorted({one.snapshot_offset for one in headers if one is not None})
@@ -299,7 +299,7 @@ def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_new
 # a driver's answer
 
 
-def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() -> None:
+def test_a_requested_snapshot_is_answered_once_it_counts() -> None:
     job = worked(snapshot_every=None)
     assert job.history(Kind.SNAPSHOT) == []
     job.is_held = True
@@ -320,7 +320,7 @@ def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() ->
     assert plan.begins_with.sequence == answer.sequence
 
 
-def test_one_that_is_asked_while_a_checkpoint_waits_for_the_log_takes_it_behind() -> None:
+def test_a_snapshot_requested_during_a_checkpoints_append_comes_after_it() -> None:
     job = worked(snapshot_every=None)
     attempt = job.attempts[1]
     checkpoint_id = job.trigger()
@@ -356,7 +356,7 @@ def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
     assert job.history(Kind.SNAPSHOT) == []
 
 
-def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_the_store(
+def test_a_requested_snapshot_is_in_the_log_and_others_may_be_in_the_store(
     tmp_path: Path,
 ) -> None:
     url = str(tmp_path / "payloads")
@@ -574,7 +574,7 @@ class Moving:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_one_whose_beginning_goes_while_it_is_archived_leaves_no_file_in_the_way(
+def test_a_log_whose_beginning_goes_during_archiving_leaves_no_file(
     times: int, tmp_path: Path
 ) -> None:
     """Before the archive is begun, and between the question for the log's beginning and the reading."""

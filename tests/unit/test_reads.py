@@ -114,7 +114,7 @@ def test_a_question_that_is_asked_again_has_the_same_answer() -> None:
     request = next_request(read.read_id, 0, 0)
 
     assert reads.asked(request).answer().response == reads.asked(request).answer().response
-    assert reads.state.reads["r"].given_count == 1
+    assert reads.state.reads["r"].assigned_count == 1
 
 
 def test_the_heaviest_come_first_and_alone_small_ones_together() -> None:
@@ -182,7 +182,7 @@ def test_what_is_no_question_of_a_read_is_refused(
 
 
 # --- planning -------------------------------------------------------------------------------------
-def test_a_query_is_ended_by_its_stage_with_the_reason_and_the_service_goes_on() -> None:
+def test_a_query_is_ended_by_its_stage_and_the_service_continues() -> None:
     ended: list[tuple[int, str]] = []
     reads = ReadsJob(
         Outside(names=list(FILES)), end_query=lambda stage, reason: ended.append((stage, reason))
@@ -202,7 +202,7 @@ def test_a_read_has_no_more_partitions_than_splits() -> None:
     assert batch([]).plan().partitions == 0
 
 
-def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partitions() -> None:
+def test_a_replanned_batch_has_the_same_splits_in_the_same_partitions() -> None:
     """By a planner that died meanwhile, after the whole driver died: the log has all of it."""
     before = batch()
     read = before.plan_batch(0, 10)
@@ -213,7 +213,7 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
 
     after = ReadsJob(Outside(names=[*FILES, "new"]), log=before.job.log)
 
-    assert after.state.found == 11
+    assert after.state.split_count == 11
     assert after.plan_batch(0, 10, partitions=5) == read
     assert after.task(read, 0).run() == done.had
     assert after.task(read, 1).run() == half.had
@@ -221,7 +221,7 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
 
 
 @pytest.mark.may_fail("scripted")
-def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() -> None:
+def test_a_coordinator_fault_does_not_change_what_tasks_received() -> None:
     reads = batch()
     read = reads.plan_batch(0, 10)
     had = reads.task(read, 0).run()
@@ -231,7 +231,7 @@ def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() ->
 
     assert reads.job.history(Kind.RESET_TO_CHECKPOINT)
     assert reads.state.history == history
-    assert reads.state.reads["q:0-10"].given_count == len(had)
+    assert reads.state.reads["q:0-10"].assigned_count == len(had)
     assert reads.plan_batch(0, 10) == read
     assert reads.task(read, 0).run() == had
 
@@ -320,7 +320,7 @@ def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
     look = QueryReads(after=-1, splits_max=0)
     asked = reads.asked(look)
 
-    assert reads.state.found == 1
+    assert reads.state.split_count == 1
     assert asked.is_open
     reads.job.release()
     assert not asked.is_open
@@ -338,7 +338,7 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
 
 
-def test_a_source_that_cannot_be_listed_is_told_to_queries_and_ends_nothing() -> None:
+def test_a_source_that_cannot_be_listed_is_reported_and_ends_nothing() -> None:
     outside = Outside(names=FILES, error=unreachable())
     reads = ReadsJob(outside)
 
@@ -385,7 +385,7 @@ def lane(split: Split) -> str:
     return split.split_id.partition("@")[0]
 
 
-def test_splits_that_later_ones_stand_for_are_forgotten_once_all_streams_have_read_them() -> None:
+def test_superseded_splits_are_forgotten_after_all_streams_read_them() -> None:
     reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
     reads.find("p0@0", "p1@0")
     reads.plan_batch(0, 2)
@@ -475,7 +475,7 @@ def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None
         Outside(names=reads.outside.names, is_complete=False),
         log=reads.job.log,
         lane_of=lane,
-        given_up=("gone", "never known"),
+        abandoned=("gone", "never known"),
     )
 
     assert sorted(again.state.readers) == ["q"]
@@ -488,7 +488,7 @@ def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None
         again.plan_batch(0, 2, reader="gone")
 
 
-def test_a_stream_that_goes_on_under_another_name_holds_nothing_under_its_old_one() -> None:
+def test_a_stream_under_a_new_name_holds_nothing_under_its_old_one() -> None:
     reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
     reads.find("p0@0")
     reads.plan_batch(0, 1, reader="before")
@@ -501,7 +501,7 @@ def test_a_stream_that_goes_on_under_another_name_holds_nothing_under_its_old_on
     assert {one.split.split_id for one in reads.state.splits.values()} == {"p0@5"}
 
 
-def test_a_batch_read_holds_nothing_and_its_tasks_are_refused_where_splits_are_forgotten() -> None:
+def test_a_batch_read_holds_no_splits_and_is_refused_forgotten_ones() -> None:
     reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
     reads.find("p0@0", "p1@0")
     done = reads.plan("done", partitions=1)

@@ -41,9 +41,7 @@ def test_a_message_that_makes_a_record_too_large_fails_its_attempt_alone(
     assert job.runtime.state.live_count == 1
 
 
-def test_a_record_of_the_driver_s_own_that_is_too_large_ends_it_and_leaves_the_log_readable() -> (
-    None
-):
+def test_a_drivers_own_too_large_record_ends_it_with_a_readable_log() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     job.register(0)
     before = job.log.high_watermark()

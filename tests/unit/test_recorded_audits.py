@@ -19,13 +19,13 @@ from coordlog.projections.tables.events import events
 from coordlog.projections.tables.failures import failures
 from coordlog.schemas.builtin_types import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
+from driven_history import RECORDED_JOB, recorded_history
 from hand_history import BEGAN_US, SINK, SOURCE, HandHistory, streaming_history
 from one_log import OneLog
-from recorded_history import JOB, recorded_history
 
 
 def recorded() -> MemoryLog:
-    log = MemoryLog(f"{JOB}.log")
+    log = MemoryLog(f"{RECORDED_JOB}.log")
     log.store(*recorded_history())
     return log
 
@@ -41,8 +41,10 @@ def by_hand(history: HandHistory) -> list[Record]:
 
 
 def shown(command: str, *arguments: str) -> list[str]:
-    logs = OneLog(recorded(), JOB)
-    result = CliRunner().invoke(main, (command, JOB, *arguments), obj=lambda _servers: logs)
+    logs = OneLog(recorded(), RECORDED_JOB)
+    result = CliRunner().invoke(
+        main, (command, RECORDED_JOB, *arguments), obj=lambda _servers: logs
+    )
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 

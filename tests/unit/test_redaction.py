@@ -75,7 +75,7 @@ def is_snapshot(one: StoredRecord) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_it_folds_to_the_redacted_state_at_each_place_and_all_that_it_says_of_itself_holds(
+def test_a_redacted_log_folds_to_the_redacted_state_at_each_offset(
     name: str,
 ) -> None:
     stored = RUNS[name].recorded().job.log.records
@@ -235,9 +235,7 @@ def test_payloads_of_times_and_of_a_type_that_nobody_registered() -> None:
 
 
 @pytest.mark.parametrize(("was", "now"), [(0, 0), (63, 0), (64, 64), (99, 64)])
-def test_an_enumeration_says_its_first_symbol_of_the_same_length_in_a_users_type_alone(
-    was: int, now: int
-) -> None:
+def test_an_enumeration_is_redacted_to_its_first_symbol_of_equal_length(was: int, now: int) -> None:
     symbols = [f"S{n}" for n in range(100)]
     field = {"name": "mood", "type": {"type": "enum", "name": "Mood", "symbols": symbols}}
     schema = json.dumps({"type": "record", "name": "T", "fields": [field]})
@@ -384,7 +382,7 @@ def test_branches_and_where_a_job_has_begun_stay_what_they_were() -> None:
 
 
 @pytest.mark.parametrize("is_skipped", [False, True])
-def test_an_event_that_attempts_failed_at_is_known_again_by_what_stands_in_its_place(
+def test_an_event_that_attempts_failed_at_is_recognised_after_redaction(
     *, is_skipped: bool
 ) -> None:
     provider = NotingProvider()

@@ -21,7 +21,7 @@ def told(job: HandDrivenJob) -> list[str | None]:
     ]
 
 
-def test_the_next_checkpoint_tells_how_many_were_refused_since_the_one_before() -> None:
+def test_the_next_checkpoint_records_connections_refused_since_the_last() -> None:
     job = HandDrivenJob(quota_chain(), job_id="job")
     (attempt,) = job.register_all()
     user = User.of(attempt)
@@ -42,7 +42,7 @@ def test_the_next_checkpoint_tells_how_many_were_refused_since_the_one_before() 
     assert replay(job.log, quota_chain()).turn_count > 4
 
 
-def test_what_was_refused_while_no_checkpoint_may_start_is_told_by_the_first_that_does() -> None:
+def test_refusals_while_no_checkpoint_may_start_are_recorded_by_the_next() -> None:
     job = HandDrivenJob(quota_chain(), job_id="job")
     job.runtime.refused_connections = 2
     assert job.trigger() is None, "nobody has registered"

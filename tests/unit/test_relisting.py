@@ -98,7 +98,7 @@ def read_all(job: HandDrivenJob) -> None:
 
 @pytest.mark.clause("L6")
 @pytest.mark.may_fail("scripted", "cannot be found any more")
-def test_a_listed_file_that_is_missing_after_a_rollback_to_the_start_fails_the_job_by_name(
+def test_a_file_missing_after_a_rollback_to_the_start_fails_the_job(
     tmp_path: Path,
 ) -> None:
     files(tmp_path, "a.csv", "b.csv", "c.csv", "d.csv")
@@ -232,7 +232,7 @@ def test_a_file_of_which_a_split_is_skipped_stays_cut_as_it_is(
 
 @pytest.mark.clause("L6")
 @pytest.mark.may_fail("scripted")
-def test_a_file_that_is_cut_otherwise_and_known_in_part_is_an_error_if_a_split_is_skipped(
+def test_a_file_recut_and_partly_known_is_an_error_if_a_split_is_skipped(
     tmp_path: Path,
 ) -> None:
     """A driver ended between two pages of its splits: what is not known would never be read."""
@@ -262,17 +262,17 @@ def test_a_file_is_compared_with_a_listing_of_what_is_read_of_it(tmp_path: Path)
     skipped = frozenset({second})
     path.write_text("i\n" + "".join(f"{i}\n" for i in range(9, -1, -1)), encoding="utf-8")
     os.utime(path, ns=(1, 1))
-    relisted = source.discover_again(known, None, skipped, unread).found.splits
+    relisted = source.discover_again(known, None, skipped, unread).discovered.splits
     now = {one.split_id: one for one in relisted}
     after = [one if one.split_id == second else now[one.split_id] for one in known]
     after.sort(key=lambda one: one.split_id != second)  # the skipped one first
 
-    assert source.discover_again(after, None, skipped).found.splits == []
+    assert source.discover_again(after, None, skipped).discovered.splits == []
 
 
 @pytest.mark.clause("L6")
 @pytest.mark.may_fail("scripted")
-def test_a_file_that_was_mended_after_a_rollback_to_the_start_is_read_as_it_is(
+def test_a_file_mended_after_a_rollback_to_the_start_is_read_as_it_is(
     tmp_path: Path,
 ) -> None:
     files(tmp_path, "a.csv", "b.csv")
@@ -314,7 +314,7 @@ def finding(*found: Split) -> HandDrivenJob:
 
 @pytest.mark.clause("L6")
 @pytest.mark.may_fail("scripted")
-def test_a_split_that_was_found_after_a_checkpoint_is_known_after_a_rollback_to_it() -> None:
+def test_a_split_found_after_a_checkpoint_is_known_after_a_rollback_to_it() -> None:
     job = finding(split("later"))
 
     fail_globally(job)
@@ -324,7 +324,7 @@ def test_a_split_that_was_found_after_a_checkpoint_is_known_after_a_rollback_to_
 
 
 @pytest.mark.clause("L6")
-def test_what_is_found_again_replaces_what_no_reader_has_had_and_nothing_else() -> None:
+def test_a_new_listing_replaces_only_splits_that_no_reader_had() -> None:
     job = finding(split("a", b"new"), split("b", b"new"))
 
     assert state_of(job).splits["a"].split.content == b""
@@ -367,7 +367,7 @@ def test_a_history_that_ends_with_a_split_that_waits_is_a_fault(
 
 
 @pytest.mark.clause("L6")
-def test_what_a_listing_finds_for_a_closed_coordinator_is_no_split_in_an_audit_either(
+def test_a_listing_for_a_closed_coordinator_adds_no_split_to_an_audit(
     tmp_path: Path,
 ) -> None:
     """The job failed while it was listed; the file was moved away before the next run."""

@@ -185,7 +185,7 @@ def test_what_a_finished_subtask_has_exchanged_is_not_remembered(*, is_batch: bo
 
 @pytest.mark.clause("D5")
 @pytest.mark.clause("I1")
-def test_a_driver_after_one_that_has_forgotten_goes_back_in_place_of_resuming() -> None:
+def test_a_driver_after_one_with_forgotten_events_rolls_back_over_resuming() -> None:
     provider = NotingProvider(projection=HANDLED)
     job = job_of(provider, is_batch=True, parallelism=2)
     talker, _ = job.register_all()
@@ -207,7 +207,7 @@ def test_a_driver_after_one_that_has_forgotten_goes_back_in_place_of_resuming() 
 
 
 @pytest.mark.clause("D5")
-def test_the_weight_is_that_of_what_is_remembered_over_failovers_and_checkpoints() -> None:
+def test_the_weight_of_remembered_events_is_exact_over_failovers() -> None:
     provider = NotingProvider()
     job = job_of(provider, is_batch=False, parallelism=2)
     attempts = job.register_all()

@@ -112,7 +112,7 @@ def test_a_history_is_replayed_record_for_record_over_failures_and_a_crash(mode:
 
 
 @pytest.mark.clause("K7")
-def test_the_first_offset_at_which_the_coordinator_decides_otherwise_is_named() -> None:
+def test_the_first_offset_with_another_decision_is_named() -> None:
     job = _driven()
     first = job.history(Kind.EVENT_TO_SUBTASK)[0]
     offsets = {one.sequence: offset for offset, one in enumerate(job.history())}

@@ -159,7 +159,7 @@ def test_a_coordinator_that_answers_no_requests_is_named() -> None:
 
 @pytest.mark.clause("J1")
 @pytest.mark.flink("SD32")
-def test_a_request_to_no_operator_is_answered_with_those_that_there_are_and_not_recorded() -> None:
+def test_a_request_to_an_unknown_operator_is_answered_with_the_known_ones() -> None:
     job = made_job()
     asked = job.ask("sauce", HowMany())
 
@@ -232,7 +232,7 @@ def fail_job(coordinator: Noting) -> None:
 @pytest.mark.may_fail(
     "no such thing", "refused after something was done", "not registered", "the limit is", "enough"
 )
-def test_whatever_else_a_handler_raises_fails_the_job_and_answers_the_request(
+def test_any_other_error_of_a_handler_fails_the_job_with_an_answer(
     act: Callable[[Noting], object], says: str
 ) -> None:
     provider = AnsweringProvider()
@@ -300,7 +300,7 @@ def test_that_the_job_goes_back_is_not_told_before_it_is_in_the_log() -> None:
 
 @pytest.mark.clause("J1")
 @pytest.mark.may_fail("no reason")
-def test_a_request_that_was_handled_is_answered_although_the_job_fails_before_its_release() -> None:
+def test_a_handled_request_is_answered_if_the_job_fails_before_its_release() -> None:
     job = made_job()
     job.is_held = True
     asked = job.ask("source", HowMany())
@@ -369,9 +369,7 @@ ASKED: OperatorProjection[tuple[str, ...]] = OperatorProjection(
 
 
 @pytest.mark.clause("J2")
-def test_what_an_event_sourced_coordinator_was_asked_goes_back_with_a_rollback_not_a_resume() -> (
-    None
-):
+def test_requests_to_an_event_sourced_coordinator_are_undone_by_rollback() -> None:
     for restore, left in (("rollback", ("before",)), ("resume", ("before", "after"))):
         provider = AnsweringProvider(projection=ASKED)
         job = made_job(provider)

@@ -128,7 +128,7 @@ def test_a_task_that_is_lost_while_it_waits_becomes_no_attempt() -> None:
     assert len(job.history(Kind.ATTEMPT_STARTED)) == 2
 
 
-def test_a_split_at_which_attempts_fail_three_times_in_a_row_is_named_as_poison() -> None:
+def test_a_split_with_three_failures_in_a_row_is_named_as_poison() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     for n in range(4):
         job.register(0).fail("bad row", split_id="part-3")
@@ -196,7 +196,7 @@ class JumpyClock(FakeClock):
 
 @pytest.mark.clause("E2")
 @pytest.mark.parametrize("ahead_at", ["a record", "a failure"])
-def test_one_record_of_a_clock_that_is_hours_ahead_does_not_put_later_failures_together(
+def test_one_record_of_a_clock_hours_ahead_does_not_join_later_failures(
     ahead_at: str,
 ) -> None:
     clock = JumpyClock()
@@ -240,7 +240,7 @@ def test_failures_together_count_under_a_clock_that_was_ahead_before() -> None:
 
 
 @pytest.mark.clause("E2")
-def test_failures_of_a_clock_that_was_further_ahead_than_the_window_do_not_count() -> None:
+def test_failures_of_a_clock_ahead_by_more_than_the_window_do_not_count() -> None:
     config, state = at_its_limits()
     state = evolve(state, failures_us=(90_000_000, 90_000_000, 90_000_000))
 
@@ -275,7 +275,7 @@ def opened(
 @pytest.mark.clause("E2")
 @pytest.mark.parametrize(("projection", "mode"), [(None, "rollback"), (HANDLED, "resume")])
 @pytest.mark.may_fail("its driver ended without a stop")
-def test_a_job_whose_drivers_keep_dying_fails_by_name_and_then_counts_afresh(
+def test_a_job_whose_drivers_keep_dying_fails_by_name_and_counts_afresh(
     projection: OperatorProjection[Any] | None, mode: str
 ) -> None:
     job = opened(None, projection=projection)
@@ -339,7 +339,7 @@ def test_a_driver_that_was_told_to_stop_has_not_died(
 
 @pytest.mark.clause("E2")
 @pytest.mark.may_fail("its driver ended without a stop")
-def test_drivers_that_die_before_their_first_turn_hide_no_death_before_them(
+def test_drivers_that_die_before_their_first_turn_hide_no_earlier_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = opened(None)
@@ -358,7 +358,7 @@ def test_drivers_that_die_before_their_first_turn_hide_no_death_before_them(
 @pytest.mark.clause("E2")
 @pytest.mark.clause("I3")
 @pytest.mark.may_fail("its driver ended without a stop")
-def test_a_batch_whose_drivers_die_while_it_commits_fails_and_then_goes_on_with_that() -> None:
+def test_a_batch_whose_drivers_die_at_the_commit_fails_and_then_settles_it() -> None:
     sink = FakeSink()
     job = HandDrivenJob(
         chain_of(NotingProvider(), NotingProvider("sink", sink=sink)),
@@ -407,7 +407,7 @@ def _killed(intent: Payload) -> Payload | None:
 
 
 @pytest.mark.clause("E2")
-def test_going_back_to_an_older_checkpoint_is_the_users_word_and_never_one_death_too_many() -> None:
+def test_a_rollback_to_an_older_checkpoint_is_never_one_death_too_many() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), configure=three_in_a_minute)
     job.register(0).ack_checkpoint(job.trigger() or 0)
     job.crash()
@@ -453,7 +453,7 @@ def test_what_died_with_its_driver_counts_once_against_the_restart_policy() -> N
 
 @pytest.mark.clause("E2")
 @pytest.mark.may_fail("third", "first", "second")
-def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own_behind() -> None:
+def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own() -> None:
     """It would end the next failure's pause early."""
     job = HandDrivenJob(
         chain_of(NotingProvider()),
@@ -475,7 +475,7 @@ def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own_behind() -
 
 
 @pytest.mark.clause("C4")
-def test_an_event_at_which_attempts_fail_is_known_by_its_operator_type_and_content() -> None:
+def test_a_poisonous_event_is_known_by_operator_type_and_content() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(ack_timeout_s=5.0))
     for _ in range(2):
@@ -488,7 +488,7 @@ def test_an_event_at_which_attempts_fail_is_known_by_its_operator_type_and_conte
 
 @pytest.mark.clause("H3")
 @pytest.mark.may_fail("the disk is full")
-def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_next() -> None:
+def test_a_driver_that_allows_fewer_tries_than_used_fails_at_the_next_one() -> None:
     sink = FakeSink()
     sink.failures = 99
     job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))

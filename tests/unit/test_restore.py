@@ -55,7 +55,7 @@ def crashed_with_channel_state(provider: NotingProvider) -> HandDrivenJob:
 @pytest.mark.clause("D3")
 @pytest.mark.clause("E6")
 @pytest.mark.clause("A2")
-def test_a_rollback_resets_starts_redelivers_and_tells_complete_before_any_attempt() -> None:
+def test_a_rollback_resets_redelivers_and_completes_before_any_attempt() -> None:
     """Were event 2 not redelivered, neither state would have it: it crossed the cut."""
     provider = NotingProvider()
     old = crashed_with_channel_state(provider)
@@ -80,7 +80,7 @@ def test_a_rollback_resets_starts_redelivers_and_tells_complete_before_any_attem
 @pytest.mark.fault("X12")
 @pytest.mark.clause("D3")
 @pytest.mark.clause("K5")
-def test_redeliveries_are_repeated_after_a_second_crash_and_no_checkpoint_comes_between() -> None:
+def test_redeliveries_are_repeated_after_a_crash_before_a_checkpoint() -> None:
     provider = NotingProvider()
     old = crashed_with_channel_state(provider)
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_a_rollback_of_an_event_sourced_coordinator_goes_back_to_its_cut() -> No
 
 
 @pytest.mark.clause("B2")
-def test_a_resume_resets_a_subtask_that_never_had_an_attempt_and_none_twice() -> None:
+def test_a_resume_resets_a_subtask_without_attempts_and_none_twice() -> None:
     provider = NotingProvider(projection=HANDLED)
     job = HandDrivenJob(chain_of(provider), parallelism=3, is_batch=True)
     job.register(0).lose()
@@ -155,7 +155,7 @@ def test_a_batch_resume_does_not_run_a_finished_subtask_again() -> None:
 
 
 @pytest.mark.clause("I1")
-def test_a_rollback_runs_a_finished_subtask_again_only_if_the_checkpoint_does_not_hold_it() -> None:
+def test_a_rollback_reruns_a_finished_subtask_not_in_the_checkpoint() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=3)
     first, second, third = job.register_all()
@@ -174,7 +174,7 @@ def test_a_rollback_runs_a_finished_subtask_again_only_if_the_checkpoint_does_no
 
 @pytest.mark.clause("E5")
 @pytest.mark.clause("E4")
-def test_a_restore_never_takes_a_pending_or_aborted_checkpoint_nor_tells_of_it() -> None:
+def test_a_restore_ignores_pending_and_aborted_checkpoints() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -371,9 +371,7 @@ def test_a_log_in_which_records_stand_and_none_counts_is_no_new_job_s() -> None:
 
 
 @pytest.mark.clause("K2")
-def test_a_first_driver_that_died_behind_its_first_record_or_lost_a_race_leaves_a_log_to_go_on_with() -> (
-    None
-):
+def test_a_driver_that_died_at_its_first_record_leaves_a_usable_log() -> None:
     old = crashed_with_channel_state(NotingProvider())
     first, *_ = old.log.records
     for copies in (1, 3):
@@ -391,7 +389,7 @@ def test_a_copy_that_was_cut_off_is_no_new_job_s(count: int) -> None:
 
 
 @pytest.mark.clause("E9")
-def test_a_new_job_asks_its_sinks_whether_a_history_of_before_has_published() -> None:
+def test_a_new_job_checks_its_sinks_for_files_of_an_earlier_history() -> None:
     class Used(FakeSink):
         def refuse_earlier_output(self, job_id: str) -> None:
             raise SinkError("there", f"job {job_id} has been here", "give another place")
@@ -472,9 +470,7 @@ def test_a_restore_never_takes_a_checkpoint_of_an_abandoned_branch() -> None:
 
 
 @pytest.mark.clause("E9")
-def test_a_log_that_does_not_begin_at_its_beginning_is_refused_before_anything_is_appended() -> (
-    None
-):
+def test_a_log_without_its_beginning_is_refused_before_any_append() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     job.register(0)
     job.crash()

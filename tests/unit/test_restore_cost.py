@@ -45,7 +45,7 @@ def worked(chain: Chain, count: int) -> MemoryLog:
 
 
 @pytest.mark.clause("K3")
-def test_a_restore_reads_what_came_since_the_newest_snapshot_however_long_the_history_is() -> None:
+def test_a_restore_reads_only_from_the_newest_snapshot_in_any_history() -> None:
     counted: OperatorProjection[int] = OperatorProjection(
         name="test.counted",
         version=1,

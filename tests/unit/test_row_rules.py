@@ -62,7 +62,7 @@ def begun(path: Path, options: dict[str, Any]) -> tuple[list[Any], bytes]:
     ],
     ids=["names", "header", "no quote", "quote", "delimiter", "escape", "encoding"],
 )
-def test_a_csv_split_that_was_begun_is_read_on_by_the_rules_that_it_was_begun_with(
+def test_a_begun_csv_split_is_read_on_by_its_first_rules(
     tmp_path: Path, content: bytes, first: dict[str, Any], then: dict[str, Any]
 ) -> None:
     path = tmp_path / "a.csv"
@@ -108,7 +108,7 @@ def test_a_split_of_which_nothing_was_given_is_read_by_the_options_of_now(tmp_pa
     assert read.rows == [("1", "2"), ("3", "4,5")]
 
 
-def test_a_fault_in_a_split_that_was_begun_otherwise_says_that_options_do_not_help(
+def test_a_fault_in_a_split_begun_with_other_rules_excludes_options(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"

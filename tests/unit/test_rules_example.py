@@ -161,7 +161,7 @@ def test_every_subtask_is_sent_every_rule() -> None:
     assert one.state.factor == other.state.factor
 
 
-def test_a_rule_made_in_the_middle_of_a_checkpoint_waits_for_the_barriers_ack() -> None:
+def test_a_rule_made_during_a_checkpoint_waits_for_the_barriers_ack() -> None:
     job = new_job()
     one, other = Subtask(job, 0), Subtask(job, 1)
     job.advance(1.0)
@@ -181,7 +181,7 @@ def test_a_rule_made_in_the_middle_of_a_checkpoint_waits_for_the_barriers_ack() 
 # A local failover
 
 
-def test_a_subtask_that_fails_is_sent_again_what_its_checkpoint_does_not_hold() -> None:
+def test_a_failed_subtask_gets_the_rules_again_that_its_checkpoint_lacks() -> None:
     job = new_job()
     one, other = Subtask(job, 0), Subtask(job, 1)
     job.advance(2.0)
@@ -257,7 +257,7 @@ def test_a_word_that_comes_twice_fails_the_job_and_all_go_back_together() -> Non
 # The driver dies
 
 
-def test_after_a_crash_all_goes_on_from_the_checkpoint_and_a_new_branch_has_new_rules() -> None:
+def test_after_a_crash_the_job_continues_and_a_new_branch_has_new_rules() -> None:
     job = new_job()
     one, other = Subtask(job, 0), Subtask(job, 1)
     job.advance(2.0)

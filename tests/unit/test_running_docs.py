@@ -44,7 +44,7 @@ def test_the_docs_table_has_every_status_and_no_other() -> None:
     assert sorted(statuses()) == sorted(Exit)
 
 
-def test_the_unit_restarts_what_the_docs_say_and_takes_a_stop_for_a_success() -> None:
+def test_the_unit_restarts_as_documented_and_counts_a_stop_as_success() -> None:
     service = unit()
     never = {int(one) for one in service["RestartPreventExitStatus"].split()}
     good = {int(one) for one in service["SuccessExitStatus"].split()}
@@ -108,7 +108,7 @@ def test_the_manifest_fails_the_job_where_the_docs_say_no() -> None:
     assert isinstance(ingest.make_context("ingest", command[2:]), click.Context)
 
 
-def test_one_who_is_not_let_in_is_not_restarted_and_a_log_that_is_silent_is() -> None:
+def test_a_refused_login_is_not_restarted_and_a_silent_log_is() -> None:
     closed = AccessError("job.log", "the broker does not accept user 'ann'", "see the password")
     silent = LogUnavailableError("job.log", "opening it", 120.0, "no route to host")
 
@@ -126,7 +126,7 @@ def test_one_who_is_not_let_in_is_not_restarted_and_a_log_that_is_silent_is() ->
         ("OSError: [Errno 2] No such file or directory", Exit.FAILED),
     ],
 )
-def test_a_job_that_failed_for_want_of_space_in_a_task_has_the_status_of_it(
+def test_a_job_that_failed_without_disk_space_in_a_task_has_that_status(
     reason: str, status: Exit
 ) -> None:
     assert exit_of(JobFailedError("job", (reason, "OSError: [Errno 28] before that"))) is status

@@ -82,7 +82,7 @@ def test_a_driver_keeps_a_checkpoint_until_it_is_let_go() -> None:
     replay(job.log, chain_of(NotingProvider(projection=HANDLED)))
 
 
-def test_without_a_number_the_last_one_is_kept_and_a_second_time_changes_nothing() -> None:
+def test_without_a_number_the_last_checkpoint_is_kept_once() -> None:
     job = started()
     more(job, 2)
     first = job.ask("", TakeSavepoint(name="here"))
@@ -187,9 +187,7 @@ def writing(sink: FakeSink, place: str = "a") -> Chain:
 
 @pytest.mark.clause("E6")
 @pytest.mark.clause("I4")
-def test_what_a_kept_checkpoint_has_not_committed_yet_waits_while_the_job_goes_on_below_it() -> (
-    None
-):
+def test_a_savepoints_open_commits_wait_while_the_job_continues_below_it() -> None:
     sink, other = FakeSink(), FakeSink()
     job = died_behind_completion(sink, "a")
     job = HandDrivenJob(writing(other, "b"), log=job.log, from_checkpoint=2)
@@ -239,7 +237,7 @@ def test_snapshots_hold_what_is_kept() -> None:
 
 
 # --- by command -------------------------------------------------------------------------------------------------------
-def test_where_no_driver_lives_the_command_keeps_and_releases_in_an_epoch_of_its_own() -> None:
+def test_without_a_driver_the_command_keeps_and_releases_in_its_own_epoch() -> None:
     job = started()
     more(job, 2)
     job.crash()

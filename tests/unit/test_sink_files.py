@@ -203,7 +203,7 @@ def test_more_names_than_the_log_takes_are_an_error_that_says_how_many(
 
 
 # --- partitions -----------------------------------------------------------------------------------
-def test_rows_keep_their_order_within_a_partition_and_files_lack_its_columns(
+def test_rows_keep_their_order_in_a_partition_and_files_lack_its_columns(
     tmp_path: Path,
 ) -> None:
     sink = prepared(ParquetSink(tmp_path / "out", partition_by=["p"]))
@@ -239,7 +239,7 @@ def test_a_value_becomes_a_folder_as_it_does_with_spark() -> None:
     assert escaped("{[]^}") == "%7B%5B%5D%5E}"
 
 
-def test_a_name_that_no_file_system_takes_is_refused_before_it_is_handed_over(
+def test_a_name_that_no_file_system_takes_is_refused_before_handover(
     tmp_path: Path,
 ) -> None:
     sink = prepared(ParquetSink(tmp_path / "out", partition_by=["p", "q", "r", "s"]))
@@ -556,7 +556,7 @@ def test_a_draft_that_a_sweep_takes_away_is_made_again(
     assert len(swept) == 2
 
 
-def test_an_owner_file_is_on_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+def test_an_owner_file_and_then_its_name_are_synced_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that loses its power leaves a whole file of this name, or none."""
@@ -580,7 +580,7 @@ def test_an_owner_file_is_on_disk_before_it_has_its_name_and_its_name_before_the
     assert done == ["content b'mine'", "name owner.json", "folder"]
 
 
-def test_a_destination_that_became_a_link_to_another_folder_is_not_written_to(
+def test_a_destination_that_became_a_link_to_elsewhere_is_not_written_to(
     tmp_path: Path,
 ) -> None:
     sink = prepared(ParquetSink(tmp_path / "out"))

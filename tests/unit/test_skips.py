@@ -117,7 +117,7 @@ def test_a_skipped_split_does_not_come_back_with_a_local_failover() -> None:
         (("a", "b"), ("a", "b"), None),
     ],
 )
-def test_one_that_dies_without_a_word_is_to_be_blamed_on_the_one_split_that_had_come_to_it(
+def test_an_attempt_dead_without_an_error_is_blamed_on_its_only_split(
     given: tuple[str, ...], acked: tuple[str, ...], blamed: str | None
 ) -> None:
     job = job_of("a", "b", "c")
@@ -137,7 +137,7 @@ def test_one_that_dies_without_a_word_is_to_be_blamed_on_the_one_split_that_had_
     ("acked", "finished", "blamed"),
     [(0, (), "a"), (1, (), "a"), (2, (), "a"), (2, ("a",), "b"), (2, ("a", "b"), None)],
 )
-def test_of_several_splits_that_are_read_in_order_the_first_unfinished_is_blamed(
+def test_of_splits_read_in_order_the_first_unfinished_is_blamed(
     acked: int, finished: tuple[str, ...], blamed: str | None
 ) -> None:
     job = job_of("a", "b", "c", reads_in_order=True)
@@ -177,7 +177,7 @@ def test_a_skip_during_the_listing_is_refused_and_names_the_split() -> None:
         skip(job, "a").answer()
 
 
-def test_a_reader_that_is_restored_with_a_skipped_split_is_told_and_says_how_far_it_was() -> None:
+def test_a_reader_restored_with_a_skipped_split_gets_the_skip_and_reports() -> None:
     job = job_of("a", "b")
     first = job.register(0)
     ask(first)
@@ -202,7 +202,7 @@ def test_a_reader_that_is_restored_with_a_skipped_split_is_told_and_says_how_far
 
 
 @pytest.mark.may_fail("scripted")
-def test_once_a_checkpoint_holds_that_the_reader_let_go_no_attempt_is_told_again() -> None:
+def test_after_a_checkpoint_of_the_release_no_attempt_gets_the_skip_again() -> None:
     job = job_of("a", "b")
     first = job.register(0)
     ask(first)
@@ -219,7 +219,7 @@ def test_once_a_checkpoint_holds_that_the_reader_let_go_no_attempt_is_told_again
 
 
 @pytest.mark.may_fail("scripted")
-def test_rows_that_a_reader_gave_after_the_checkpoint_do_not_stay_with_a_global_failover() -> None:
+def test_rows_after_the_checkpoint_do_not_survive_a_global_failover() -> None:
     job = job_of("a")
     first = job.register(0)
     ask(first)
@@ -232,7 +232,7 @@ def test_rows_that_a_reader_gave_after_the_checkpoint_do_not_stay_with_a_global_
 
 
 @pytest.mark.may_fail("scripted")
-def test_what_a_reader_let_go_of_between_cut_and_barrier_stays_with_a_global_failover() -> None:
+def test_a_split_released_between_cut_and_barrier_survives_a_failover() -> None:
     job = job_of("a")
     first = job.register(0)
     ask(first)
@@ -249,7 +249,7 @@ def test_what_a_reader_let_go_of_between_cut_and_barrier_stays_with_a_global_fai
 
 @pytest.mark.parametrize("is_global", [True, False])
 @pytest.mark.may_fail("scripted")
-def test_what_a_reader_let_go_of_after_a_barrier_whose_checkpoint_is_lost_is_told_again(
+def test_a_split_released_after_a_lost_checkpoints_barrier_is_reskipped(
     is_global: bool,  # noqa: FBT001, a parameter
 ) -> None:
     job = job_of("a", "b", parallelism=2)
@@ -333,7 +333,7 @@ def test_a_kept_split_of_a_batch_job_stays_and_a_skipped_one_stays_skipped() -> 
 # --- poison ----------------------------------------------------------------------------------------
 
 
-def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it() -> None:
+def test_the_third_failure_in_a_row_at_a_split_names_the_skip_command() -> None:
     job = job_of("it's here/part-3.csv")
     for _ in range(3):
         attempt = job.register(0)
@@ -359,7 +359,7 @@ def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it()
         ),
     ],
 )
-def test_what_is_poison_stands_behind_a_quarter_of_a_reason_and_before_its_traceback(
+def test_poison_is_named_within_a_reason_before_its_traceback(
     at: dict[str, str], what: str, option: str
 ) -> None:
     job = job_of("a")
@@ -377,7 +377,7 @@ def test_what_is_poison_stands_behind_a_quarter_of_a_reason_and_before_its_trace
 
 
 @pytest.mark.may_fail("xxx")
-def test_the_end_of_a_failed_job_names_poison_once_in_its_record_and_its_error() -> None:
+def test_a_failed_job_names_poison_once_in_its_record_and_its_error() -> None:
     def twice(config: KernelConfig) -> KernelConfig:
         return replace(config, restarts_max=2)
 
@@ -428,7 +428,7 @@ def skip_event(job: HandDrivenJob, sequence: int) -> FakeRequest:
     )
 
 
-def test_a_skipped_event_to_a_subtask_is_not_delivered_again_and_counts_as_processed() -> None:
+def test_a_skipped_event_is_not_redelivered_and_counts_as_processed() -> None:
     provider = NotingProvider()
     done: list[str] = []
 
@@ -482,7 +482,7 @@ def test_an_event_is_skipped_by_way_subtask_type_content_and_operator() -> None:
     assert key(is_down=False) == "up/3/rate@1/9f/source"
 
 
-def test_another_event_of_its_type_and_one_to_another_subtask_are_delivered() -> None:
+def test_another_event_of_its_type_or_to_another_subtask_is_delivered() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(noting_chain(provider), parallelism=2)
     provider.on["ready"] = lambda c, subtask, *_: (
@@ -497,7 +497,7 @@ def test_another_event_of_its_type_and_one_to_another_subtask_are_delivered() ->
 
 
 @pytest.mark.may_fail("scripted", "not this one")
-def test_an_event_whose_handling_raises_three_times_is_poison_and_skipped_at_redelivery() -> None:
+def test_an_event_that_raises_three_times_is_skipped_at_redelivery() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(noting_chain(provider))
     attempt = job.register(0)

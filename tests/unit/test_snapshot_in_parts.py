@@ -100,7 +100,7 @@ def own_snapshot(log: MemoryLog, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_of_60000_files_that_does_not_run_is_pruned_with_a_payload_store_and_goes_on(
+def test_a_stopped_job_of_60000_files_is_pruned_with_a_store_and_continues(
     url: str,
 ) -> None:
     job = job_of(60_000)
@@ -128,9 +128,7 @@ def test_a_job_of_60000_files_that_does_not_run_is_pruned_with_a_payload_store_a
 
 
 @pytest.mark.usefixtures("small_records")
-def test_without_a_store_it_is_refused_with_both_sizes_and_what_to_do_before_anything_is_appended() -> (
-    None
-):
+def test_without_a_store_it_is_refused_with_both_sizes_and_advice() -> None:
     job = job_of(400)
     job.crash()
     end = job.log.high_watermark()
@@ -143,7 +141,7 @@ def test_without_a_store_it_is_refused_with_both_sizes_and_what_to_do_before_any
 
 
 @pytest.mark.usefixtures("small_records")
-def test_a_store_that_is_not_the_history_s_is_refused_before_anything_is_appended(
+def test_a_store_other_than_the_historys_is_refused_before_any_append(
     url: str, tmp_path: Path
 ) -> None:
     """A restart looks into one store, and the state of a subtask is in the other."""
@@ -187,7 +185,7 @@ def test_a_store_that_is_only_named_is_no_reason_to_refuse_another(
 
 
 @pytest.mark.usefixtures("small_records")
-def test_a_state_that_fits_is_pruned_with_another_store_too_and_the_history_s_stays(
+def test_a_state_that_fits_is_pruned_with_any_store_and_keeps_the_historys(
     url: str, tmp_path: Path
 ) -> None:
     job = job_of(20, payloads=options_of(url))
@@ -201,7 +199,7 @@ def test_a_state_that_fits_is_pruned_with_another_store_too_and_the_history_s_st
 
 @pytest.mark.usefixtures("small_records")
 @pytest.mark.parametrize("has_store", [False, True])
-def test_what_fits_in_parts_neither_is_refused_before_anything_is_appended_or_stored(
+def test_a_state_too_large_even_in_parts_is_refused_before_any_append(
     url: str, monkeypatch: pytest.MonkeyPatch, *, has_store: bool
 ) -> None:
     monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 2_900)
@@ -266,7 +264,7 @@ def test_what_to_do_is_what_the_state_has_to_let_go(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_records")
-def test_at_each_size_of_a_record_a_prune_is_done_or_appends_nothing_and_names_its_store(
+def test_at_each_record_size_a_prune_is_done_or_names_its_store_unrecorded(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The epoch that takes a snapshot adds to the state: what has fitted before it may not do so in it."""
@@ -331,7 +329,7 @@ def test_what_a_snapshot_has_put_apart_is_addressed_wherever_that_stands(url: st
 
 @pytest.mark.usefixtures("small_records")
 @pytest.mark.parametrize("is_dropping", [False, True])
-def test_what_a_snapshot_had_put_apart_goes_with_it_where_payloads_are_dropped(
+def test_parts_of_a_snapshot_go_with_it_if_payloads_are_dropped(
     url: str, *, is_dropping: bool
 ) -> None:
     """It is of the epoch in which the log had begun: of what that kept nothing else goes."""
@@ -378,7 +376,7 @@ def test_no_log_begins_with_a_snapshot_of_which_a_part_is_lost(url: str, tmp_pat
 
 @pytest.mark.usefixtures("small_records")
 @pytest.mark.parametrize("harm", ["lost", "damaged", "strange"])
-def test_a_prune_takes_a_new_snapshot_where_a_part_of_the_newest_cannot_be_had(
+def test_a_prune_takes_a_new_snapshot_if_the_newest_lacks_a_part(
     url: str, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     job, store = job_of(400), PayloadStore(url, "job")
@@ -406,7 +404,7 @@ def test_a_prune_takes_a_new_snapshot_where_a_part_of_the_newest_cannot_be_had(
 
 
 @pytest.mark.usefixtures("small_records")
-def test_a_driver_that_is_asked_puts_apart_what_does_not_fit_where_it_has_a_store(url: str) -> None:
+def test_a_requested_snapshots_large_parts_go_to_the_drivers_store(url: str) -> None:
     bare = job_of(400)
     with pytest.raises(RequestError, match=rf"a record holds {SMALL}; name a folder for large"):
         bare.ask("", SnapshotWanted(why="test")).answer()
@@ -443,7 +441,7 @@ def test_a_job_that_begins_from_another_takes_along_what_is_apart(url: str) -> N
 
 
 @pytest.mark.usefixtures("small_records")
-def test_a_newest_record_that_no_log_can_begin_with_does_not_keep_a_prune_from_taking_one(
+def test_an_unusable_newest_record_does_not_keep_a_prune_from_a_snapshot(
     url: str,
 ) -> None:
     """A driver that died behind a snapshot which stands in the store whole."""
@@ -458,7 +456,7 @@ def test_a_newest_record_that_no_log_can_begin_with_does_not_keep_a_prune_from_t
 
 
 @pytest.mark.usefixtures("small_records")
-def test_an_address_that_this_version_cannot_read_is_no_place_to_begin_or_start(
+def test_an_unreadable_address_is_no_beginning_and_no_start(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(400)

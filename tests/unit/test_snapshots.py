@@ -177,7 +177,7 @@ def test_each_state_of_a_history_is_decoded_as_it_was_encoded(name: str) -> None
     assert len(hashes) > 35, "states are told apart"
 
 
-def test_the_states_at_retained_cuts_are_shared_and_stand_in_a_snapshot_once() -> None:
+def test_states_at_retained_cuts_are_shared_and_are_in_a_snapshot_once() -> None:
     job = worked(job_of())
     codec = SnapshotCodec(projection_of(job.chain))
     (completed,) = job.runtime.state.completed.values()
@@ -222,9 +222,7 @@ def test_a_snapshot_of_the_released_version_is_read() -> None:
 
 
 @pytest.mark.clause("E9")
-def test_a_snapshot_with_another_encoding_of_a_projection_is_no_place_to_start_and_is_read_without_it() -> (
-    None
-):
+def test_a_snapshot_of_another_encoding_is_no_start_and_is_passed_over() -> None:
     former: dict[str, str] = json.loads(FORMER.read_text(encoding="utf-8"))
     snapshot = SNAPSHOT_TYPE.decode(bytes.fromhex(former["payload"]))
     assert isinstance(snapshot, JobSnapshot)
@@ -263,7 +261,7 @@ def test_a_snapshot_is_a_turn_of_its_own_every_so_many_records() -> None:
     assert not snapshots_in(worked(job_of(snapshot_every=10_000)).log)
 
 
-def test_headers_name_the_newest_snapshot_once_it_is_released_and_not_before() -> None:
+def test_headers_name_the_newest_snapshot_from_its_release_on() -> None:
     job = job_of()
     attempt = job.register(0)
     while not snapshots_in(job.log):
@@ -307,7 +305,7 @@ def test_a_snapshot_knows_where_the_last_checkpoint_completed() -> None:
 Types = chain_of(NotingProvider()).payload_types
 
 
-def test_a_projection_without_a_codec_means_no_snapshots_and_that_is_said_once(
+def test_a_projection_without_a_codec_has_no_snapshots_and_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bare = replace(HANDLED, codec=None)
@@ -321,7 +319,7 @@ def test_a_projection_without_a_codec_means_no_snapshots_and_that_is_said_once(
 
 
 @pytest.mark.parametrize("is_raising", [True, False])
-def test_a_codec_that_does_not_give_back_what_it_was_given_means_no_snapshots(
+def test_a_codec_that_does_not_round_trip_means_no_snapshots(
     caplog: pytest.LogCaptureFixture, *, is_raising: bool
 ) -> None:
     class Forgetful:
@@ -350,7 +348,7 @@ def test_a_codec_that_does_not_give_back_what_it_was_given_means_no_snapshots(
         (encoding, "SNAPSHOT_STATE_BYTES_MAX", 100, "bytes, and 100 are read"),
     ],
 )
-def test_a_state_that_is_too_large_is_said_with_the_numbers_and_tried_again_later(
+def test_a_state_that_is_too_large_is_reported_and_tried_again_later(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     where: ModuleType,
@@ -373,7 +371,7 @@ def test_a_state_that_is_too_large_is_said_with_the_numbers_and_tried_again_late
 @pytest.mark.slow
 @pytest.mark.clause("K3")
 @pytest.mark.parametrize("name", RUNS)
-def test_a_fold_from_every_snapshot_is_the_fold_from_the_start_after_every_record(
+def test_a_fold_from_every_snapshot_equals_the_whole_fold_at_each_record(
     name: str,
 ) -> None:
     log = RUNS[name].recorded().job.log
@@ -388,8 +386,8 @@ def test_a_fold_from_every_snapshot_is_the_fold_from_the_start_after_every_recor
         named = prefix_of(log, offset + 1)
         named.store(_naming(offset))
         search = history.History(named).search(codec)
-        assert search.found is not None, search.passed_over
-        assert search.found.beginning.offset == offset
+        assert search.snapshot is not None, search.passed_over
+        assert search.snapshot.beginning.offset == offset
         made = fresh(name)
         made.begin_at(search)
         for one in log.records[offset:]:
@@ -430,7 +428,7 @@ def test_a_restore_starts_from_the_newest_named_snapshot() -> None:
 
 @pytest.mark.clause("K3")
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_snapshot_is_passed_over_for_the_one_before_and_in_the_end_for_the_start(
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_or_the_start(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = worked(job_of()).log
@@ -460,7 +458,7 @@ def _chain(log: MemoryLog) -> list[int]:
 
 
 @pytest.mark.clause("E9")
-def test_a_snapshot_whose_envelope_is_damaged_is_refused_as_any_such_record_is() -> None:
+def test_a_snapshot_with_a_damaged_envelope_is_refused_as_any_record() -> None:
     log = worked(job_of()).log
     newest = max(_chain(log))
     bad = changed(
@@ -508,7 +506,7 @@ def test_a_snapshot_of_a_fenced_driver_is_no_place_to_start() -> None:
     assert made.state == second.runtime.state
 
 
-def test_a_late_record_of_an_older_driver_at_the_end_names_an_older_snapshot_that_will_do() -> None:
+def test_a_late_record_of_an_older_driver_names_an_older_usable_snapshot() -> None:
     job = worked(job_of())
     older, *_ = sorted(_chain(job.log))
     job.log.store(_naming(older))
@@ -533,9 +531,7 @@ def test_behind_a_thousand_records_of_other_programs_the_newest_is_found() -> No
 
 
 @pytest.mark.clause("E9")
-def test_a_log_whose_beginning_is_gone_is_restored_from_a_snapshot_and_without_one_refused() -> (
-    None
-):
+def test_a_log_without_its_beginning_needs_a_snapshot_to_be_restored() -> None:
     log = worked(job_of()).log
     whole = restored(log)
     first, *_ = sorted(_chain(log))
@@ -549,7 +545,7 @@ def test_a_log_whose_beginning_is_gone_is_restored_from_a_snapshot_and_without_o
         restored(bare)
 
 
-def test_a_log_that_begins_with_a_snapshot_is_started_there_though_nothing_names_it() -> None:
+def test_a_log_that_begins_with_a_snapshot_starts_there_even_if_unnamed() -> None:
     job = job_of()
     attempt = job.register(0)
     while not snapshots_in(job.log):
@@ -565,7 +561,7 @@ def test_a_log_that_begins_with_a_snapshot_is_started_there_though_nothing_names
     assert made.state == whole.state
 
 
-def test_an_audit_of_a_log_that_begins_with_a_snapshot_has_the_schemas_of_before() -> None:
+def test_an_audit_of_a_log_with_a_first_snapshot_has_the_earlier_schemas() -> None:
     job = worked(job_of())
     first, *_ = snapshots_in(job.log)
     job.log.remove_below(first)
@@ -604,7 +600,7 @@ def test_another_projection_is_folded_from_the_start(projection: OperatorProject
     assert made.state.projections["source"] == whole.state.projections["source"] != ()
 
 
-def test_an_operator_without_a_projection_any_more_is_as_folded_from_the_start() -> None:
+def test_an_operator_that_lost_its_projection_is_as_folded_from_the_start() -> None:
     log = worked(job_of()).log
     chain = chain_of(NotingProvider())
     made = rebuild(log, chain, projection_of(chain))
@@ -624,9 +620,7 @@ def test_a_type_with_another_schema_is_refused_as_from_the_start() -> None:
 
 
 @pytest.mark.clause("E8")
-def test_a_type_that_an_operator_of_today_has_used_and_nobody_declares_is_refused_as_from_the_start() -> (
-    None
-):
+def test_a_used_type_that_is_undeclared_is_refused_as_from_the_start() -> None:
     log = worked(job_of()).log
     provider = NotingProvider(payload_types=(), projection=HANDLED)
     with pytest.raises(RecordError, match="is not one of this job's"):
@@ -634,9 +628,7 @@ def test_a_type_that_an_operator_of_today_has_used_and_nobody_declares_is_refuse
 
 
 @pytest.mark.clause("E8")
-def test_a_job_that_has_lost_an_operator_starts_from_its_own_snapshots_and_not_from_older_ones() -> (
-    None
-):
+def test_a_job_that_lost_an_operator_starts_from_its_own_snapshots_only() -> None:
     """Whether the lost one alone has used a type that nobody declares any more only a whole fold tells, once."""
     both = chain_of(
         NotingProvider(projection=HANDLED),
@@ -716,7 +708,7 @@ def test_a_verification_compares_each_snapshot_with_the_fold_there(name: str) ->
     assert found.snapshot_count == len(counting) >= 4
 
 
-def test_a_verification_names_a_snapshot_that_is_damaged_or_of_another_state() -> None:
+def test_verify_names_a_snapshot_that_is_damaged_or_of_another_state() -> None:
     log = worked(job_of()).log
     first, second, *_ = snapshots_in(log)
     other = log.records[second].record()
@@ -735,7 +727,7 @@ def test_a_verification_names_a_snapshot_that_is_damaged_or_of_another_state() -
     assert found.faults[1].what == "the snapshot's state is not the fold's there"
 
 
-def test_a_verification_tells_which_snapshots_of_another_version_it_could_not_compare() -> None:
+def test_verify_names_snapshots_of_other_versions_that_it_cannot_compare() -> None:
     log = worked(job_of()).log
     first, second, third, *more = snapshots_in(log)
     assert verify(log.records).other_snapshots == {}
@@ -787,7 +779,7 @@ def _of_another_time(record: Record) -> JobSnapshot:
     return codec.encode(replace(state, aborts_in_a_row=3))
 
 
-def test_a_log_that_begins_with_a_snapshot_is_looked_at_and_verified_from_there() -> None:
+def test_a_log_that_begins_with_a_snapshot_is_inspected_from_there() -> None:
     job = worked(job_of())
     whole = state_at(job.log)
     first, *_ = snapshots_in(job.log)

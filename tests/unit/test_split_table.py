@@ -119,7 +119,7 @@ def state_with(count: int, last_barrier: int) -> SplitsState:
 
 
 @pytest.mark.slow
-def test_a_million_splits_and_three_checkpoints_stay_far_below_what_a_snapshot_may_have() -> None:
+def test_a_million_splits_and_three_checkpoints_are_far_below_the_limit() -> None:
     """Seen at 20,000: what a split costs does not grow with their number."""
     count = 20_000
     newest = state_with(count, 0)
@@ -164,7 +164,7 @@ def test_a_page_that_is_no_page_is_refused() -> None:
             unpacked_page(names, page.packed_contents, limit)
 
 
-def test_ids_that_fill_what_is_left_exactly_are_read_and_nothing_is_unpacked_behind_them() -> None:
+def test_ids_that_fill_the_remaining_space_exactly_are_read_and_no_more() -> None:
     page = table_of(PAGE_SPLITS).pages[0]
     bomb = zlib.compress(bytes(50_000_000))
 

@@ -108,7 +108,7 @@ def test_without_a_checkpoint_all_splits_of_a_lost_attempt_go_back() -> None:
 @pytest.mark.flink("SC10")
 @pytest.mark.flink("ST4")
 @pytest.mark.flink("ST6")
-def test_splits_assigned_before_the_cut_stay_with_the_reader_and_later_ones_go_back() -> None:
+def test_splits_assigned_before_the_cut_stay_and_later_ones_go_back() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_is_aborted_keeps_no_split_from_going_back() -> None:
 
 
 @pytest.mark.clause("L3")
-def test_a_split_that_was_finished_after_the_barrier_is_with_the_restored_reader_again() -> None:
+def test_a_split_finished_after_the_barrier_returns_to_the_restored_reader() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -192,7 +192,7 @@ def test_a_replaced_attempt_gets_the_same_splits_and_no_more_splits_again() -> N
 
 
 @pytest.mark.clause("L5")
-def test_a_reader_whose_checkpoint_holds_no_more_splits_is_told_again_without_asking() -> None:
+def test_a_reader_with_no_more_splits_in_its_checkpoint_gets_it_unasked() -> None:
     job = HandDrivenJob(chain_of(pull_of("a")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -241,7 +241,7 @@ def test_requests_that_a_lost_attempt_sent_after_its_barrier_are_undone() -> Non
 
 @pytest.mark.clause("D5")
 @pytest.mark.clause("D3")
-def test_a_request_before_the_barrier_whose_answer_came_after_the_cut_is_answered_again() -> None:
+def test_a_request_answered_between_barrier_and_cut_is_answered_again() -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -259,7 +259,7 @@ def test_a_request_before_the_barrier_whose_answer_came_after_the_cut_is_answere
 
 
 @pytest.mark.clause("B5")
-def test_a_split_that_comes_back_is_not_given_to_a_reader_that_ends_in_the_same_turn() -> None:
+def test_a_returned_split_is_not_given_to_a_reader_that_ends_in_that_turn() -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
     job = HandDrivenJob(chain_of(provider), parallelism=3)
     first, second, third = job.register_all()
@@ -298,9 +298,7 @@ def test_splits_that_come_back_are_unassigned_in_the_order_of_discovery() -> Non
 
 
 @pytest.mark.clause("L3")
-def test_a_split_finished_between_barrier_and_completion_is_with_the_restored_reader_again() -> (
-    None
-):
+def test_a_split_finished_before_the_completion_returns_to_the_reader() -> None:
     job = HandDrivenJob(chain_of(pull_of("a")), parallelism=2)
     first, second = job.register_all()
     ask(first)
@@ -322,7 +320,7 @@ def test_a_split_finished_between_barrier_and_completion_is_with_the_restored_re
 @pytest.mark.clause("L3")
 @pytest.mark.flink("SC7")
 @pytest.mark.may_fail("scripted")
-def test_after_a_global_failover_the_splits_assigned_after_the_cut_are_unassigned() -> None:
+def test_a_global_failover_unassigns_splits_assigned_after_the_cut() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -363,7 +361,7 @@ def test_a_redelivered_request_is_answered_when_the_attempt_is_ready() -> None:
 
 @pytest.mark.clause("D3")
 @pytest.mark.may_fail("scripted")
-def test_a_request_that_waited_at_the_cut_still_waits_after_a_global_failover() -> None:
+def test_a_request_waiting_at_the_cut_still_waits_after_a_global_failover() -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -381,7 +379,7 @@ def test_a_request_that_waited_at_the_cut_still_waits_after_a_global_failover() 
 
 @pytest.mark.clause("L5")
 @pytest.mark.may_fail("scripted")
-def test_no_more_splits_before_the_cut_reaches_the_attempts_of_a_global_failover() -> None:
+def test_no_more_splits_from_before_the_cut_survives_a_global_failover() -> None:
     job = HandDrivenJob(chain_of(pull_of("a")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -398,7 +396,7 @@ def test_no_more_splits_before_the_cut_reaches_the_attempts_of_a_global_failover
 
 @pytest.mark.clause("L4")
 @pytest.mark.flink("SC8")
-def test_a_finished_split_of_a_batch_job_stays_finished_through_failovers_and_a_resume() -> None:
+def test_a_batch_jobs_finished_split_stays_so_over_failovers_and_a_resume() -> None:
     chain = chain_of(pull_of("a", "b", "c"))
     job = HandDrivenJob(chain, is_batch=True)
     (attempt,) = job.register_all()
@@ -424,7 +422,7 @@ def test_a_finished_split_of_a_batch_job_stays_finished_through_failovers_and_a_
 
 
 @pytest.mark.clause("L4")
-def test_where_the_chain_keeps_state_across_splits_all_ever_assigned_go_back() -> None:
+def test_with_state_across_splits_all_ever_assigned_go_back() -> None:
     chain = chain_of(pull_of("a", "b"), keeps_state_across_splits=True)
     job = HandDrivenJob(chain, is_batch=True)
     (attempt,) = job.register_all()
@@ -438,7 +436,7 @@ def test_where_the_chain_keeps_state_across_splits_all_ever_assigned_go_back() -
 
 
 @pytest.mark.clause("L4")
-def test_a_resume_gives_back_what_the_dead_drivers_attempts_had_and_lists_nothing_again() -> None:
+def test_a_resume_takes_back_dead_attempts_splits_without_a_listing() -> None:
     listings: list[int] = []
 
     def discover() -> SplitsDiscovered:
@@ -504,7 +502,7 @@ def test_a_request_that_crosses_no_more_splits_is_not_owed_an_answer() -> None:
 
 
 @pytest.mark.clause("D5")
-def test_a_request_answered_before_the_cut_is_not_answered_again_after_a_failover() -> None:
+def test_a_request_answered_before_the_cut_is_not_answered_again() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -518,7 +516,7 @@ def test_a_request_answered_before_the_cut_is_not_answered_again_after_a_failove
 
 
 @pytest.mark.clause("D5")
-def test_requests_and_ends_of_splits_between_two_checkpoints_are_kept_until_the_second() -> None:
+def test_requests_and_split_ends_after_a_checkpoint_are_kept_for_the_next() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")))
     (attempt,) = job.register_all()
     ask(attempt)
@@ -545,7 +543,7 @@ def static_of(*names: str) -> SplitCoordinatorProvider:
 
 
 @pytest.mark.clause("L5")
-def test_static_assignment_deals_all_splits_out_round_robin_without_being_asked() -> None:
+def test_static_assignment_deals_all_splits_round_robin_without_requests() -> None:
     job = HandDrivenJob(chain_of(static_of("a", "b", "c", "d", "e")), parallelism=2)
 
     first, second = job.register_all()
@@ -556,9 +554,7 @@ def test_static_assignment_deals_all_splits_out_round_robin_without_being_asked(
 
 @pytest.mark.clause("L5")
 @pytest.mark.flink("SC22")
-def test_under_static_assignment_a_replaced_attempt_gets_its_own_splits_again_and_no_other() -> (
-    None
-):
+def test_static_assignment_gives_a_new_attempt_its_own_splits_again() -> None:
     job = HandDrivenJob(chain_of(static_of("a", "b", "c", "d")), parallelism=2)
     first, second = job.register_all()
 
@@ -571,7 +567,7 @@ def test_under_static_assignment_a_replaced_attempt_gets_its_own_splits_again_an
 
 @pytest.mark.clause("L5")
 @pytest.mark.flink("SC23")
-def test_under_static_assignment_a_checkpoint_keeps_the_splits_in_the_reader() -> None:
+def test_static_assignment_keeps_splits_in_the_reader_over_a_checkpoint() -> None:
     job = HandDrivenJob(chain_of(static_of("a", "b")))
     (attempt,) = job.register_all()
     checkpoint(job, attempt)
@@ -584,9 +580,7 @@ def test_under_static_assignment_a_checkpoint_keeps_the_splits_in_the_reader() -
 @pytest.mark.clause("I2")
 @pytest.mark.clause("L3")
 @pytest.mark.may_fail("while split 'a' was in flight to it")
-def test_a_subtask_that_completes_without_its_splits_is_in_no_checkpoint_and_they_are_read() -> (
-    None
-):
+def test_splits_of_a_subtask_that_completes_without_them_are_still_read() -> None:
     """Were the checkpoint complete in the turn that finds it out, the job would end without the splits' rows."""
     provider = SplitCoordinatorProvider("source", discover=listing("a", "b"), assignment="static")
     job = HandDrivenJob(chain_of(provider))
@@ -639,7 +633,7 @@ def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> N
 
 @pytest.mark.clause("D5")
 @pytest.mark.parametrize("keeps_state", [False, True])
-def test_a_batch_jobs_attempt_holds_no_assignment_and_no_request_and_all_of_it_goes_back_with_it(
+def test_a_batch_attempt_holds_no_assignment_and_no_request_after_its_loss(
     *, keeps_state: bool
 ) -> None:
     """No checkpoint ever forgets what was said in batch: an attempt would hold the whole history of its splits."""
@@ -704,7 +698,7 @@ def test_what_no_failover_undoes_any_more_is_one_place_for_all_and_stays() -> No
 
 @pytest.mark.clause("L4")
 @pytest.mark.parametrize("keeps_state", [False, True])
-def test_in_batch_answered_requests_are_forgotten_with_the_next_split_that_ends(
+def test_in_batch_answered_requests_are_forgotten_at_the_next_split_end(
     *, keeps_state: bool
 ) -> None:
     names = [f"s{n}" for n in range(6)]

@@ -91,7 +91,7 @@ def check(parallelism: int, **settings: str) -> None:
     check_slots(spark, parallelism)  # type: ignore[arg-type]
 
 
-def test_bounds_of_dynamic_allocation_that_are_too_low_are_refused_by_the_numbers() -> None:
+def test_too_low_dynamic_allocation_bounds_are_refused_by_the_numbers() -> None:
     bounds = {"dynamicAllocation_maxExecutors": "3", "executor_cores": "4"}
     check(12, **bounds)
     with pytest.raises(

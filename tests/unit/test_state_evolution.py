@@ -177,7 +177,7 @@ def pruned() -> MemoryLog:
 
 
 @pytest.mark.clause("E9")
-def test_a_pruned_log_is_restored_by_a_version_that_adds_a_field_with_a_default(
+def test_a_pruned_log_is_restored_after_a_field_with_a_default_is_added(
     pruned: MemoryLog,
 ) -> None:
     later = HandDrivenJob(chain_of(LATER), log=pruned)

@@ -24,7 +24,7 @@ SHA = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 HELLO = b"coordlog-payload:1:5:3-9f0c2ab41d5e6f70/" + SHA.encode()
 
 
-def test_an_address_says_the_length_who_kept_it_and_the_checksum_of_the_content() -> None:
+def test_an_address_has_length_owner_and_checksum_of_the_content() -> None:
     address = PayloadAddress.of(b"hello", owner_of(3, "9f0c2ab41d5e6f70"))
 
     assert address.encode() == HELLO
@@ -49,7 +49,7 @@ def test_an_address_says_the_length_who_kept_it_and_the_checksum_of_the_content(
         b"coordlog-payload:1:5:3-\xc3\xa9/" + SHA.encode(),
     ],
 )
-def test_what_begins_like_an_address_and_is_none_is_refused_and_not_taken_for_the_payload(
+def test_an_invalid_address_is_refused_and_not_taken_for_the_payload(
     data: bytes,
 ) -> None:
     with pytest.raises(ValueError, match="no address of a stored payload"):

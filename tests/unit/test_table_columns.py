@@ -18,9 +18,9 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.columns import TABLES, Columns, ColumnType, ListOf
 from coordlog.spark_integration.history_frames.views import tables_of
+from driven_history import RECORDED_JOB, recorded_history
 from hand_history import batch_history, streaming_history
 from one_log import OneLog
-from recorded_history import JOB, recorded_history
 
 COMMANDS = ("attempts", "splits", "checkpoints", "events", "commits", "failures", "epochs")
 DOCS = Path(__file__).parents[2] / "docs" / "history.md"
@@ -38,10 +38,10 @@ JSON_TYPES: dict[pa.DataType, type] = {
 def log(request: pytest.FixtureRequest) -> MemoryLog:
     histories: dict[str, Callable[[], Sequence[UnstoredRecord]]] = {
         "recorded": recorded_history,
-        "streaming": lambda: streaming_history(JOB).records,
-        "batch": lambda: batch_history(JOB).records,
+        "streaming": lambda: streaming_history(RECORDED_JOB).records,
+        "batch": lambda: batch_history(RECORDED_JOB).records,
     }
-    made = MemoryLog(f"{JOB}.log")
+    made = MemoryLog(f"{RECORDED_JOB}.log")
     made.store(*histories[request.param]())
     return made
 
@@ -57,8 +57,8 @@ def views_of(log: MemoryLog) -> pa.Table:
 
 
 def json_rows(log: MemoryLog, command: str) -> list[dict[str, Any]]:
-    logs = OneLog(log, JOB)
-    result = CliRunner().invoke(main, (command, JOB, "--json"), obj=lambda _servers: logs)
+    logs = OneLog(log, RECORDED_JOB)
+    result = CliRunner().invoke(main, (command, RECORDED_JOB, "--json"), obj=lambda _servers: logs)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 

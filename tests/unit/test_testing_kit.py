@@ -166,7 +166,7 @@ def rows(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(values, pa.int64())})
 
 
-def test_a_real_operator_runs_by_hand_through_rows_events_barriers_and_its_end() -> None:
+def test_a_real_operator_runs_by_hand_over_rows_events_and_barriers() -> None:
     job, provider = adding_job()
     attempt = RealAttempt(job, 0)
     operator = attempt.operator("adding")
@@ -216,7 +216,7 @@ def test_a_test_without_the_mark_has_a_job_that_may_not_fail() -> None:
 
 
 @pytest.mark.may_fail("scripted")
-def test_a_test_with_the_mark_has_a_job_that_may_fail_by_what_the_mark_says() -> None:
+def test_a_marked_tests_job_may_fail_by_the_marks_reason() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
 
     job.run(lambda: job.runtime.fail_job("source", "scripted"))

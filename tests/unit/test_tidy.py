@@ -162,28 +162,28 @@ def test_a_replaced_word_is_found_inside_a_name(tmp_path: Path) -> None:
     ]
 
 
+TEST_NAME_MAX: Final = 70
+
+
+def long_test_names(path: Path) -> Iterator[str]:
+    for line, name in defined_names(tree_of(path)):
+        if name.startswith("test_") and len(name) > TEST_NAME_MAX:
+            yield at(path, line, f"{name} has {len(name)} characters: claim it in {TEST_NAME_MAX}")
+
+
+def test_the_name_of_a_test_has_at_most_70_characters() -> None:
+    assert [one for path in python_files("tests") for one in long_test_names(path)] == []
+
+
+def test_a_test_name_of_71_characters_is_found(tmp_path: Path) -> None:
+    name = "test_" + "a" * 66
+    path = offending(Path("claims.py"), f"def {name}():\n    pass\n", tmp_path)
+
+    assert list(long_test_names(path)) == [f"{path}:1: {name} has 71 characters: claim it in 70"]
+
+
 VAGUE_NAMES: Final = frozenset({"found", "given", "made", "one"})
 """Names that say nothing about the type or the role of a variable."""
-
-VAGUE_LEFT: Final = frozenset(
-    {
-        "coordlog",
-        "coordlog/coordinators",
-        "log/kafka",
-        "log/local",
-        "projections/job",
-        "projections/splits",
-        "projections/tables",
-        "spark_integration/dataframes",
-        "spark_integration/files",
-        "spark_integration/files/formats",
-        "spark_integration/files/formats/csv",
-        "spark_integration/files/formats/json",
-        "spark_integration/files/source",
-        "spark_integration/kafka",
-    }
-)
-"""Folders of the product that still have such names; a folder without any leaves the list."""
 
 
 def vague_names(path: Path) -> Iterator[str]:
@@ -209,13 +209,9 @@ def vague_names(path: Path) -> Iterator[str]:
 
 
 def test_no_variable_of_the_product_has_a_vague_name() -> None:
-    offenders: dict[str, list[str]] = {}
-    for path in python_files(*PACKAGE_FOLDERS):
-        folder = str(path.parent.relative_to(ROOT))
-        offenders.setdefault(folder, []).extend(vague_names(path))
+    files = python_files(*PACKAGE_FOLDERS)
 
-    assert {f: names for f, names in offenders.items() if names and f not in VAGUE_LEFT} == {}
-    assert {folder for folder in VAGUE_LEFT if not offenders.get(folder)} == set()
+    assert [one for path in files for one in vague_names(path)] == []
 
 
 def test_a_vague_name_is_found_outside_a_comprehension_of_one_line(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_an_effect_whose_addressee_is_gone_by_its_release_is_dropped() -> None:
 
 
 @pytest.mark.clause("K4")
-def test_an_append_of_unknown_outcome_is_sent_again_and_attempts_do_not_notice() -> None:
+def test_an_append_of_unknown_outcome_is_repeated_unnoticed_by_attempts() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -159,7 +159,7 @@ def test_a_type_stands_before_its_first_use_in_the_same_turn_and_once() -> None:
 
 
 @pytest.mark.clause("K4")
-def test_a_group_holds_whole_turns_up_to_its_bytes_and_one_larger_turn_alone(
+def test_a_group_holds_whole_turns_up_to_its_bytes_or_one_larger_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     provider = NotingProvider()
@@ -203,7 +203,7 @@ def test_a_snapshot_is_a_turn_of_one_record() -> None:
 
 
 @pytest.mark.clause("K6")
-def test_what_the_broker_refuses_ends_the_driver_and_leaves_the_log_readable() -> None:
+def test_a_record_refused_by_the_broker_leaves_a_readable_log() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     attempt = job.register(0)
     job.log.faults.next_append(Refuse("the disk is full"))

@@ -78,9 +78,7 @@ def test_no_record_of_the_loser_counts_behind_the_newer_epochs_first() -> None:
     assert late[-1] > began, "it was appended all the same, and is void"
 
 
-def test_an_append_whose_outcome_its_driver_did_not_live_to_know_counts_before_the_newer_epoch() -> (
-    None
-):
+def test_a_dead_drivers_unconfirmed_append_counts_before_the_newer_epoch() -> None:
     provider = NotingProvider()
     first = HandDrivenJob(chain_of(provider))
     attempt = first.register(0)
@@ -116,7 +114,7 @@ def test_a_commit_that_a_paused_driver_makes_late_is_seen_once() -> None:
     assert outcome.epoch == 1
 
 
-def test_a_commit_that_a_paused_driver_makes_ahead_of_the_newer_one_is_seen_once() -> None:
+def test_a_paused_drivers_commit_ahead_of_the_newer_epoch_is_seen_once() -> None:
     sink = FakeSink()
     first = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
     attempt = first.register(0)
@@ -134,7 +132,7 @@ def test_a_commit_that_a_paused_driver_makes_ahead_of_the_newer_one_is_seen_once
     assert second.stage.submitted == [1]
 
 
-def test_an_event_that_a_paused_driver_delivers_late_reaches_its_own_attempt_only() -> None:
+def test_a_paused_drivers_late_event_reaches_its_own_attempt_only() -> None:
     first_provider, second_provider = NotingProvider(), NotingProvider()
     first = HandDrivenJob(chain_of(first_provider))
     old = first.register(0)
@@ -197,7 +195,7 @@ def test_of_drivers_that_take_over_in_turn_each_acts_until_the_next_one(seed: in
 
 
 @pytest.mark.parametrize("is_late_to_append", [True, False], ids=["append", "look"])
-def test_a_driver_that_was_paused_over_a_prune_ends_and_says_which_epoch_is_in_force(
+def test_a_driver_paused_over_a_prune_ends_and_names_the_epoch_in_force(
     *, is_late_to_append: bool
 ) -> None:
     """What it would read on from has been removed: by a newer driver's snapshot, and by nobody else."""

@@ -249,7 +249,7 @@ def test_payloads_of_a_file_are_shown_only_for_a_store_that_the_user_names(
     assert _command("payloads", str(path), "--payload-store", store.url).exit_code == Exit.DONE
 
 
-def test_adopt_reads_the_payloads_of_a_file_only_in_a_store_that_the_user_names(
+def test_adopt_reads_a_files_payloads_only_from_a_store_the_user_names(
     tmp_path: Path, store: PayloadStore, opened: list[str]
 ) -> None:
     path = tmp_path / "job.avro"

@@ -53,7 +53,7 @@ def test_one_that_does_not_return_is_told_once_with_its_stack() -> None:
     assert "in stuck" in stack
 
 
-def test_calls_that_follow_each_other_are_never_told_however_long_they_take_together() -> None:
+def test_successive_short_calls_are_never_reported_however_long_in_total() -> None:
     runner = Runner(*range(30), None)
 
     with watched_calls(cast("AttemptRunner", runner), 0.1):
@@ -75,9 +75,7 @@ class Time:
 
 
 @pytest.mark.clause("C4")
-def test_an_attempt_that_does_nothing_outside_any_call_is_vouched_for_no_more_after_the_bound() -> (
-    None
-):
+def test_an_attempt_idle_outside_any_call_loses_its_lease_after_the_bound() -> None:
     clock, runner = Time(), opened(World())
     assert runner.calling is None
     main_thread = MainThread(
@@ -95,7 +93,7 @@ def test_an_attempt_that_does_nothing_outside_any_call_is_vouched_for_no_more_af
 
 
 @pytest.mark.clause("C4")
-def test_an_attempt_that_waits_reads_and_handles_is_vouched_for_however_long_it_takes() -> None:
+def test_an_attempt_that_waits_reads_and_handles_keeps_its_lease() -> None:
     clock = Time()
     world = World(polls=[polled(1), polled(2)])
     runner = opened(world)

@@ -107,7 +107,7 @@ def test_a_reader_waits_for_the_next_find_and_is_not_sent_away(watched: Watched)
 
 
 @pytest.mark.clause("L3")
-def test_after_a_crash_only_what_the_checkpoint_does_not_know_is_found_again(
+def test_after_a_crash_only_files_not_in_the_checkpoint_are_found_again(
     watched: Watched,
 ) -> None:
     (attempt,) = watched.job.register_all()
@@ -188,7 +188,7 @@ def test_while_a_look_fails_and_is_tried_again_readers_go_on(watched: Watched) -
 
 
 @pytest.mark.may_fail("s3://b: 503")
-def test_looks_that_fail_for_too_long_fail_the_job_with_how_often_and_how_long(
+def test_listings_that_fail_for_too_long_fail_the_job_with_count_and_time(
     watched: Watched,
 ) -> None:
     watched.outside.error = SourceUnavailableError("s3://b", "503", "wait")
@@ -407,7 +407,7 @@ def test_a_known_file_that_is_gone_again_is_nobodys_matter(folder: Path) -> None
     assert names(watch_of(folder, Clock()).look(known)) == ["b.csv"]
 
 
-def test_an_empty_folder_is_watched_and_an_empty_file_left_until_it_has_rows(
+def test_an_empty_folder_is_watched_and_an_empty_file_waits_for_rows(
     folder: Path,
 ) -> None:
     clock = Clock()
@@ -523,7 +523,7 @@ def test_a_file_that_is_moved_away_while_its_folder_is_listed_is_left_out(
     assert names(watch_of(folder, Clock()).look([])) == ["b.csv"]
 
 
-def test_a_source_that_is_gone_as_a_whole_may_come_back_and_a_broken_link_may_not(
+def test_a_wholly_missing_source_may_return_and_a_broken_link_may_not(
     folder: Path,
 ) -> None:
     write(folder / "a.csv", "i\n1\n")

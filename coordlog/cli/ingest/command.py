@@ -341,7 +341,7 @@ def ingest(context: click.Context, /, **values: object) -> None:
     )
     options = IngestOptions(told=on_command_line, **values)  # type: ignore[arg-type]
     for option in unfit(options):
-        if not option.is_told:
+        if not option.is_chosen:
             click.echo(f"warning: {option.problem}", err=True)
     status = run_ingest(fitted(options))
     if status:

@@ -55,13 +55,13 @@ class Unfit:
     field: str
     option: str
     is_for: str
-    is_told: bool
+    is_chosen: bool
     """Whether the option is on the command line, not in a file or a variable."""
 
     @property
     def problem(self) -> str:
         """Text of the error or the warning."""
-        if self.is_told:
+        if self.is_chosen:
             return f"{self.option} is given; it is for {self.is_for}"
         return f"{self.option} is set, and does nothing here: it is for {self.is_for}"
 
@@ -72,9 +72,11 @@ def unfit(options: IngestOptions) -> list[Unfit]:
     unfit_options: list[Unfit] = []
     for field, option, is_for in _useless(options):
         differs = getattr(options, field) != defaults[field]
-        is_told = differs if options.told is None else field in options.told
-        if differs or is_told:
-            unfit_options.append(Unfit(field=field, option=option, is_for=is_for, is_told=is_told))
+        is_chosen = differs if options.told is None else field in options.told
+        if differs or is_chosen:
+            unfit_options.append(
+                Unfit(field=field, option=option, is_for=is_for, is_chosen=is_chosen)
+            )
     return unfit_options
 
 

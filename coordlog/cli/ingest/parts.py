@@ -188,5 +188,5 @@ def _out_of_range(options: IngestOptions) -> list[str]:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
     if options.is_kafka and options.is_batch and not options.is_bounded:
         problems.append("--unbounded is given with --batch; a batch ends")
-    problems += [option.problem for option in unfit(options) if option.is_told]
+    problems += [option.problem for option in unfit(options) if option.is_chosen]
     return problems

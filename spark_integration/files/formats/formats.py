@@ -61,9 +61,9 @@ class FileFormat(Protocol):
     """Unit of `cut`, for the names of splits."""
 
     def settle(
-        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+        self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
-        """The one schema of these files, or `given`, checked against them."""
+        """The one schema of these files, or `expected`, checked against them."""
         ...
 
     def cut(
@@ -102,10 +102,10 @@ class CsvFormat:
     compression: Compression
 
     def settle(
-        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+        self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
-        return settle_csv_schema(files, listed, self.options, given, self.compression)
+        return settle_csv_schema(files, listed, self.options, expected, self.compression)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
@@ -201,7 +201,7 @@ class JsonLinesFormat(_LineFormat):
     """True: the schema was given, and fields that it lacks are ignored."""
 
     def settle(
-        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+        self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
         return settle_json_schema(
@@ -210,7 +210,7 @@ class JsonLinesFormat(_LineFormat):
             encoding=self.encoding,
             compression=self.compression,
             block_bytes=self.block_bytes,
-            given=given,
+            expected=expected,
         )
 
     def read(
@@ -238,13 +238,13 @@ class TextFormat(_LineFormat):
     """Lines, each a row with one column `value`."""
 
     def settle(
-        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+        self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
         for file in listed:
             refuse_archive(file.path, self.compression)
-        if given is not None and given != TEXT_SCHEMA:
-            raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, given)
+        if expected is not None and expected != TEXT_SCHEMA:
+            raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, expected)
         return TEXT_SCHEMA
 
     def read(
@@ -275,7 +275,7 @@ class ParquetFormat:
     """True: the user has given the schema. A settled schema picks and casts no columns."""
 
     def settle(
-        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+        self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
         for file in listed:
@@ -286,7 +286,7 @@ class ParquetFormat:
                     "unpack it: its columns are compressed already",
                 ) from ValueError("a packed file")
             refuse_archive(file.path, "infer")
-        return settle_parquet_schema(files, listed, given, is_given=self.is_given)
+        return settle_parquet_schema(files, listed, expected, is_given=self.is_given)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int

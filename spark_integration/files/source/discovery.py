@@ -118,13 +118,13 @@ class Discovery:
     partition_folders: PartitionFolders = "refuse"
     """Treatment of files in folders such as `month=3`, if their rows have no such column."""
 
-    def settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
-        """The one schema of these files, or `given`, checked against them.
+    def settle(self, listed: Sequence[ListedFile], expected: pa.Schema | None = None) -> pa.Schema:
+        """The one schema of these files, or `expected`, checked against them.
 
         Raises:
             SourceError: A file cannot be read, or the schemas of two are not compatible.
         """
-        schema = self.schema if given is None else given
+        schema = self.schema if expected is None else expected
         files = list(listed)
         while True:
             try:
@@ -274,11 +274,11 @@ class Discovery:
         return b"" if settled is None else encode_schema(settled)
 
     def _settled_or_none(
-        self, fresh: Sequence[ListedFile], given: pa.Schema | None = None
+        self, fresh: Sequence[ListedFile], expected: pa.Schema | None = None
     ) -> pa.Schema | None:
         """The schema of these files, or None if all are at fault and the source skips such files."""
         try:
-            return self.settle(fresh, given)
+            return self.settle(fresh, expected)
         except SourceError as error:
             is_fault = error.__cause__ is not None and is_fault_of_file(error, self.files)
             if not self.skips_unreadable or not is_fault:

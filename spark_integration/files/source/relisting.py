@@ -65,27 +65,27 @@ def relisted(
         [file for file in listed if file.path not in waiting], rest, as_read, skipped
     )
     fresh = again + (new if with_new else [file for file in new if file.path in known])
-    found = discovery.splits_of(
+    fresh_splits = discovery.splits_of(
         sorted(fresh, key=lambda file: file.path), rest, is_checked=bool(rest)
     )
-    found, recut = _cut_anew(
-        {path: splits for path, splits in waiting.items() if path in present}, found, skipped
+    fresh_splits, recut = _cut_anew(
+        {path: splits for path, splits in waiting.items() if path in present}, fresh_splits, skipped
     )
     withdrawn = {
         RECUT: recut,
         LEFT_OUT: [split.split_id for path in sorted(left_out) for split in left_out[path]],
     }
     return Relisted(
-        found=SplitsDiscovered(splits=found, is_complete=with_new),
+        discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
     )
 
 
 def _cut_anew(
-    waiting: Mapping[str, Sequence[FileSplit]], found: list[Split], skipped: frozenset[str]
+    waiting: Mapping[str, Sequence[FileSplit]], fresh_splits: list[Split], skipped: frozenset[str]
 ) -> tuple[list[Split], list[str]]:
-    """The splits of `found` that are kept, and the ids of the splits of `waiting` that they replace."""
-    ids = {split.split_id for split in found}
+    """The splits of `fresh_splits` that are kept, and the ids of the splits of `waiting` that they replace."""
+    ids = {split.split_id for split in fresh_splits}
     cut_anew = {
         path: splits
         for path, splits in waiting.items()
@@ -98,9 +98,11 @@ def _cut_anew(
     }
     _check_whole(stays_cut)
     if stays_cut:
-        found = [split for split in found if decode_split(split.content).path not in stays_cut]
+        fresh_splits = [
+            split for split in fresh_splits if decode_split(split.content).path not in stays_cut
+        ]
     replaced = sorted(cut_anew.keys() - stays_cut.keys())
-    return found, [
+    return fresh_splits, [
         split.split_id for path in replaced for split in cut_anew[path] if split.split_id not in ids
     ]
 

@@ -340,7 +340,7 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files are not compatible.
         """
-        return self.discover_again(()).found
+        return self.discover_again(()).discovered
 
     def discover_again(
         self,
@@ -372,7 +372,7 @@ class FileSource:
         )
 
     def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
-        return self.discover_again(known).found
+        return self.discover_again(known).discovered
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         watch = FileWatch(

@@ -116,7 +116,7 @@ def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
         time_of(task.started_us),
         lasted(task.started_us, task.ended_us),
         Text(task.status.value, style=_END_STYLES[task.status]),
-        f"{task.given:,}",
+        f"{task.assigned:,}",
         f"{task.finished:,}",
         f"{task.rows:,}",
         reason_text(task.reason),

@@ -36,10 +36,10 @@ def settle_csv_schema(
     files: InputFiles,
     listed: Sequence[ListedFile],
     options: CsvOptions,
-    given: pa.Schema | None,
+    expected: pa.Schema | None,
     compression: Compression = "infer",
 ) -> pa.Schema:
-    """Names from the headers and types from the sample's values, or `given`, checked against them.
+    """Names from the headers and types from the sample's values, or `expected`, checked against them.
 
     A column without a value in the sample is of strings, which take every later value.
 
@@ -50,24 +50,24 @@ def settle_csv_schema(
         refuse_archive(file.path, compression)
     sampled = evenly([file for file in listed if file.size_bytes != 0])
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
-    settled: pa.Schema | None = given
+    settled: pa.Schema | None = expected
     first = ""
     for file in sampled:
-        inferred = _schema_of(files, file, options, given, settled, block_bytes, compression)
+        inferred = _schema_of(files, file, options, expected, settled, block_bytes, compression)
         if inferred is None:
             continue
         if settled is None:
             settled, first = inferred, file.path
         elif settled.names != inferred.names:
-            of = "given, or settled before" if given is not None else f"that of {first}"
+            of = "given, or settled before" if expected is not None else f"that of {first}"
             raise schemas_differ(file.path, of, inferred, settled)
-        elif given is None:
+        elif expected is None:
             settled = pa.schema(
                 pa.field(column.name, _common(column.type, other.type))
                 for column, other in zip(settled, inferred, strict=True)
             )
-    if given is not None:
-        return given
+    if expected is not None:
+        return expected
     if settled is None:
         raise EmptyFileError(
             files.url if len(listed) != 1 else listed[0].path,
@@ -81,33 +81,33 @@ def _schema_of(
     files: InputFiles,
     file: ListedFile,
     options: CsvOptions,
-    given: pa.Schema | None,
+    expected: pa.Schema | None,
     settled: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
     """Schema of one file, or None without a row and a header; `settled` is that of the files before."""
-    if given is None:
+    if expected is None:
         quick = _quick_schema(files, file, options, settled, block_bytes, compression)
         if quick is not None:
             return quick
-    elif _is_compatible(files, file, options, given, block_bytes, compression):
-        return given
+    elif _is_compatible(files, file, options, expected, block_bytes, compression):
+        return expected
     stream = _stream(files, file, options, compression)
     try:
         if not stream.has_text(block_bytes):
             return None
-        texts = () if given is None else number_columns(given)
+        texts = () if expected is None else number_columns(expected)
         with open_csv(
-            stream, options, schema=given, block_bytes=block_bytes, texts=texts
+            stream, options, schema=expected, block_bytes=block_bytes, texts=texts
         ) as reader:
             inferred: pa.Schema = reader.schema
             names: list[str] = inferred.names  # decodes the header
-            if given is not None and names == given.names:
-                _check_first(file.path, reader, given, options)
+            if expected is not None and names == expected.names:
+                _check_first(file.path, reader, expected, options)
     except (pa.ArrowInvalid, UnicodeError) as error:
         header_rows = 0 if options.column_names is not None else 1
-        raise reading_error(file.path, error, given, header_rows=header_rows) from error
+        raise reading_error(file.path, error, expected, header_rows=header_rows) from error
     finally:
         stream.close()
     doubled = sorted(name for name, count in Counter(names).items() if count > 1)
@@ -115,7 +115,7 @@ def _schema_of(
         raise SourceError(
             file.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
         )
-    for column in inferred if given is None else ():
+    for column in inferred if expected is None else ():
         if pa.types.is_binary(column.type):
             raise SourceError(
                 file.path,
@@ -124,7 +124,7 @@ def _schema_of(
             ) from ValueError("another encoding")
     return (
         inferred
-        if given is not None
+        if expected is not None
         else _exact(files, file, options, inferred, block_bytes, compression)
     )
 
@@ -145,7 +145,7 @@ def _is_compatible(
     files: InputFiles,
     file: ListedFile,
     options: CsvOptions,
-    given: pa.Schema,
+    expected: pa.Schema,
     block_bytes: int,
     compression: Compression,
 ) -> bool:
@@ -154,9 +154,9 @@ def _is_compatible(
     try:
         if not stream.has_text(block_bytes):
             return False
-        with open_csv(stream, options, schema=given, block_bytes=block_bytes) as reader:
+        with open_csv(stream, options, schema=expected, block_bytes=block_bytes) as reader:
             names: list[str] = reader.schema.names
-            return names == given.names and _check_first(file.path, reader, given, options)
+            return names == expected.names and _check_first(file.path, reader, expected, options)
     except (pa.ArrowInvalid, UnicodeError, SourceError):
         return False
     finally:
@@ -164,11 +164,11 @@ def _is_compatible(
 
 
 def _check_first(
-    path: str, reader: pa_csv.CSVStreamingReader, given: pa.Schema, options: CsvOptions
+    path: str, reader: pa_csv.CSVStreamingReader, expected: pa.Schema, options: CsvOptions
 ) -> bool:
     """Check the first block against the schema. False: Arrow may have rounded floats."""
     for batch in reader:
-        typed_rows(path, batch, given, row=1 if options.column_names is not None else 2)
+        typed_rows(path, batch, expected, row=1 if options.column_names is not None else 2)
         floats = [values for values in batch.columns if pa.types.is_floating(values.type)]
         return all(are_whole_exact(values, values.type) for values in floats)
     return True

@@ -32,9 +32,9 @@ def settle_json_schema(
     encoding: str,
     compression: Compression,
     block_bytes: int,
-    given: pa.Schema | None,
+    expected: pa.Schema | None,
 ) -> pa.Schema:
-    """The fields of the sample in the order in which they come, or `given`, tried on the sample.
+    """The fields of the sample in the order in which they come, or `expected`, tried on the sample.
 
     A field without a value in the sample is of strings.
 
@@ -45,7 +45,7 @@ def settle_json_schema(
         refuse_archive(file.path, compression)
     sampled = evenly([file for file in listed if file.size_bytes != 0])
     sample_bytes = max(block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
-    settled: pa.Schema | None = given
+    settled: pa.Schema | None = expected
     first = ""
     for file in sampled:
         blocks = LineBlocks(
@@ -58,10 +58,10 @@ def settle_json_schema(
             block_bytes=sample_bytes,
         )
         try:
-            inferred = _schema_of(file.path, blocks, given)
+            inferred = _schema_of(file.path, blocks, expected)
         finally:
             blocks.close()
-        if inferred is None or given is not None:
+        if inferred is None or expected is not None:
             continue
         if settled is None:
             settled, first = inferred, file.path
@@ -71,8 +71,8 @@ def settle_json_schema(
             plain = [pa.schema(list(_plain(pa.struct(schema)))) for schema in (inferred, settled)]
             raise schemas_differ(file.path, first, *plain)
         settled = pa.schema(list(common))
-    if given is not None:
-        return given
+    if expected is not None:
+        return expected
     if settled is None or not settled.names:
         raise EmptyFileError(
             files.url, "its files show no object with a field", "give the schema (`schema=`)"
@@ -82,14 +82,14 @@ def settle_json_schema(
     )
 
 
-def _schema_of(path: str, blocks: LineBlocks, given: pa.Schema | None) -> pa.Schema | None:
+def _schema_of(path: str, blocks: LineBlocks, expected: pa.Schema | None) -> pa.Schema | None:
     text = blocks.next()
     if text is None or not text.strip():
         return None
     try:
-        return infer_json(text) if given is None else parse_json(text, given, "ignore").schema
+        return infer_json(text) if expected is None else parse_json(text, expected, "ignore").schema
     except (pa.ArrowException, ValueError) as error:
-        raise wrong_json(path, blocks, text, given, "ignore") from error
+        raise wrong_json(path, blocks, text, expected, "ignore") from error
 
 
 def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:

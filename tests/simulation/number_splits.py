@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -22,9 +22,10 @@ from coordlog.api.operator import (
 )
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.schemas.source_types import RequestSplit, Split, SplitsDiscovered
-from exactly_once_parts import Book, NotExactlyOnceError, ScriptedError
-from exactly_once_runs import Faulty
-from exactly_once_world import Weather, World
+from simulation.job import ScriptedError
+from simulation.scenarios import Faulty
+from simulation.talk import Book, NotExactlyOnceError
+from simulation.world import CLEAR, World
 
 COUNT = 100
 SPLITS = (("a", 1, 34), ("b", 35, 67), ("c", 68, 100))
@@ -120,11 +121,11 @@ def read_numbers(
     ack_timeout_s: float,
     is_failing: bool = False,
     assignment: Literal["pull", "static"] = "pull",
-    on_world: Callable[[World], None] = lambda _: None,
 ) -> World:
     """One run; every number comes out once."""
     chance = random.Random(f"{seed}/weather")
-    weather = Weather(
+    weather = replace(
+        CLEAR,
         interval_s=0.05,
         ack_timeout_s=ack_timeout_s,
         step_s=chance.choice(((0.001, 0.003), (0.005, 0.02))),
@@ -132,7 +133,6 @@ def read_numbers(
     world = World(seed, weather=weather, book=Book())
     world.wire = wire
     fail_after = [COUNT // 2] if is_failing else []
-    on_world(world)
     world.run(
         Chain(
             source=SourceSpec(
@@ -148,7 +148,7 @@ def read_numbers(
         )
     )
     assert not fail_after, "the failure really happened"
-    completion = world.job.runtime.state.subtasks[0].completion
+    completion = world.state.subtasks[0].completion
     assert completion is not None
     found = {one.operator_id: one.state or b"" for one in completion.states}
     got = sorted(json.loads(found["collect"]))

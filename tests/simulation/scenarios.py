@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.log.interface import Log
 from coordlog.messages import AckCheckpoint, DownMessage, UpMessage
 from coordlog.messages import AckEvent as AckMessage
 from coordlog.messages import DeliverEvent as EventMessage
-from exactly_once_parts import (
+from simulation.agenda import Span, Weather
+from simulation.log import SimulatedLog
+from simulation.talk import (
     Book,
     FailBetween,
     FailOnce,
@@ -24,7 +25,8 @@ from exactly_once_parts import (
     TalkingReader,
     Traffic,
 )
-from exactly_once_world import Span, Weather, Wire, World
+from simulation.tasks import Wire
+from simulation.world import CLEAR, World
 
 FAST = Traffic(down=200, every_s=0.001, up=100)
 SLOW = Traffic(down=10, every_s=0.1, up=20, stride=10)
@@ -57,24 +59,20 @@ class Talk:
         return provider
 
     def _link(self, operator_id: str) -> Link:
-        task = self.world.opening
-        assert task is not None, "an attempt is being opened"
         link = Link(
             operator_id,
             self.providers[operator_id].traffic,
             self.world.book,
             self.fail_above[operator_id],
         )
-        task.links[operator_id] = link
+        self.world.opened[operator_id] = link
         return link
 
     def _reader(self) -> TalkingReader:
-        task = self.world.opening
-        assert task is not None, "an attempt is being opened"
-        return TalkingReader(self._link(next(iter(self.providers))), task.links)
+        return TalkingReader(self._link(next(iter(self.providers))), self.world.opened)
 
-    def run(self) -> Talk:
-        """Run it to its end, and validate it."""
+    def run(self, *, losses: int = 0, crashes: int = 0, horizon_s: float = 1.0) -> Talk:
+        """Run it to its end, and validate it; see `World.run`."""
         source, *others = self.providers
         self.world.run(
             Chain(
@@ -91,17 +89,20 @@ class Talk:
                     )
                     for one in others
                 ],
-            )
+            ),
+            losses=losses,
+            crashes=crashes,
+            horizon_s=horizon_s,
         )
         self._validate()
         return self
 
     def _validate(self) -> None:
-        state = self.world.job.runtime.state
+        state = self.world.state
         for subtask in range(self.world.parallelism):
             completion = state.subtasks[subtask].completion
             assert completion is not None
-            links = self.world.finals[subtask, completion.attempt_number]
+            links = self.world.links[subtask, completion.attempt_number]
             for name, provider in self.providers.items():
                 down, up = provider.traffic.down, provider.traffic.up
                 heard = provider.made[-1].heard[subtask]
@@ -118,19 +119,22 @@ def two_coordinators(
     *,
     is_overlapping: bool = False,
     weather: Weather | None = None,
-    log: Log | None = None,
-    on_world: Callable[[World], None] = lambda _: None,
+    log: SimulatedLog | None = None,
+    losses: int | None = None,
+    crashes: int = 0,
     shrink: int = 1,
 ) -> Talk:
     """A fast coordinator and a slow one; each fails the job once, and connections break at random."""
     chance = random.Random(f"{seed}/weather")
     if weather is None:
-        weather = Weather(
+        weather = replace(
+            CLEAR,
             interval_s=0.03 if is_overlapping else 0.01,
             is_overlapping=is_overlapping,
             store_s=(0.0, 0.06) if is_overlapping else (0.0, 0.005),
-            losses=chance.randrange(4),
         )
+    if losses is None:
+        losses = chance.randrange(4)
     parallelism = chance.choice((1, 1, 1, 2))
     talk = Talk(World(seed, weather=weather, book=Book(), parallelism=parallelism, log=log))
     fast = replace(FAST, down=FAST.down // shrink, up=FAST.up // shrink)
@@ -138,8 +142,7 @@ def two_coordinators(
     for name, traffic in (("fast", fast), ("slow", slow)):
         provider = talk.add(name, traffic, is_told=chance.random() < 0.3)
         provider.script = FailOnce(_fail_point(chance, traffic), chance.choice(HOW))
-    on_world(talk.world)
-    return talk.run()
+    return talk.run(losses=losses, crashes=crashes, horizon_s=1.0 if shrink == 1 else 0.4)
 
 
 class KeptUntil(Wire):
@@ -158,11 +161,10 @@ def stream_operator(
     *,
     is_subtask_failing: bool,
     wire_s: Span = (0.0, 0.002),
-    on_world: Callable[[World], None] = lambda _: None,
 ) -> Talk:
     """A recipient behind a silent source; its snapshot is stored once it is owed something after the first cut."""
     chance = random.Random(f"{seed}/weather")
-    weather = Weather(interval_s=0.1, wire_s=wire_s)
+    weather = replace(CLEAR, interval_s=0.1, wire_s=wire_s)
     talk = Talk(World(seed, weather=weather, book=Book()))
     talk.add("source", SILENT)
     middle = talk.add("middle", STREAM, is_told=chance.random() < 0.5)
@@ -172,17 +174,16 @@ def stream_operator(
     if is_subtask_failing:
         above = STREAM.down // 3 + chance.randrange(STREAM.down // 6)
         talk.fail_above["middle"].append(above)
-    on_world(talk.world)
     talk.run()
     assert script.has_failed, "the failure really happened"
     assert not talk.fail_above["middle"], "the subtask's failure really happened"
     return talk
 
 
-def overlapping(seed: int, *, on_world: Callable[[World], None] = lambda _: None) -> Talk:
+def overlapping(seed: int) -> Talk:
     """Two checkpoints at once, forced; the job fails after the second cut."""
     chance = random.Random(f"{seed}/weather")
-    weather = Weather(interval_s=0.05, is_overlapping=True)
+    weather = replace(CLEAR, interval_s=0.05, is_overlapping=True)
     talk = Talk(World(seed, weather=weather, book=Book()))
     talk.add("source", SILENT)
     middle = talk.add("middle", STREAM, is_told=chance.random() < 0.5)
@@ -194,7 +195,6 @@ def overlapping(seed: int, *, on_world: Callable[[World], None] = lambda _: None
         return script.has_failed or (len(middle.cuts) >= 2 and script.is_first_completed)
 
     talk.world.wire = KeptUntil(is_stored)
-    on_world(talk.world)
     talk.run()
     assert script.has_failed, "the failure really happened"
     return talk
@@ -236,20 +236,19 @@ class Faulty(Wire):
         return self._ack_s if is_hit else 0.0
 
 
-def storms(seed: int, *, on_world: Callable[[World], None] = lambda _: None) -> Talk:
+def storms(seed: int) -> Talk:
     """All at once: broken connections, drivers that die, appends of unknown outcome, events and acks lost and late."""
     chance = random.Random(f"{seed}/weather")
-    weather = Weather(
+    weather = replace(
+        CLEAR,
         is_overlapping=chance.random() < 0.5,
         interval_s=chance.choice((0.01, 0.03)),
         store_s=chance.choice(((0.0, 0.005), (0.0, 0.06))),
         wire_s=chance.choice(((0.0, 0.002), (0.0, 0.02))),
-        losses=chance.randrange(4),
-        crashes=chance.randrange(3),
-        horizon_s=0.6,
-        unknown_appends=chance.choice((0.0, 0.0, 0.02)),
+        append_unknown=chance.choice((0.0, 0.0, 0.02)),
         ack_timeout_s=0.08,
     )
+    losses, crashes = chance.randrange(4), chance.randrange(3)
     talk = Talk(World(seed, weather=weather, book=Book(), parallelism=chance.choice((1, 2))))
     rate = chance.choice((0.0, 0.01, 0.03))
     dice = random.Random(f"{seed}/wire")
@@ -268,5 +267,4 @@ def storms(seed: int, *, on_world: Callable[[World], None] = lambda _: None) -> 
         provider.script = script
         if chance.random() < 0.3:
             talk.fail_above[name].append(chance.randrange(traffic.down - 1))
-    on_world(talk.world)
-    return talk.run()
+    return talk.run(losses=losses, crashes=crashes, horizon_s=0.6)

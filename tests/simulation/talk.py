@@ -28,6 +28,7 @@ from coordlog.api.operator import (
 )
 from coordlog.errors import AttemptNotRunningError, ClosedError, WrongThreadError
 from coordlog.schemas.payload import Payload, event, payload
+from simulation.job import ScriptedError
 
 QUESTION = 100
 
@@ -82,10 +83,6 @@ _BATCH = pa.RecordBatch.from_pydict({"n": [0]})
 
 class NotExactlyOnceError(Exception):
     """Something is lost, doubled, out of order, or has reached whom it must not."""
-
-
-class ScriptedError(Exception):
-    """A failure that the scenario has planned."""
 
 
 @dataclass(kw_only=True, eq=False)
