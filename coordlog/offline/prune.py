@@ -30,7 +30,6 @@ def planned(
     log: PrunableLog,
     job_id: str,
     *,
-    keep_checkpoints: int,
     sequence: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> PrunePlan:
@@ -39,8 +38,7 @@ def planned(
     Args:
         log: The job's log.
         job_id: The job.
-        keep_checkpoints: Number of the newest restorable checkpoints that must stay restorable, 1 or more.
-        sequence: Sequence of the snapshot just taken for this prune, or None; it must exist and be whole.
+        sequence: Sequence of the snapshot just taken by the job's driver, or None; it must exist and be whole.
         on_progress: Called with each offset.
 
     Raises:
@@ -49,7 +47,7 @@ def planned(
         CommandError: The snapshot at `sequence` is missing or not whole.
         LogError: The log cannot be read.
     """
-    plan = plan_prune(History(log, on_progress).stored(), keep_checkpoints=keep_checkpoints)
+    plan = plan_prune(History(log, on_progress).stored())
     if plan.state.epoch >= 0:
         check_identity(job_id, plan.state, log.identity)
     newest = plan.newest

@@ -453,12 +453,12 @@ class JobDriver:
         if runtime is not None:
             if self._mailbox.error is not None:
                 raise self._mailbox.error
-            if runtime.outcome is not None and not runtime.outcome.is_finished:
-                end = runtime.outcome
+            end = runtime.outcome
+            if end is not None and not end.is_finished:
                 raise JobFailedError(
                     self._options.job_id, end.reasons, end.where, end.final, end.skip_command
                 )
-            status = JobStatus.FINISHED if runtime.outcome is not None else JobStatus.STOPPED
+            status = JobStatus.FINISHED if end is not None else JobStatus.STOPPED
         return JobResult(
             job_id=self._options.job_id,
             status=status,
@@ -575,8 +575,9 @@ class JobDriver:
         self._wait_for_record(lambda released: runtime.stop(stop, released))
 
     def _record_end(self, runtime: Runtime, by: str) -> None:
-        """Record the driver's end and wait for the log, at most `STOP_RECORD_S`: a proof on any machine."""
+        """Record the driver's end, a proof on any machine, then a snapshot; each waits at most `STOP_RECORD_S`."""
         self._wait_for_record(lambda released: runtime.stop(DriverStops(by=by), released))
+        self._wait_for_record(runtime.take_last_snapshot)
 
     def _wait_for_record(self, post: Callable[[Callable[[], None]], None]) -> None:
         recorded = threading.Event()
