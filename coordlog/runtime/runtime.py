@@ -328,7 +328,7 @@ class Runtime:
             self._run_turn(following, None)
             following = self._ending.following()
         if self._snapshots.is_due(self.state):
-            self._take_snapshot()
+            self._take_snapshot(is_standing=self._options.is_log_pruned)
         self._start_stage_if_ready()
         if self.outcome is None:
             self._ending.watch()
@@ -623,6 +623,11 @@ class Runtime:
     def _roll_back(self) -> None:
         if self.state.phase is Phase.FAILING:
             self.handle(Rollback(checkpoint_id=self.state.last_checkpoint, is_failover=True))
+
+    @property
+    def snapshot_offset(self) -> int:
+        """Offset of the newest snapshot that counts, or -1. Any thread."""
+        return self._snapshots.offset
 
     @property
     def is_stage_running(self) -> bool:
