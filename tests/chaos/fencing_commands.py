@@ -40,9 +40,6 @@ COMMAND_PLANS = (
     Plan(command="skip", step="after the take-over"),
     Plan(command="skip", step="before append"),
     Plan(command="skip", step="between ack and release"),
-    Plan(command="prune", step="before the take-over"),
-    Plan(command="prune", step="after the take-over"),
-    Plan(command="prune", step="before append"),
     Plan(command="prune", step="before removing records"),
     Plan(command="fork", step="before the take-over"),
     Plan(command="fork", step="before append"),
@@ -121,8 +118,6 @@ class _CommandRound:
             self.folders,
             batch_s=_FORMER_BATCH_S,
             pause_at=pause_at,
-            # Behind a snapshot that is the last record `prune` appends nothing, and begins no epoch.
-            has_snapshots=self.plan.command != "prune",
         )
 
         def is_far_enough() -> bool:
@@ -221,7 +216,8 @@ class _CommandRound:
         ]
         own = [one for one in history.lines if one.driver_id in begun]
         counted = [one for one in history.counted if one.driver_id in begun]
-        if bool(counted) != (self.is_done and not self.is_fork):
+        has_own = self.is_done and not self.is_fork and self.plan.command != "prune"
+        if bool(counted) != has_own:
             self.faults.append(f"{len(counted)} records of the command's count")
         if len(history.of_kind("JOB_FINISHED")) != 1:
             self.faults.append("there is not one record that says that the job has finished")

@@ -25,7 +25,6 @@ _COMMANDS = {
     ("keep", "before append"): "fenced",
     ("skip", "before append"): "fenced",
     ("skip", "between ack and release"): "done before",
-    ("prune", "before append"): "fenced",
     ("prune", "before removing records"): "done before",
     ("fork", "before the take-over"): "fenced",
     ("fork", "before append"): "done before",

@@ -45,7 +45,7 @@ from coordlog.spark_integration.history_frames.bulk_validity import COUNTS
 from coordlog.spark_integration.history_frames.folds import tell_codes
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, ended
 from one_log import OneLog
 from split_fakes import ask, pull_of
 from split_fakes import chain_of as split_chain
@@ -145,6 +145,22 @@ def test_a_log_begins_with_no_snapshot_that_its_last_driver_could_not_read() -> 
     none = plan_prune(log.records)
     assert none.begins_with is None
     assert none.why_not == "its last driver could start from no snapshot that there is"
+
+
+def test_a_log_begins_with_no_last_snapshot_of_a_former_version_of_the_job() -> None:
+    """A driver of the new version folds it, and names it in no header."""
+    former = worked(snapshot_every=100)
+    ended(former)
+    assert former.log.records[-1].record().kind is Kind.SNAPSHOT
+    chain = chain_of(NotingProvider(projection=replace(HANDLED, version=2)))
+    newer = HandDrivenJob(chain, log=former.log, clock=former.clock)
+    state = newer.runtime.state
+    newer.crash()
+
+    refused = run(former.log, "prune", "job", "--yes", "--take-over")
+    assert refused.exit_code == Exit.USAGE
+    assert "its last driver could start from no snapshot that there is" in refused.stderr
+    assert rebuild(former.log, chain, projection_of(chain)).state == state
 
 
 def damaged(log: MemoryLog, offset: int) -> MemoryLog:
