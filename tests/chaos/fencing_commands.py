@@ -29,6 +29,8 @@ _BEGINS_S = 60.0
 _JOB_S = 90.0
 _FORMER_BATCH_S = 0.1
 """So that it has not finished when it is killed."""
+_FORMER_SNAPSHOT_EVERY = 5
+"""So that it has taken one when it is killed: `prune` cuts the log there."""
 _DONE_AT = {"between ack and release", "before removing records"}
 """Steps at which the command's record counts already."""
 
@@ -118,6 +120,7 @@ class _CommandRound:
             self.folders,
             batch_s=_FORMER_BATCH_S,
             pause_at=pause_at,
+            snapshot_every=_FORMER_SNAPSHOT_EVERY,
         )
 
         def is_far_enough() -> bool:
