@@ -65,8 +65,8 @@ class Orders:
     ahead_s: float = 0.0
     """How far its clock is ahead."""
     has_snapshots: bool = True
-    snapshot_every: int = _SNAPSHOT_EVERY
     """Without any, each restore reads the history from its start."""
+    snapshot_every: int = _SNAPSHOT_EVERY
     batch_s: float = 0.01
     log_timeout_s: float = 60.0
     append_timeout_s: float = 10.0
