@@ -90,9 +90,7 @@ def test_a_history_that_is_no_age_is_refused(history: str) -> None:
 def test_an_archive_without_a_limited_history_is_refused() -> None:
     with pytest.raises(OptionsError, match="--history-archive is given without --history"):
         parts_of(IngestOptions(source="in", destination="out", history_archive="old"))
-    assert parts_of(
-        IngestOptions(source="in", destination="out", history="30d", history_archive="old")
-    )
+    parts_of(IngestOptions(source="in", destination="out", history="30d", history_archive="old"))
 
 
 def test_options_of_csv_are_refused_for_parquet() -> None:
