@@ -185,6 +185,15 @@ class History:
             _log.warning("passed over the snapshot at offset=%d of %s: %s", at, name, why)
         return search
 
+    def is_usable(
+        self, codec: SnapshotCodec, offset: int, open_payload: Callable[[bytes], bytes]
+    ) -> bool:
+        """Whether the job of the codec can start from the snapshot at `offset`."""
+        search = SnapshotSearch()
+        if not codec.without_codec:
+            self._try(codec, offset, search, open_payload)
+        return search.found is not None
+
     def _try(
         self,
         codec: SnapshotCodec,

@@ -282,6 +282,15 @@ TAKE_OVER_PROBE_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 60.0
 """How long a stop with a checkpoint may take before the job stops without one."""
 
+HISTORY_CHECK_S: Final = 600.0
+"""How often a driver looks for records that are older than the history that its job keeps, at most."""
+
+HISTORY_CHECKS: Final = 20
+"""Such checks within the kept history, if that is short: the log is at most a twentieth longer."""
+
+HISTORY_MIN_S: Final = 1.0
+"""Shortest history that a job keeps: the removal of records is a request to the broker, and an archive is a file."""
+
 STOP_RECORD_S: Final = 2.0
 """How long a stop that takes no checkpoint waits until its record is in the log."""
 

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import OptionError, UsageError
@@ -20,6 +22,7 @@ from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
     CLOSE_TIMEOUT_S,
+    HISTORY_MIN_S,
     LOG_TIMEOUT_S,
     PAYLOAD_BYTES_MAX,
     REGISTRATION_TIMEOUT_S,
@@ -34,6 +37,7 @@ from coordlog.log.job_id import check_job_id, check_log_of_job
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.runtime.requests import Answer
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.runtime.triggers import CheckpointHandle
@@ -108,6 +112,9 @@ class Job:
         stop_timeout_s: Longest wait of a stop for its checkpoint before it stops without one.
         snapshot_every: Records of the log from one snapshot to the next, about as many as a restore
             has to fold; None for no snapshots.
+        history: Age up to which records stay in the log: the driver removes older ones while the job runs, up to a
+            snapshot. With `forever` all stay.
+        history_archive: Folder for files of the removed records; None: they are not archived.
         payload_store: Store of payloads that are too large for the log: a folder, or a URL of fsspec
             that all machines of the cluster reach. Without it a folder in `COORDLOG_HOME`, if session
             and broker are on this machine; else such a payload is refused.
@@ -153,6 +160,8 @@ class Job:
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
+        history: Literal["forever"] | timedelta = "forever",
+        history_archive: str | None = None,
         payload_store: str | None = None,
         payload_limit_bytes: int = PAYLOAD_BYTES_MAX,
         endpoint: EndpointOptions | None = None,
@@ -188,6 +197,7 @@ class Job:
             ),
             callback_timeout_s=callback_timeout_s,
             patience=_patience(log_timeout_s, on_waiting),
+            history=_kept_history(history, history_archive),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released, self._endpoint = on_released, endpoint
@@ -381,6 +391,7 @@ def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
     yield partial(check_range, "snapshot_every", options["snapshot_every"], 1, 10_000_000)
     yield partial(check_range, "restarts_max", options["restarts_max"], 0, 1000)
     yield partial(_check_restore, options["restore"])
+    yield partial(_check_history, options["history"], options["history_archive"])
     yield partial(PayloadChoice, "job", options["payload_store"], options["payload_limit_bytes"])
 
 
@@ -391,6 +402,24 @@ def _check_duration(option: str, seconds: float | None) -> None:
 def _check_restore(restore: str | None) -> None:
     if restore not in (None, "rollback", "resume"):
         raise OptionError("restore", restore, "'rollback' or 'resume'")
+
+
+def _check_history(history: Literal["forever"] | timedelta, archive: str | None) -> None:
+    if isinstance(history, timedelta):
+        if history.total_seconds() < HISTORY_MIN_S:
+            raise OptionError("history", history, f"'forever', or {HISTORY_MIN_S:g} s or more")
+    elif archive is not None:
+        raise OptionError(
+            "history_archive", archive, "None: no record is removed with history='forever'"
+        )
+
+
+def _kept_history(
+    history: Literal["forever"] | timedelta, archive: str | None
+) -> KeptHistory | None:
+    if not isinstance(history, timedelta):
+        return None
+    return KeptHistory(age=history, archive=None if archive is None else Path(archive))
 
 
 def _runtime(

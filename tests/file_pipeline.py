@@ -12,6 +12,7 @@ from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult
+from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -112,6 +113,7 @@ class Pipeline:
         from_checkpoint: int | None = None,
         is_take_over: bool = False,
         checkpoint_interval_s: float = 0.05,
+        history: KeptHistory | None = None,
     ) -> JobDriver:
         """Start one driver."""
         self.sink.prepare(self.job_id)
@@ -137,6 +139,7 @@ class Pipeline:
                 restart_backoff_s=0.01,
                 is_again=again,
                 is_take_over=is_take_over,
+                history=history,
             ),
             surroundings=surroundings,
             on_restored=self.restored.append,

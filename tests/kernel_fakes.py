@@ -300,3 +300,9 @@ def log_of(records: Iterable[StoredRecord], name: str = "prefix") -> MemoryLog:
 def prefix_of(log: MemoryLog, end_offset: int) -> MemoryLog:
     """Another log that holds the first records of `log`."""
     return log_of(log.read(log.start_offset(), end_offset))
+
+
+def ended(job: HandDrivenJob) -> None:
+    """End the driver in order: its last act is a snapshot."""
+    job.run(lambda: job.runtime.take_last_snapshot(lambda: None))
+    job.crash()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +10,11 @@ from coordlog.errors import (
     OffsetGapError,
     OutOfRangeError,
     RecordError,
-    SourceError,
 )
 from coordlog.history import History
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.archive import archive_below
+from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log, PrunableLog
-from coordlog.log.local.drafts import remove_drafts
 from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.restore.rebuild import check_identity
@@ -30,7 +27,6 @@ def planned(
     log: PrunableLog,
     job_id: str,
     *,
-    keep_checkpoints: int,
     sequence: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> PrunePlan:
@@ -39,8 +35,7 @@ def planned(
     Args:
         log: The job's log.
         job_id: The job.
-        keep_checkpoints: Number of the newest restorable checkpoints that must stay restorable, 1 or more.
-        sequence: Sequence of the snapshot just taken for this prune, or None; it must exist and be whole.
+        sequence: Sequence of the snapshot just taken by the job's driver, or None; it must exist and be whole.
         on_progress: Called with each offset.
 
     Raises:
@@ -49,7 +44,7 @@ def planned(
         CommandError: The snapshot at `sequence` is missing or not whole.
         LogError: The log cannot be read.
     """
-    plan = plan_prune(History(log, on_progress).stored(), keep_checkpoints=keep_checkpoints)
+    plan = plan_prune(History(log, on_progress).stored())
     if plan.state.epoch >= 0:
         check_identity(job_id, plan.state, log.identity)
     newest = plan.newest
@@ -112,22 +107,16 @@ def _archive(log: Log, job_id: str, plan: PrunePlan, target: SnapshotPlace, arch
     """Write the records to remove to the file, or check that an existing file has them."""
     existed = archive.exists()
     try:
-        if not existed:
-            write_exported(log, job_id, archive, to_offset=target.offset)
-        elif not _is_archived(log, job_id, archive, target.offset):
-            raise FileExistsError(archive)
-        else:  # the earlier call may have been killed before it removed its draft
-            remove_drafts(archive.parent, re.escape(archive.name))
+        count = archive_below(log, job_id, target.offset, archive)
     except OutOfRangeError:
         _check_start(log, job_id, plan, target)
         raise
-    archived = ExportedLog(archive)
-    count = sum(1 for _ in archived.read(archived.start_offset(), archived.high_watermark()))
     if count == target.records_below:
         return
+    start = ExportedLog(archive).start_offset()
     if not existed:  # the next prune would refuse to write over it
         archive.unlink()
-    raise _moved_start(job_id, plan, target, archived.start_offset())
+    raise _moved_start(job_id, plan, target, start)
 
 
 def _check_start(log: Log, job_id: str, plan: PrunePlan, target: SnapshotPlace) -> None:
@@ -145,23 +134,6 @@ def _moved_start(job_id: str, plan: PrunePlan, target: SnapshotPlace, start: int
         "has removed records meanwhile, and this one has removed nothing",
         "run it again",
     )
-
-
-def _is_archived(log: Log, job_id: str, archive: Path, end: int) -> bool:
-    """Whether the file holds exactly the log's records below `end`."""
-    start, identity = log.start_offset(), log.identity
-    try:
-        archived = ExportedLog(archive)
-        source = archived.identity
-        origin = (archived.job_id, source.cluster_id, source.topic_id, archived.is_redacted)
-        if origin != (job_id, identity.cluster_id, identity.topic_id, False):
-            return False
-        if (archived.start_offset(), archived.high_watermark()) != (start, end):
-            return False
-        pairs = itertools.zip_longest(archived.read(start, end), log.read(start, end))
-        return all(copied == original for copied, original in pairs)
-    except SourceError:
-        return False
 
 
 def _problem_of_beginning(history: History) -> str:

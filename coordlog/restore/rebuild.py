@@ -83,13 +83,18 @@ class Rebuild:
         self._checkpoint_offsets: dict[int, int] = {}
         self.started_at: int | None = None
         """Offset of the snapshot from which the fold started, or None for the start of the log."""
-        self.newest_snapshot = NO_SNAPSHOT
+        self._snapshots: list[NewestSnapshot] = []
         self.projection, self._types, self._operators = projection, types, operators
         self._undeclared: dict[str, int] = {}
         """Offset of the `TYPE_REGISTERED` of each payload type that the job does not declare, by type."""
         self._turns = Turns[StoredRecord]()
         self._void_count = 0
         self._passed_over: frozenset[int] = frozenset()
+
+    @property
+    def newest_snapshot(self) -> NewestSnapshot:
+        """Newest folded snapshot from which the job can start."""
+        return self._snapshots[-1] if self._snapshots else NO_SNAPSHOT
 
     @property
     def checkpoint_offset(self) -> int | None:
@@ -147,6 +152,16 @@ class Rebuild:
             else:
                 self._void_count += 1
 
+    def drop_unusable(self, is_usable: Callable[[int], bool]) -> None:
+        """Forget the newest snapshots that the job cannot start from, such as those of its former version.
+
+        No header needs to name the last snapshot of a driver, so the search for a snapshot does not pass over it.
+        """
+        while self._snapshots and self._snapshots[-1].offset != self.started_at:
+            if is_usable(self._snapshots[-1].offset):
+                return
+            self._snapshots.pop()
+
     def catch_up(self, log: Log, end_offset: int) -> None:
         """Fold the records below `end_offset` that are not folded yet."""
         if self.end_offset < end_offset:
@@ -169,7 +184,7 @@ class Rebuild:
             self._checkpoint_offsets[self.state.last_checkpoint] = stored.offset
         elif record.kind is Kind.SNAPSHOT and stored.offset not in self._passed_over:
             sequence = header.sequence if header is not None else 0
-            self.newest_snapshot = NewestSnapshot(offset=stored.offset, sequence=sequence)
+            self._snapshots.append(NewestSnapshot(offset=stored.offset, sequence=sequence))
 
     def check_started_from(self, history: History) -> None:
         """Compare the newest checkpoint of the start snapshot with its `CHECKPOINT_COMPLETED` in the log.
@@ -287,9 +302,8 @@ def rebuild(
     operators = frozenset(link.operator_id for link in chain.links)
     rebuilt = Rebuild(projection, chain.payload_types, operators)
     history = History(log)
-    search = history.search(
-        SnapshotCodec(projection, operators), chain.payload_types.open_payload, is_whole=is_whole
-    )
+    codec, open_payload = SnapshotCodec(projection, operators), chain.payload_types.open_payload
+    search = history.search(codec, open_payload, is_whole=is_whole)
     rebuilt.begin_at(search)
     rebuilt.check_started_from(history)
     if history.start > rebuilt.end_offset:
@@ -305,6 +319,7 @@ def rebuild(
             reported_s = time.monotonic()
             on_progress(stored.offset + 1, history.end)
     rebuilt.end_offset = history.end
+    rebuilt.drop_unusable(lambda offset: history.is_usable(codec, offset, open_payload))
     return rebuilt
 
 

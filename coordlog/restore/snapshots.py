@@ -149,21 +149,26 @@ class SnapshotTaker:
             and not state.is_over
         )
 
-    def take(self, state: JobState, *, is_asked: bool = False) -> bytes | None:
+    def is_owed_at_end(self, state: JobState) -> bool:
+        """Whether the driver's last act is to take a snapshot: not if the newest one is the log's last record."""
+        return (
+            self._every is not None
+            and not self._unreleased
+            and self._sequence != state.next_sequence - 1
+        )
+
+    def take(self, state: JobState, *, is_standing: bool) -> bytes | None:
         """Payload of a snapshot of `state`, or None if there can be none, which is logged.
 
-        A requested snapshot is stored in the log itself as far as possible, because a log may begin with it.
+        A standing snapshot is stored in the log itself as far as possible, because a log may begin with it.
         """
-        if state.is_over:
-            self.why_not = f"the job is {state.phase.value}"
-            return None
         if self._codec.without_codec:
             operators = ", ".join(self._codec.without_codec)
             self.why_not = f"the projections of the operators {operators} have no codec"
             return None
         self._sequence = state.next_sequence
         try:
-            payload, state_bytes = self._standing(state) if is_asked else self._any(state)
+            payload, state_bytes = self._standing(state) if is_standing else self._any(state)
         except (SnapshotTooLargeError, SnapshotMisfitError) as error:
             self._postpone(state, str(error))
             return None
@@ -227,17 +232,13 @@ class SnapshotMisfitError(ValueError):
         self.next_step = next_step
         """Advice to the user, or empty."""
 
-    @property
-    def problem(self) -> str:
-        """The message without the advice."""
-        return (
+    def __str__(self) -> str:
+        problem = (
             f"{self.what} has {self.state_bytes} bytes; compressed {self.payload_bytes} and "
             f"{self.rest_bytes} for the rest of its record are "
             f"{self.payload_bytes + self.rest_bytes}, and a record holds {RECORD_BYTES_MAX}"
         )
-
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.next_step}" if self.next_step else self.problem
+        return f"{problem}; {self.next_step}" if self.next_step else problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +258,6 @@ def standing_snapshot(
     *,
     checkpoint_offset: int | None,
     owner: str,
-    spare_bytes: int = 0,
 ) -> StandingSnapshot:
     """A snapshot with which a log may begin; does no I/O.
 
@@ -269,7 +269,6 @@ def standing_snapshot(
         state: State of the job.
         checkpoint_offset: Offset of the newest `CHECKPOINT_COMPLETED` before it.
         owner: Folder for its parts in the payload store; empty if there is no store.
-        spare_bytes: Bytes of the record that must stay free.
 
     Raises:
         SnapshotMisfitError: The snapshot is too large for a record.
@@ -278,7 +277,7 @@ def standing_snapshot(
     snapshot = codec.encode(state, checkpoint_offset=checkpoint_offset)
     misfit: SnapshotMisfitError
     try:
-        payload = _encoded(snapshot, "the state", _NAME_A_STORE, spare_bytes)
+        payload = _encoded(snapshot, "the state", _NAME_A_STORE)
         return StandingSnapshot(payload=payload, state_bytes=snapshot.state_bytes)
     except SnapshotMisfitError as error:
         misfit = error
@@ -292,7 +291,7 @@ def standing_snapshot(
 
     apart = codec.encode(state, checkpoint_offset=checkpoint_offset, seal=seal)
     what = "the state without those of coordinators" if parts else "the state"
-    payload = _encoded(apart, what, _shortening(state), spare_bytes)
+    payload = _encoded(apart, what, _shortening(state))
     if not owner:
         raise misfit
     return StandingSnapshot(payload=payload, state_bytes=snapshot.state_bytes, parts=tuple(parts))
@@ -311,8 +310,8 @@ def _shortening(state: JobState) -> str:
     return ", or ".join(steps)
 
 
-def _encoded(snapshot: JobSnapshot, what: str, next_step: str, spare_bytes: int = 0) -> bytes:
-    payload, rest = SNAPSHOT_TYPE.encode(snapshot), _ENVELOPE_BYTES + spare_bytes
+def _encoded(snapshot: JobSnapshot, what: str, next_step: str) -> bytes:
+    payload, rest = SNAPSHOT_TYPE.encode(snapshot), _ENVELOPE_BYTES
     if len(payload) + rest > RECORD_BYTES_MAX:
         raise SnapshotMisfitError(what, snapshot.state_bytes, len(payload), rest, next_step)
     return payload

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
-from typing import Protocol
+from typing import Protocol, cast
 
 from coordlog.api.chain import Chain
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
@@ -31,7 +31,7 @@ from coordlog.limits import (
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Appender, Patience, take_over
-from coordlog.log.interface import Log, UnstoredRecord
+from coordlog.log.interface import Log, PrunableLog, UnstoredRecord
 from coordlog.payloads.check import check_payloads
 from coordlog.payloads.gc import clean_former
 from coordlog.payloads.offload import NO_STORE, DriverPayloads, PayloadOptions
@@ -51,6 +51,7 @@ from coordlog.restore.rebuild import (
     rebuild,
 )
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
+from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.mailbox import MachineClock, Mailbox
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.requests import Answer, Requests
@@ -117,6 +118,8 @@ class DriverOptions:
     restart_backoff_s: float | None = None
     is_overlap_allowed: bool = False
     patience: Patience | None = None
+    history: KeptHistory | None = None
+    """History that stays in the log; None: for ever."""
     payloads: PayloadOptions = NO_STORE
     """Options of payloads that are too large for the log."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -239,6 +242,7 @@ class JobDriver:
         self._runtime = self._make_runtime(rebuilt, self._config(projection, rebuilt.state))
         self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
         self._clean_former(appender.epoch, rebuilt.end_offset)
+        self._prune_history(self._runtime)
 
     def _check_history(self, rebuilt: Rebuild) -> None:
         """Refuse a log from which this job cannot be restored (clause E9: before anything is appended)."""
@@ -274,7 +278,7 @@ class JobDriver:
         return Runtime(
             chain=self._chain,
             config=config,
-            options=self._options.runtime,
+            options=replace(self._options.runtime, is_log_pruned=self._options.history is not None),
             state=rebuilt.state,
             clock=MachineClock(),
             connections=self._surroundings.connections(),
@@ -312,6 +316,19 @@ class JobDriver:
                 _log.info("removed %d left-over payloads job=%s", count, store.job_id)
 
         self._mailbox.run_closing(work)
+
+    def _prune_history(self, runtime: Runtime) -> None:
+        """Remove records that are older than the job's history, on a daemon thread, until this driver ends."""
+        kept, job_log = self._options.history, self._job_log
+        if kept is None:
+            return
+        pruner = HistoryPruner(
+            cast("PrunableLog", job_log),
+            self._options.job_id,
+            kept,
+            lambda: runtime.snapshot_offset,
+        )
+        self._mailbox.run_closing(lambda: pruner.run(self._mailbox.wait))
 
     def _report_restored(self, mode: RestoreMode, rebuilt: Rebuild, began_s: float) -> None:
         last = branched(rebuilt.state, self._options.from_checkpoint).last_checkpoint
@@ -453,12 +470,12 @@ class JobDriver:
         if runtime is not None:
             if self._mailbox.error is not None:
                 raise self._mailbox.error
-            if runtime.outcome is not None and not runtime.outcome.is_finished:
-                end = runtime.outcome
+            end = runtime.outcome
+            if end is not None and not end.is_finished:
                 raise JobFailedError(
                     self._options.job_id, end.reasons, end.where, end.final, end.skip_command
                 )
-            status = JobStatus.FINISHED if runtime.outcome is not None else JobStatus.STOPPED
+            status = JobStatus.FINISHED if end is not None else JobStatus.STOPPED
         return JobResult(
             job_id=self._options.job_id,
             status=status,
@@ -575,8 +592,9 @@ class JobDriver:
         self._wait_for_record(lambda released: runtime.stop(stop, released))
 
     def _record_end(self, runtime: Runtime, by: str) -> None:
-        """Record the driver's end and wait for the log, at most `STOP_RECORD_S`: a proof on any machine."""
+        """Record the driver's end, a proof on any machine, then a snapshot; each waits at most `STOP_RECORD_S`."""
         self._wait_for_record(lambda released: runtime.stop(DriverStops(by=by), released))
+        self._wait_for_record(runtime.take_last_snapshot)
 
     def _wait_for_record(self, post: Callable[[Callable[[], None]], None]) -> None:
         recorded = threading.Event()

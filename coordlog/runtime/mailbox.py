@@ -197,9 +197,12 @@ class Mailbox:
         return self._done.wait(timeout_s)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the driver. Any thread."""
+        """End the driver. Any thread. An error after the end of the job is only logged: that end is in the log."""
         if error is not None and self.error is None:
-            self.error = error
+            if self._runtime is not None and self._runtime.outcome is not None:
+                _log.warning("the driver ends without its last snapshot: %s", error)
+            else:
+                self.error = error
         self._done.set()
         with self._condition:
             self._condition.notify()
@@ -229,21 +232,22 @@ class Mailbox:
     def _run_mailbox(self) -> None:
         runtime = self._runtime
         assert runtime is not None, "started"
-        watched_s = 0.0
+        watched_s, is_ending = 0.0, False
         try:
             while not self._done.is_set():
                 thunk = self._next(runtime)
                 if thunk is not None:
                     thunk()
                 runtime.fire_timers()
+                if runtime.outcome is not None and not is_ending:
+                    is_ending = True
+                    runtime.take_last_snapshot(self.end)
                 if time.monotonic() - watched_s > _WATCH_S:
                     watched_s = time.monotonic()
                     runtime.registrations.watch()
                 group = runtime.take_group()
                 if group:
                     self._groups.put((runtime.group_payloads(), group))
-                if runtime.outcome is not None:
-                    break
         except BaseException as error:  # noqa: BLE001, the mailbox's edge: an internal error ends the driver
             _log.exception("the mailbox ends")
             self.end(error)

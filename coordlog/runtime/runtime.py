@@ -328,7 +328,7 @@ class Runtime:
             self._run_turn(following, None)
             following = self._ending.following()
         if self._snapshots.is_due(self.state):
-            self._take_snapshot()
+            self._take_snapshot(is_standing=self._options.is_log_pruned)
         self._start_stage_if_ready()
         if self.outcome is None:
             self._ending.watch()
@@ -338,16 +338,26 @@ class Runtime:
     def _take_requested(self) -> None:
         """Take the snapshots that clients have requested; each is answered once it counts."""
         while (request := self._snapshots.next_asked()) is not None:
-            self._take_snapshot(request.request_id)
+            self._take_snapshot(request.request_id, is_standing=True)
         self._release_ready()
 
-    def _take_snapshot(self, request_id: int | None = None) -> None:
+    def take_last_snapshot(self, released: Callable[[], None]) -> None:
+        """Begin no further turn than that of a snapshot; `released` is called once the log has all records.
+
+        The driver's last act at each orderly end: a log can be pruned up to this snapshot while no driver runs.
+        """
+        self._is_sealed = True
+        if self._snapshots.is_owed_at_end(self.state):
+            self._take_snapshot(is_standing=True)
+        self.when_released(lambda _state: released())
+
+    def _take_snapshot(self, request_id: int | None = None, *, is_standing: bool = False) -> None:
         """Take a snapshot in a turn of its own; its payload type is registered before."""
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
             self._run_turn(RegisterType(payload_type=key), None)
-        place, is_asked = self.state.next_sequence, request_id is not None
-        payload = self._snapshots.take(self.state, is_asked=is_asked)
+        place = self.state.next_sequence
+        payload = self._snapshots.take(self.state, is_standing=is_standing)
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
         if request_id is not None:
@@ -613,6 +623,11 @@ class Runtime:
     def _roll_back(self) -> None:
         if self.state.phase is Phase.FAILING:
             self.handle(Rollback(checkpoint_id=self.state.last_checkpoint, is_failover=True))
+
+    @property
+    def snapshot_offset(self) -> int:
+        """Offset of the newest snapshot that counts, or -1. Any thread."""
+        return self._snapshots.offset
 
     @property
     def is_stage_running(self) -> bool:

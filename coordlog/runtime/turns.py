@@ -53,6 +53,8 @@ class RuntimeOptions:
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
     snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
     """Records that count from one snapshot to the next; None for no snapshots."""
+    is_log_pruned: bool = False
+    """Whether the driver prunes its log, so that the log may begin with each snapshot."""
     append_stall_s: float = 1.0
     """Seconds after which an append counts as stalled: from then on the time limits of acks are suspended."""
 

@@ -1,7 +1,7 @@
-"""Removable beginning of a log: the log must then begin with a `SNAPSHOT` that leaves all kept checkpoints restorable.
+"""Removable beginning of a log: all records before the newest `SNAPSHOT` that the job and every reader can start from.
 
-A checkpoint is restorable if the job state holds it. A snapshot holds the checkpoints retained at its place; those
-completed behind it are in the log. So a log may begin with a snapshot if each checkpoint to keep is of either kind.
+A snapshot holds the whole job state: every retained checkpoint, savepoint and open intent is in it, or is in the log
+behind it. So none of them needs a record before it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,10 @@ from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, aud
 from coordlog.schemas.payload_address import address_in
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["PrunePlan", "SnapshotPlace", "plan_prune", "savepoint_checkpoints"]
+__all__ = ["PrunePlan", "SnapshotPlace", "plan_prune"]
 
 _OVERHEAD_BYTES = 61
 """Size of a record on disk beside key and value: header, lengths, a part of its batch's 61 bytes."""
-
-
-def savepoint_checkpoints(state: JobState) -> tuple[int, ...]:
-    """Checkpoints of savepoints, ascending."""
-    return tuple(sorted(set(sorted_values(state.savepoints))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +30,6 @@ class SnapshotPlace:
     offset: int
     sequence: int
     timestamp_us: int
-    completed: frozenset[int]
-    """Checkpoints in its state."""
     bytes_below: int
     records_below: int
     why_not: str | None = None
@@ -58,9 +51,7 @@ class PrunePlan:
     began_us: int
     """Time of the first record; 0 if the log is empty."""
     checkpoints: tuple[int, ...]
-    """Checkpoints that stay restorable, ascending: the last ones, and savepoints."""
-    oldest_us: int | None
-    """Completion time of the oldest of them, or None if there is none or its record was pruned."""
+    """Checkpoints that stay restorable, ascending: the retained ones, and savepoints."""
     begins_with: SnapshotPlace | None
     """First record after the prune, or None if no record can be removed."""
     why_not: str
@@ -69,15 +60,14 @@ class PrunePlan:
     """Number of records in the log."""
     byte_count: int
     newest: SnapshotPlace | None
-    """Newest snapshot that a log can begin with, whichever checkpoints are kept."""
+    """Newest snapshot that a log can begin with; the log may begin there already."""
 
 
-def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
-    """Plan of a prune that keeps the last `keep_checkpoints` restorable checkpoints and all savepoints.
+def plan_prune(stored: Iterable[Stored]) -> PrunePlan:
+    """Plan of a prune up to the newest snapshot.
 
     Args:
         stored: All of the log, from its first record on.
-        keep_checkpoints: 1 or more. If fewer are restorable, all of them stay.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
@@ -86,37 +76,32 @@ def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
     for entry in audit_records(fold.noting(stored)):
         fold.feed(entry)
     state = fold.state
-    restorable = sorted(n for n in state.completed if n <= state.last_checkpoint)
-    wanted = tuple(sorted({*restorable[-keep_checkpoints:], *savepoint_checkpoints(state)}))
+    restorable = (n for n in state.completed if n <= state.last_checkpoint)
     usable = [snapshot for snapshot in fold.snapshots if snapshot.why_not is None]
     # The remaining log must hold a snapshot that the job's own code can start from.
-    named = [snapshot for snapshot in usable if snapshot.offset <= fold.named]
-    sufficient = [snapshot for snapshot in named if all(fold.has(snapshot, n) for n in wanted)]
-    begins_with = max(sufficient, key=lambda snapshot: snapshot.offset, default=None)
+    newest = next((place for place in reversed(usable) if place.offset <= fold.named), None)
+    is_begun_there = newest is not None and newest.offset <= fold.start
     why_not = ""
-    if not usable:
+    if is_begun_there:
+        why_not = "it begins there already"
+    elif newest is None and usable:
+        why_not = "its last driver could start from no snapshot that there is"
+    elif newest is None:
         why_not = "it has no snapshot"
         if fold.snapshots:
             last = fold.snapshots[-1]
             why_not = f"no snapshot can be used, the one at offset {last.offset} as {last.why_not}"
-    elif not named:
-        why_not = "its last driver could start from no snapshot that there is"
-    elif begins_with is None:
-        why_not = f"no snapshot leaves all of the checkpoints {', '.join(map(str, wanted))}"
-    elif begins_with.offset <= fold.start:
-        begins_with, why_not = None, "it begins there already"
     return PrunePlan(
         start=max(0, fold.start),
         end=fold.end,
         state=state,
         began_us=fold.began_us,
-        checkpoints=wanted,
-        oldest_us=fold.completed_us.get(wanted[0]) if wanted else None,
-        begins_with=begins_with,
+        checkpoints=tuple(sorted({*restorable, *sorted_values(state.savepoints)})),
+        begins_with=None if is_begun_there else newest,
         why_not=why_not,
         record_count=fold.record_count,
         byte_count=fold.byte_count,
-        newest=max(named, key=lambda snapshot: snapshot.offset, default=None),
+        newest=newest,
     )
 
 
@@ -126,8 +111,6 @@ class _Fold:
         self.start, self.end, self.began_us = -1, 0, 0
         self.record_count = self.byte_count = 0
         self.snapshots: list[SnapshotPlace] = []
-        self._completed: dict[int, int] = {}
-        self.completed_us: dict[int, int] = {}
         self.named = -1
         """Offset of the newest snapshot that the last driver has taken or read, from its headers."""
         self._pointers: dict[int, int] = {}
@@ -162,9 +145,6 @@ class _Fold:
             if record.kind is Kind.SNAPSHOT:
                 self._snapshot(entry, record)
             self._plain.apply(entry)
-        if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
-            self._completed[record.checkpoint_id] = entry.offset
-            self.completed_us[record.checkpoint_id] = record.timestamp_us
 
     def _name(self, entry: AuditRecord, pointer: int) -> None:
         """Update `named`. Ignores pointers of commands: the job may be unable to read those snapshots."""
@@ -175,8 +155,6 @@ class _Fold:
                 self.named = pointer
         elif not self._is_command:
             self.named = max(self.named, pointer, entry.offset if kind is Kind.SNAPSHOT else -1)
-        elif kind is Kind.SNAPSHOT:  # a command that takes a snapshot has the job's projections
-            self.named = max(self.named, entry.offset)
 
     def _snapshot(self, entry: AuditRecord, record: Record) -> None:
         """Add a snapshot. If its state is not the state of the fold, no log may begin with it."""
@@ -197,19 +175,11 @@ class _Fold:
                 offset=entry.offset,
                 sequence=-1 if record.sequence is None else record.sequence,
                 timestamp_us=record.timestamp_us,
-                completed=frozenset(held.completed),
                 bytes_below=self.byte_count,
                 records_below=self.record_count,
                 why_not=why_not,
                 kept_apart=apart,
             )
-        )
-
-    def has(self, snapshot: SnapshotPlace, checkpoint_id: int) -> bool:
-        """Whether a log that begins with the snapshot holds the checkpoint."""
-        completed_at = self._completed.get(checkpoint_id)
-        return checkpoint_id in snapshot.completed or (
-            completed_at is not None and completed_at > snapshot.offset
         )
 
 

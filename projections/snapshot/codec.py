@@ -46,7 +46,6 @@ __all__ = [
     "state_before",
     "state_bytes_in",
     "state_of",
-    "undeclared_in",
 ]
 
 STATE_VERSION: Final = 1
@@ -547,17 +546,6 @@ def state_and_kept_apart(
     opening = None if state.opening is None else Map[str, object]()
     plain = evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
     return plain, tuple(part.state for part in parts if is_stored(part.state))
-
-
-def undeclared_in(
-    record: Record, open_payload: Callable[[bytes], bytes] = open_inline
-) -> tuple[str, ...]:
-    """Types of the log that the job of a `SNAPSHOT` did not declare.
-
-    Raises:
-        SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
-    """
-    return _body_of(snapshot_in(record, open_payload)).undeclared_types
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:

@@ -66,6 +66,7 @@ class Orders:
     """How far its clock is ahead."""
     has_snapshots: bool = True
     """Without any, each restore reads the history from its start."""
+    snapshot_every: int = _SNAPSHOT_EVERY
     batch_s: float = 0.01
     log_timeout_s: float = 60.0
     append_timeout_s: float = 10.0
@@ -146,7 +147,7 @@ def _options(orders: Orders) -> DriverOptions:
         is_again=orders.again,
         runtime=RuntimeOptions(
             checkpoint_interval_s=_CHECKPOINT_S,
-            snapshot_every=_SNAPSHOT_EVERY if orders.has_snapshots else None,
+            snapshot_every=orders.snapshot_every if orders.has_snapshots else None,
         ),
         restarts_max=100,
         restart_backoff_s=0.01,

@@ -29,6 +29,8 @@ _BEGINS_S = 60.0
 _JOB_S = 90.0
 _FORMER_BATCH_S = 0.1
 """So that it has not finished when it is killed."""
+_FORMER_SNAPSHOT_EVERY = 5
+"""So that it has taken one when it is killed: `prune` cuts the log there."""
 _DONE_AT = {"between ack and release", "before removing records"}
 """Steps at which the command's record counts already."""
 
@@ -40,9 +42,6 @@ COMMAND_PLANS = (
     Plan(command="skip", step="after the take-over"),
     Plan(command="skip", step="before append"),
     Plan(command="skip", step="between ack and release"),
-    Plan(command="prune", step="before the take-over"),
-    Plan(command="prune", step="after the take-over"),
-    Plan(command="prune", step="before append"),
     Plan(command="prune", step="before removing records"),
     Plan(command="fork", step="before the take-over"),
     Plan(command="fork", step="before append"),
@@ -121,8 +120,7 @@ class _CommandRound:
             self.folders,
             batch_s=_FORMER_BATCH_S,
             pause_at=pause_at,
-            # Behind a snapshot that is the last record `prune` appends nothing, and begins no epoch.
-            has_snapshots=self.plan.command != "prune",
+            snapshot_every=_FORMER_SNAPSHOT_EVERY,
         )
 
         def is_far_enough() -> bool:
@@ -221,7 +219,8 @@ class _CommandRound:
         ]
         own = [one for one in history.lines if one.driver_id in begun]
         counted = [one for one in history.counted if one.driver_id in begun]
-        if bool(counted) != (self.is_done and not self.is_fork):
+        has_own = self.is_done and not self.is_fork and self.plan.command != "prune"
+        if bool(counted) != has_own:
             self.faults.append(f"{len(counted)} records of the command's count")
         if len(history.of_kind("JOB_FINISHED")) != 1:
             self.faults.append("there is not one record that says that the job has finished")

@@ -21,11 +21,10 @@ _FINISHED_AT = ("before sweeping", "after the listing")
 _STEPS = tuple(one.step for one in PLANS if one.command is None and one.step is not None)
 """Every one of a driver's: before and behind an append, and before each kind of effect."""
 _COMMANDS = {
-    ("keep", "after the take-over"): "fenced",
-    ("keep", "before append"): "fenced",
+    ("savepoint", "after the take-over"): "fenced",
+    ("savepoint", "before append"): "fenced",
     ("skip", "before append"): "fenced",
     ("skip", "between ack and release"): "done before",
-    ("prune", "before append"): "fenced",
     ("prune", "before removing records"): "done before",
     ("fork", "before the take-over"): "fenced",
     ("fork", "before append"): "done before",

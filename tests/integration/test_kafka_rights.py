@@ -279,10 +279,7 @@ def least(
 
 
 def killed(door: SecuredBroker, folder: Path, job_id: str, *, after: int) -> Pipeline:
-    """A streaming job with snapshots whose driver, the administrator's, is killed after so many splits.
-
-    Not right behind a snapshot: one more would say nothing new, and a command would take none.
-    """
+    """A streaming job with snapshots whose driver, the administrator's, is killed after so many splits."""
     pipeline = Pipeline(folder, is_batch=False, transform=unchanged)
     pipeline.job_id = job_id
     with contextlib.closing(administrators(door, job_id)) as log:
@@ -290,18 +287,7 @@ def killed(door: SecuredBroker, folder: Path, job_id: str, *, after: int) -> Pip
         pipeline.on_broker = log
         with pytest.raises(KilledError):
             pipeline.drive(at(Kind.SPLIT_FINISHED, after, kill_driver))
-        for _ in range(5):
-            if last_kind(log) is not Kind.SNAPSHOT:
-                break
-            with pytest.raises(KilledError):
-                pipeline.drive(at(Kind.ATTEMPT_STARTED, 1, kill_driver))
-        assert last_kind(log) is not Kind.SNAPSHOT
     return pipeline
-
-
-def last_kind(log: KafkaLog) -> Kind:
-    (*_, last) = log.read(log.start_offset(), log.high_watermark())
-    return last.record().kind
 
 
 def administrators(door: SecuredBroker, job_id: str, prefix: str = PREFIX) -> KafkaLog:
@@ -329,15 +315,7 @@ def test_prune_and_copy_need_exactly_the_documented_rights(
         end = log.high_watermark()
         done = least(ruled, "shortener", "`coordlog prune`", topic, *prune)
         assert done.exit_code == Exit.DONE, done.output
-        assert "no snapshot of job long is taken" in done.stderr
-        assert named(done.stderr, "Write", topic, "shortener")
         assert 0 < log.start_offset() < end == log.high_watermark()
-
-        row = "`coordlog prune` where no driver lives and the command takes a snapshot"
-        done = least(ruled, "pruner", row, topic, *prune, without="Write")
-        assert done.exit_code == Exit.DONE, done.output
-        assert "no snapshot" not in done.stderr
-        assert end <= log.start_offset() < log.high_watermark()
     copies_are_made_of_a_pruned_history(ruled, tmp_path / "pruned.avro")
 
 

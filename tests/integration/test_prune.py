@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from coordlog.errors import OutOfRangeError, RestoreError
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
+from coordlog.projections.job.state import JobState
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.record import Kind
@@ -27,8 +30,9 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from driven_history import ALL_ROWS, DrivenJob
-from endpoint_parts import TOKEN, EndpointSurroundings
-from file_pipeline import FILES, ROWS, Pipeline
+from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
+from file_pipeline import ALL_ROWS as ALL_NUMBERS
+from file_pipeline import FILES, ROWS, KilledError, Pipeline, kill_driver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.clause("E9")]
 
@@ -81,7 +85,7 @@ def test_a_pruned_topics_job_continues_and_a_damaged_beginning_is_refused(
         done = run(broker, "prune", "shortened", "--yes", "--take-over")
         assert done.exit_code == Exit.DONE, done.output
         start, end = log.start_offset(), log.high_watermark()
-        assert before < start < end, "it begins with the command's own snapshot"
+        assert 0 < start < before == end, "a killed driver took it; nothing was appended"
         with pytest.raises(OutOfRangeError):
             log.read(0, end)
         broken = damaged(log, broker.bootstrap_servers)
@@ -125,7 +129,7 @@ def test_a_pruned_finished_batch_job_stays_finished_until_it_is_reopened(
         done = run(broker, "prune", "done", "--yes")
         assert done.exit_code == Exit.DONE, done.output
         start = log.start_offset()
-        assert before < start == log.high_watermark() - 1, "its own snapshot alone is left"
+        assert start == before - 1 == log.high_watermark() - 1, "the last snapshot alone is left"
         too_early = run(broker, "state", "done", "--at", "3")
         assert too_early.exit_code == Exit.USAGE
         assert (
@@ -209,6 +213,95 @@ def test_a_driver_that_lives_is_asked_for_a_snapshot_and_goes_on(
         assert verified.exit_code == Exit.DONE, verified.output
         assert "1 snapshot," in verified.stdout
         assert run(broker, "delete", "job", "--yes").exit_code == Exit.DONE
+    finally:
+        log.delete()
+        log.close()
+
+
+class Gates:
+    """A transform that waits at some rows until the test opens the gate before them."""
+
+    def __init__(self, *rows: int) -> None:
+        self._gates = {row: threading.Event() for row in rows}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        first = batch.column("a")[0].as_py()
+        for row, gate in self._gates.items():
+            if first >= row:
+                assert gate.wait(WAIT_S)
+        return batch
+
+    def open(self, row: int) -> None:
+        self._gates[row].set()
+
+
+def test_a_running_job_with_a_short_history_keeps_its_log_short_and_restores_after_a_kill(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    gates = Gates(300, 600)
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gates)
+    pipeline.job_id = "brief"
+    log = KafkaLog.for_job("brief", broker.bootstrap_servers, fsync=False)
+    log.create()
+    pipeline.on_broker = log
+    kept = KeptHistory(age=timedelta(seconds=1), archive=tmp_path / "archives")
+    try:
+        driver = pipeline.begin(history=kept)
+        try:
+            wait_for(lambda: log.start_offset() > 0, "a first cut")
+            first = log.start_offset()
+            gates.open(300)
+            wait_for(lambda: log.start_offset() > first, "a second cut")
+            second = log.start_offset()
+        finally:
+            kill_driver(driver, None)  # type: ignore[arg-type]
+            gates.open(300)
+            gates.open(600)
+        with pytest.raises(KilledError):
+            driver.wait(WAIT_S)
+        for command in LOOKS:
+            shown = run(broker, command, "brief")
+            assert shown.exit_code == Exit.DONE, shown.output
+
+        assert pipeline.drive(is_take_over=True).status is JobStatus.FINISHED
+        restored = pipeline.restored[-1]
+        assert restored.snapshot_offset is not None
+        assert restored.snapshot_offset >= second
+        assert pipeline.committed() == ALL_NUMBERS
+        assert run(broker, "verify", "brief").exit_code == Exit.DONE
+        archives = sorted(path.name for path in (tmp_path / "archives").iterdir())
+        assert f"brief-0-{first}.avro" in archives
+    finally:
+        log.delete()
+        log.close()
+
+
+def test_without_a_driver_a_log_is_cut_to_the_last_snapshot_and_a_restart_continues(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    gates = Gates(300)
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gates)
+    pipeline.job_id = "halted"
+    log = KafkaLog.for_job("halted", broker.bootstrap_servers, fsync=False)
+    log.create()
+    pipeline.on_broker = log
+    try:
+        driver = pipeline.begin()
+        wait_for(lambda: (driver.state or JobState()).last_checkpoint > 0, "a checkpoint")
+        driver.stop(with_checkpoint=True, timeout_s=1, by="test")
+        gates.open(300)
+        assert driver.wait(WAIT_S) is not None
+        end = log.high_watermark()
+        done = run(broker, "prune", "halted", "--yes")
+        assert done.exit_code == Exit.DONE, done.output
+        assert log.start_offset() == end - 1 == log.high_watermark() - 1
+
+        assert pipeline.drive().status is JobStatus.FINISHED
+        assert pipeline.restored[-1].mode == "rollback"
+        assert pipeline.committed() == ALL_NUMBERS
+        for command in LOOKS:
+            shown = run(broker, command, "halted")
+            assert shown.exit_code == Exit.DONE, shown.output
     finally:
         log.delete()
         log.close()

@@ -124,11 +124,12 @@ def test_a_stop_is_the_end_of_its_epoch_and_of_its_attempts_and_no_failure(
     else:
         driver.stop(with_checkpoint=True, by="SIGTERM")
     ended(driver)
-    end = pipeline.log.high_watermark()
-    last = next(iter(pipeline.log.read(end - 1, end))).record()
+    records = [stored.record() for stored in pipeline.log.records]
+    *_, last, snapshot = [one for one in records if one.kind is not Kind.TYPE_REGISTERED]
     named = driver_in(pipeline.log, last.job_id)
 
     assert is_driver_stopped(last), "nothing of the driver comes after it"
+    assert snapshot.kind is Kind.SNAPSHOT, "but its last snapshot"
     assert named is not None
     assert named.is_stopped
     assert driver_liveness(replace(named, endpoint=NOBODY)).liveness is Liveness.GONE

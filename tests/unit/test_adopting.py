@@ -31,8 +31,7 @@ from coordlog.log.file import write_exported
 from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
 from coordlog.offline.adopt import adopt, checked, copy_history
-from coordlog.offline.epoch import begin_epoch, check_known_types, read_job, read_records
-from coordlog.offline.snapshot import take_own_snapshot
+from coordlog.offline.epoch import begin_epoch, check_known_types, read_records
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import JobState
 from coordlog.projections.snapshot.codec import SnapshotCodec
@@ -581,8 +580,7 @@ def test_an_adoption_is_known_again_after_its_record_was_pruned(tmp_path: Path) 
     driven.drive(lost, kill_attempt_at=3, kill_driver_at=8, snapshot_every=40)
     here = MemoryLog("here")
     adopt(lost, here, "driven")
-    state = read_job(here, "driven", lambda _: None).state
-    take_own_snapshot(here, state, check=lambda _: None)
+    driven.drive(here, snapshot_every=40)
     here.delete_below(here.high_watermark() - 1)
     stood = here.records
 

@@ -59,17 +59,15 @@ SNAPSHOT = SnapshotPlace(
     offset=900,
     sequence=890,
     timestamp_us=NOW_US - 10 * HOUR_US,
-    completed=frozenset({5, 6, 7}),
     bytes_below=9 * GB // 10,
     records_below=900,
 )
 PLAN = PrunePlan(
     start=0,
     end=1000,
-    state=plan_prune([], keep_checkpoints=1).state,
+    state=plan_prune([]).state,
     began_us=NOW_US - 100 * HOUR_US,
     checkpoints=(5, 6, 7),
-    oldest_us=NOW_US - 11 * HOUR_US,
     begins_with=SNAPSHOT,
     why_not="",
     record_count=1000,
@@ -342,7 +340,7 @@ def test_splits_that_wait_in_a_finished_job_are_wrong_by_name() -> None:
 
 
 def test_an_empty_topic_loses_nothing_to_a_retention() -> None:
-    plan = plan_prune([], keep_checkpoints=1)
+    plan = plan_prune([])
     job = JobFacts(job_id="j", records=0, began_us=0, last_us=0, plan=plan)
 
     assert bad(found(broker=with_setting("retention.ms", "3600000"), job=job)) == {}

@@ -32,7 +32,7 @@ def worked() -> HandDrivenJob:
 def pruned() -> tuple[HandDrivenJob, int]:
     """A job with a pruned log, and its first offset."""
     job = worked()
-    plan = plan_prune(History(job.log).stored(), keep_checkpoints=1)
+    plan = plan_prune(History(job.log).stored())
     assert plan.begins_with is not None
     job.log.delete_below(plan.begins_with.offset)
     return job, plan.begins_with.offset
@@ -83,7 +83,7 @@ def test_a_history_without_any_record_left_is_refused() -> None:
 def test_a_prune_during_a_reading_is_reported_as_such() -> None:
     job = worked()
     history = History(job.log)
-    plan = plan_prune(history.stored(), keep_checkpoints=1)
+    plan = plan_prune(history.stored())
     assert plan.begins_with is not None
     job.log.delete_below(plan.begins_with.offset)
     with pytest.raises(PrunedMeanwhileError, match=r"pruned meanwhile; run the same command again"):

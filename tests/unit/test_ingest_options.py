@@ -81,6 +81,18 @@ def test_an_interval_that_is_no_time_is_refused(value: float) -> None:
         parts_of(IngestOptions(source="in", destination="out", checkpoint_interval_s=value))
 
 
+@pytest.mark.parametrize("history", ["30", "0s", "a month", "", "-1d"])
+def test_a_history_that_is_no_age_is_refused(history: str) -> None:
+    with pytest.raises(OptionsError, match=r"--history is .* it must be forever, or as in 30d"):
+        parts_of(IngestOptions(source="in", destination="out", history=history))
+
+
+def test_an_archive_without_a_limited_history_is_refused() -> None:
+    with pytest.raises(OptionsError, match="--history-archive is given without --history"):
+        parts_of(IngestOptions(source="in", destination="out", history_archive="old"))
+    parts_of(IngestOptions(source="in", destination="out", history="30d", history_archive="old"))
+
+
 def test_options_of_csv_are_refused_for_parquet() -> None:
     options = IngestOptions(
         source="in", destination="out", file_format="parquet", null_values=("NA",), delimiter=";"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -15,10 +18,10 @@ from coordlog.cli.ingest.preflight import look
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.offline.epoch import begin_epoch, read_job, read_records
-from coordlog.offline.snapshot import take_own_snapshot
+from coordlog.offline.epoch import begin_epoch, read_records
+from coordlog.payloads.offload import NO_STORE, PayloadOptions
 from coordlog.restore.compatibility import describe_operators
-from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.in_memory import InMemorySurroundings
@@ -52,11 +55,36 @@ def _nothing(_offset: int, _end: int) -> None:
 
 
 def _killed(options: IngestOptions, log: MemoryLog) -> None:
-    """The job of these options, up to its first commit."""
+    """Run the job of these options, up to its first commit."""
+    driver = _begun(options, log, kill_driver, RuntimeOptions(snapshot_every=None))
+    with pytest.raises(KilledError):
+        driver.wait(WAIT_S)
+
+
+def _stopped(options: IngestOptions, log: MemoryLog, payloads: PayloadOptions) -> None:
+    """As `_killed`, but the driver stops: its last act is a snapshot."""
+
+    def stop(driver: JobDriver, _surroundings: InMemorySurroundings) -> None:
+        threading.Thread(target=driver.end_at_once, kwargs={"by": "test"}).start()
+
+    driver = _begun(options, log, stop, RuntimeOptions(), payloads)
+    result = driver.wait(WAIT_S)
+    assert result is not None
+    assert result.status is JobStatus.STOPPED
+
+
+def _begun(
+    options: IngestOptions,
+    log: MemoryLog,
+    act: Callable[[JobDriver, InMemorySurroundings], None],
+    runtime: RuntimeOptions,
+    payloads: PayloadOptions = NO_STORE,
+) -> JobDriver:
+    """A driver of the job of these options, with an act at its first commit."""
     parts = parts_of(options)
     parts.sink.prepare("job")
     surroundings = InMemorySurroundings(parts.chain(), "job", options.parallelism)
-    look_at = at(Kind.COMMIT_OUTCOME, 1, kill_driver)
+    look_at = at(Kind.COMMIT_OUTCOME, 1, act)
     driver = JobDriver(
         chain=parts.chain(),
         log=log,
@@ -64,14 +92,14 @@ def _killed(options: IngestOptions, log: MemoryLog) -> None:
             job_id="job",
             parallelism=options.parallelism,
             is_batch=False,
-            runtime=RuntimeOptions(checkpoint_interval_s=0.05, snapshot_every=None),
+            runtime=replace(runtime, checkpoint_interval_s=0.05),
+            payloads=payloads,
         ),
         surroundings=surroundings,
         on_released=lambda records: look_at(driver, surroundings, records),
     )
     driver.start()
-    with pytest.raises(KilledError):
-        driver.wait(WAIT_S)
+    return driver
 
 
 @pytest.mark.slow
@@ -94,9 +122,7 @@ def test_a_pruned_log_with_a_snapshot_in_parts_is_read_by_its_named_store(
         "is_take_over": True,
     }
     log = _Log("job")
-    _killed(IngestOptions(**given), log)
-    state = read_job(log, "job", lambda _: None).state
-    take_own_snapshot(log, state, store=PayloadStore(url, "job"), check=lambda _: None)
+    _stopped(IngestOptions(**given), log, PayloadOptions(store=PayloadStore(url, "job")))
     assert PayloadStore(url, "job").listed(), "it does not fit"
     log.delete_below(log.high_watermark() - 1)
 

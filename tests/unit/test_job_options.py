@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from coordlog.errors import OptionError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
+from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.driver.log_choice import LogChoice
 
 
-def job_in(folder: Path, **options: float) -> Job:
+def job_in(folder: Path, **options: object) -> Job:
     (folder / "in").mkdir(exist_ok=True)
     return Job(
         job_id="job",
@@ -57,3 +59,22 @@ def test_the_log_of_another_job_is_refused_at_once(tmp_path: Path) -> None:
     prefixed = KafkaLog("team.job.log", "localhost:1")
     for log in (ours, prefixed, KafkaLog("a-mirror", "localhost:1")):
         assert Job(job_id="job", log=log, source=source).log is log
+
+
+def test_the_history_that_is_kept_reaches_the_driver(tmp_path: Path) -> None:
+    job = job_in(tmp_path, history=timedelta(days=30), history_archive=str(tmp_path / "old"))
+    assert job._options.history == KeptHistory(age=timedelta(days=30), archive=tmp_path / "old")
+    assert job_in(tmp_path)._options.history is None
+    assert job_in(tmp_path, history="forever")._options.history is None
+
+
+def test_a_history_that_is_none_or_an_archive_without_one_is_refused(tmp_path: Path) -> None:
+    for history in (timedelta(0), timedelta(days=-1)):
+        with pytest.raises(
+            OptionError, match=r"history is .*; it must be 'forever', or 1 s or more"
+        ):
+            job_in(tmp_path, history=history)
+    with pytest.raises(OptionError, match="history is '30d'; it must be 'forever' or a timedelta"):
+        job_in(tmp_path, history="30d")
+    with pytest.raises(OptionError, match=r"history_archive is .* no record is removed"):
+        job_in(tmp_path, history_archive=str(tmp_path / "old"))

@@ -176,9 +176,9 @@ def test_what_is_kept_stays_and_can_be_gone_back_to_and_pruned_to() -> None:
     again.crash()
     stored = list(again.log.read(0, again.log.high_watermark()))
     assert verify(stored).faults == []
-    plan = plan_prune(stored, keep_checkpoints=1)
+    plan = plan_prune(stored)
     assert plan.why_not == ""
-    assert plan.checkpoints == (1, 6)
+    assert plan.checkpoints == (1, 5, 6)
 
     back = HandDrivenJob(chain_of(provider()), log=again.log, from_checkpoint=1)
     assert back.runtime.state.projections["source"] == (1,)

@@ -395,7 +395,7 @@ def test_a_prune_removes_what_is_left_over_while_it_knows_the_epochs(
         attempt.send("source", Down(n=n))
     again.crash()
     more = ("--payload-store", store.url, *(("--drop-payloads",) if is_dropping else ()))
-    done = run(again.log, "prune", "--yes", "--take-over", "--keep-checkpoints", "1", *more)
+    done = run(again.log, "prune", "--yes", "--take-over", *more)
 
     assert done.exit_code == Exit.DONE, done.output
     assert again.log.start_offset() > 0
@@ -448,7 +448,7 @@ def test_payloads_addressed_only_by_the_archive_stay_after_its_prune(
     for number in range(6, 9):
         assert job.trigger() == number
         attempt.ack_checkpoint(number)
-    plan = planned(job.log, "job", keep_checkpoints=1)
+    plan = planned(job.log, "job")
     prune(job.log, "job", plan, tmp_path / "archive.avro")
     assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
     job.crash()
@@ -463,7 +463,7 @@ def test_payloads_addressed_only_by_the_archive_stay_after_its_prune(
     if command == "payloads":
         done = run(again.log, "payloads", "--payload-store", store.url, "--clean")
     else:
-        flags = ("--yes", "--take-over", "--keep-checkpoints", "1", "--payload-store", store.url)
+        flags = ("--yes", "--take-over", "--payload-store", store.url)
         done = run(again.log, "prune", *flags)
         assert again.log.start_offset() > plan.begins_with.offset  # type: ignore[union-attr]
         assert list((home / "archives" / "job").iterdir())

@@ -45,7 +45,7 @@ from coordlog.spark_integration.history_frames.bulk_validity import COUNTS
 from coordlog.spark_integration.history_frames.folds import tell_codes
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, ended
 from one_log import OneLog
 from split_fakes import ask, pull_of
 from split_fakes import chain_of as split_chain
@@ -82,49 +82,27 @@ def run(log: MemoryLog, *arguments: str, job: str = "job") -> Result:
 # what may go
 
 
-def test_a_log_may_begin_at_the_newest_snapshot_that_keeps_all_restorable() -> None:
+def test_a_log_may_begin_with_its_newest_snapshot_which_has_all_that_is_retained() -> None:
     log = worked().log
     records = list(audit_records(log.records))
-    completed = {
-        one.record.checkpoint_id: one.offset
-        for one in records
-        if one.record is not None and one.record.kind is Kind.CHECKPOINT_COMPLETED
-    }
-    snapshots = [one.offset for one in records if one.record and one.record.kind is Kind.SNAPSHOT]
-    plan = plan_prune(log.records, keep_checkpoints=3)
+    snapshots = [entry for entry in records if entry.record and entry.record.kind is Kind.SNAPSHOT]
+    plan = plan_prune(log.records)
 
     assert plan.checkpoints == (6, 7, 8)
     assert plan.begins_with is not None
-    # A snapshot before the completion of 6 has it behind it; one after it holds it, while it is retained.
-    assert plan.begins_with.offset == snapshots[-1] > completed[6]
-    assert 6 in plan.begins_with.completed or plan.begins_with.offset < completed[6]
-    assert plan.begins_with.records_below == snapshots[-1]
-    assert plan_prune(log.records, keep_checkpoints=99).checkpoints == (6, 7, 8)
-    assert plan_prune([], keep_checkpoints=1).why_not == "it has no snapshot"
-
-
-def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = worked().log
-    monkeypatch.setattr(
-        "coordlog.projections.inspection.prune_plan.savepoint_checkpoints", lambda _state: (2,)
-    )
-    plan = plan_prune(log.records, keep_checkpoints=1)
-
-    assert plan.checkpoints == (2, 8)
-    assert plan.begins_with is not None
-    assert 2 in plan.begins_with.completed
-    later = [
-        one.record
-        for one in audit_records(log.records)
-        if one.record and one.record.kind is Kind.SNAPSHOT and one.offset > plan.begins_with.offset
-    ]
-    assert later, "there are newer ones, which have it no more"
-    monkeypatch.setattr(
-        "coordlog.projections.inspection.prune_plan.savepoint_checkpoints", lambda _state: (99,)
-    )
-    none = plan_prune(log.records, keep_checkpoints=1)
-    assert none.begins_with is None
-    assert none.why_not == "no snapshot leaves all of the checkpoints 8, 99"
+    assert plan.begins_with.offset == plan.begins_with.records_below == snapshots[-1].offset
+    # A retained checkpoint is in the snapshot, or is completed behind it.
+    assert snapshots[-1].record is not None
+    completed_later = {
+        entry.record.checkpoint_id
+        for entry in records
+        if entry.offset > snapshots[-1].offset
+        and entry.record is not None
+        and entry.record.kind is Kind.CHECKPOINT_COMPLETED
+    }
+    held = set(state_of(snapshots[-1].record).completed)
+    assert {6, 7, 8} <= held | completed_later
+    assert plan_prune([]).why_not == "it has no snapshot"
 
 
 def epoch_start(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: str) -> None:
@@ -149,7 +127,7 @@ def epoch_start(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: 
 
 def test_a_log_begins_with_no_snapshot_that_its_last_driver_could_not_read() -> None:
     log = worked().log
-    plan = plan_prune(log.records, keep_checkpoints=1)
+    plan = plan_prune(log.records)
     assert plan.begins_with is not None
     newest, others = (
         plan.begins_with.offset,
@@ -157,16 +135,32 @@ def test_a_log_begins_with_no_snapshot_that_its_last_driver_could_not_read() -> 
     )
     # A new version of a projection: this driver has folded from further back.
     epoch_start(log, 1, others[1])
-    older = plan_prune(log.records, keep_checkpoints=1)
+    older = plan_prune(log.records)
     assert older.begins_with is not None
     assert older.begins_with.offset == others[1] < newest
     # What a command says of snapshots, which knows nothing of projections, counts for nothing.
     epoch_start(log, 2, newest, command="skip")
-    assert plan_prune(log.records, keep_checkpoints=1).begins_with == older.begins_with
+    assert plan_prune(log.records).begins_with == older.begins_with
     epoch_start(log, 3, -1)
-    none = plan_prune(log.records, keep_checkpoints=1)
+    none = plan_prune(log.records)
     assert none.begins_with is None
     assert none.why_not == "its last driver could start from no snapshot that there is"
+
+
+def test_a_log_begins_with_no_last_snapshot_of_a_former_version_of_the_job() -> None:
+    """A driver of the new version folds it, and names it in no header."""
+    former = worked(snapshot_every=100)
+    ended(former)
+    assert former.log.records[-1].record().kind is Kind.SNAPSHOT
+    chain = chain_of(NotingProvider(projection=replace(HANDLED, version=2)))
+    newer = HandDrivenJob(chain, log=former.log, clock=former.clock)
+    state = newer.runtime.state
+    newer.crash()
+
+    refused = run(former.log, "prune", "job", "--yes", "--take-over")
+    assert refused.exit_code == Exit.USAGE
+    assert "its last driver could start from no snapshot that there is" in refused.stderr
+    assert rebuild(former.log, chain, projection_of(chain)).state == state
 
 
 def damaged(log: MemoryLog, offset: int) -> MemoryLog:
@@ -186,9 +180,9 @@ def damaged(log: MemoryLog, offset: int) -> MemoryLog:
 
 def test_a_snapshot_that_is_damaged_is_none_that_a_log_may_begin_with() -> None:
     log = worked().log
-    first = plan_prune(log.records, keep_checkpoints=1).begins_with
+    first = plan_prune(log.records).begins_with
     assert first is not None
-    plan = plan_prune(damaged(log, first.offset).records, keep_checkpoints=1)
+    plan = plan_prune(damaged(log, first.offset).records)
 
     assert plan.begins_with is not None
     assert plan.begins_with.offset < first.offset
@@ -196,7 +190,7 @@ def test_a_snapshot_that_is_damaged_is_none_that_a_log_may_begin_with() -> None:
 
 def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
     log, other = worked().log, MemoryLog("other")
-    first = plan_prune(log.records, keep_checkpoints=1).begins_with
+    first = plan_prune(log.records).begins_with
     assert first is not None
     for one in log.records:
         record = one.record()
@@ -206,7 +200,7 @@ def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
             changed = replace(state, next_event_id=state.next_event_id + 1)
             record = replace(record, payload=redacted_snapshot(record, changed))
         other.store(to_unstored(record, snapshot_offset=one.header.snapshot_offset))
-    plan = plan_prune(other.records, keep_checkpoints=1)
+    plan = plan_prune(other.records)
 
     assert plan.begins_with is not None
     assert plan.begins_with.offset < first.offset
@@ -218,10 +212,10 @@ def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.may_fail("scripted")
-def test_every_reader_starts_at_the_snapshot_of_a_pruned_log(name: str) -> None:
+def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(name: str) -> None:
     log = RUNS[name].recorded().job.log
     whole, shown = state_at(log), audit(log.records)
-    plan = plan_prune(log.records, keep_checkpoints=1)
+    plan = plan_prune(log.records)
     assert plan.begins_with is not None
     log.delete_below(plan.begins_with.offset)
 
@@ -258,7 +252,7 @@ def _as_arrow(records: tuple[StoredRecord, ...]) -> tuple[pa.Array, ...]:
 
 def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> None:
     job = worked()
-    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    plan = plan_prune(job.log.records)
     assert plan.begins_with is not None
     start = plan.begins_with.offset
     log = damaged(job.log, start)
@@ -280,7 +274,7 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert said in refused.stderr
 
 
-def test_a_whole_reader_skips_a_damaged_first_snapshot_for_a_newer_one() -> None:
+def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
     job = worked()
     headers = [one.header for one in job.log.records]
     (*_, first, newest) = sorted({one.snapshot_offset for one in headers if one is not None})
@@ -299,7 +293,7 @@ def test_a_whole_reader_skips_a_damaged_first_snapshot_for_a_newer_one() -> None
 # a driver's answer
 
 
-def test_a_requested_snapshot_is_answered_once_it_counts() -> None:
+def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() -> None:
     job = worked(snapshot_every=None)
     assert job.history(Kind.SNAPSHOT) == []
     job.is_held = True
@@ -315,12 +309,12 @@ def test_a_requested_snapshot_is_answered_once_it_counts() -> None:
     job.crash()
     made = rebuild(job.log, job.chain, projection_of(job.chain))
     assert made.state == state
-    plan = plan_prune(job.log.records, keep_checkpoints=3)
+    plan = plan_prune(job.log.records)
     assert plan.begins_with is not None
     assert plan.begins_with.sequence == answer.sequence
 
 
-def test_a_snapshot_requested_during_a_checkpoints_append_comes_after_it() -> None:
+def test_one_that_is_asked_while_a_checkpoint_waits_for_the_log_takes_it_behind() -> None:
     job = worked(snapshot_every=None)
     attempt = job.attempts[1]
     checkpoint_id = job.trigger()
@@ -356,7 +350,7 @@ def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
     assert job.history(Kind.SNAPSHOT) == []
 
 
-def test_a_requested_snapshot_is_in_the_log_and_others_may_be_in_the_store(
+def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_the_store(
     tmp_path: Path,
 ) -> None:
     url = str(tmp_path / "payloads")
@@ -368,12 +362,12 @@ def test_a_requested_snapshot_is_in_the_log_and_others_may_be_in_the_store(
     attempt = job.register(0)
     for n in range(12):
         attempt.send("source", Up(n=n))
-    stored = plan_prune(job.log.records, keep_checkpoints=1)
+    stored = plan_prune(job.log.records)
     assert stored.begins_with is None
     assert "no snapshot can be used, the one at offset" in stored.why_not
     assert "looked for in no payload store" in stored.why_not
     asked = job.ask("", SnapshotWanted(why="test")).answer()
-    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    plan = plan_prune(job.log.records)
     assert plan.begins_with is not None
     assert plan.begins_with.sequence == asked.sequence
     state = job.runtime.state
@@ -396,7 +390,7 @@ def test_a_job_that_is_opened_again_has_snapshots_too() -> None:
     asked = job.ask("", SnapshotWanted(why="test")).answer()
     state = job.runtime.state
     job.crash()
-    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    plan = plan_prune(job.log.records)
     assert plan.begins_with is not None
     assert plan.begins_with.sequence == asked.sequence
     assert verify(job.log.records).faults == []
@@ -407,7 +401,7 @@ def test_a_job_that_is_opened_again_has_snapshots_too() -> None:
 
 def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     log = worked().log
-    plan = plan_prune(log.records, keep_checkpoints=1)
+    plan = plan_prune(log.records)
     assert plan.begins_with is not None
     log.delete_below(plan.begins_with.offset)
     assert store_named_in(History(log)) == ""
@@ -513,7 +507,7 @@ def test_a_prune_removes_the_drafts_of_killed_ones(home: Path, tmp_path: Path) -
     assert names == [f".mine.avro.{hexes}.tmp", f"job-0-{log.start_offset()}.avro"]
 
     log, archive = worked().log, tmp_path / "archive.avro"
-    plan = planned(log, "job", keep_checkpoints=3)
+    plan = planned(log, "job")
     assert plan.begins_with is not None
     write_exported(log, "job", archive, to_offset=plan.begins_with.offset)
     (tmp_path / f".archive.avro.{hexes}.tmp").hardlink_to(archive)
@@ -536,7 +530,7 @@ def test_a_log_whose_beginning_goes_while_it_asks_is_left_as_it_is(
     how: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = worked().log
-    plan = plan_prune(log.records, keep_checkpoints=3)
+    plan = plan_prune(log.records)
     target = plan.begins_with
     assert target is not None
     (*_, newest) = (one.offset for one in log.records if one.record().kind is Kind.SNAPSHOT)
@@ -574,19 +568,19 @@ class Moving:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_log_whose_beginning_goes_during_archiving_leaves_no_file(
+def test_one_whose_beginning_goes_while_it_is_archived_leaves_no_file_in_the_way(
     times: int, tmp_path: Path
 ) -> None:
     """Before the archive is begun, and between the question for the log's beginning and the reading."""
     log, archive = worked().log, tmp_path / "mine.avro"
-    plan = plan_prune(log.records, keep_checkpoints=3)
+    plan = plan_prune(log.records)
     first = next(one.offset for one in log.records if one.record().kind is Kind.SNAPSHOT)
     with pytest.raises(CommandError, match=f"begins at offset {first} now: another prune"):
         prune(cast("PrunableLog", Moving(log, first, times)), "job", plan, archive)
 
     assert log.start_offset() == first
     assert not archive.exists()
-    plan = plan_prune(log.records, keep_checkpoints=3)
+    plan = plan_prune(log.records)
     assert plan.begins_with is not None
     prune(log, "job", plan, archive)
     assert log.start_offset() == plan.begins_with.offset
@@ -596,12 +590,23 @@ def _refuse(_offset: int) -> None:
     raise AccessError("job.log", "the broker does not allow it", "ask for it")
 
 
-def test_a_log_without_a_snapshot_is_pruned_while_its_job_runs() -> None:
+def test_a_log_without_a_snapshot_is_not_pruned() -> None:
     log = worked(snapshot_every=None).log
     refused = run(log, "prune", "job", "--yes")
 
     assert refused.exit_code == Exit.USAGE
-    assert "it has no snapshot; prune it while it runs: its driver takes one then" in refused.stderr
+    assert (
+        "it has no snapshot; prune it while it runs, or after its next orderly end: its driver takes a snapshot then"
+    ) in refused.stderr
+    assert log.start_offset() == 0
+
+
+def test_a_projection_that_is_not_coordlogs_own_is_a_warning() -> None:
+    """Only a job with this version of it can start on the log afterwards."""
+    log = worked().log
+    done = run(log, "prune", "job", "--yes")
+
+    assert "only a job with the projections test.handled@1 of operator 'source'" in done.stderr
 
 
 @pytest.mark.slow

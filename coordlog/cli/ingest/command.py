@@ -306,6 +306,17 @@ __all__ = ["ingest"]
     help="Time after which a stop gives up its checkpoint and stops without one.",
 )
 @click.option(
+    "--history",
+    default="forever",
+    metavar="AGE",
+    help="Age up to which records stay in the job's log, as in 30d or 12h; older ones are removed while it runs.",
+)
+@click.option(
+    "--history-archive",
+    metavar="FOLDER",
+    help="--history: folder for files of the removed records; by default they are not archived.",
+)
+@click.option(
     "--payload-store",
     metavar="URL",
     help="Store of payloads too large for the log; by default COORDLOG_HOME, if the broker is local.",

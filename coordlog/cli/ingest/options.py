@@ -82,6 +82,9 @@ class IngestOptions:
     stop_timeout_s: float = STOP_TIMEOUT_S
     call_timeout_s: float = CALL_TIMEOUT_S
     ack_timeout_s: float = ACK_TIMEOUT_S
+    history: str = "forever"
+    """Age up to which records stay in the log, as in 30d."""
+    history_archive: str | None = None
     payload_store: str | None = None
     payload_limit_bytes: int = PAYLOAD_BYTES_MAX
     is_verbose: bool = False

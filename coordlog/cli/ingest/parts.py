@@ -10,11 +10,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from coordlog.amounts import age_of
 from coordlog.api.chain import Chain
 from coordlog.cli.ingest.compatibility import fitted, unfit
 from coordlog.cli.ingest.kafka import kafka_source
 from coordlog.cli.ingest.options import IngestOptions
 from coordlog.errors import CoordlogError, OptionsError
+from coordlog.limits import HISTORY_MIN_S
 from coordlog.log.job_id import check_job_id
 
 if TYPE_CHECKING:
@@ -184,6 +186,13 @@ def _out_of_range(options: IngestOptions) -> list[str]:
     ):
         if not lowest <= value <= highest:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
+    age = age_of(options.history)
+    if options.history != "forever" and (age is None or age.total_seconds() < HISTORY_MIN_S):
+        problems.append(
+            f"--history is {options.history!r}; it must be forever, or as in 30d, 12h, 45m or 90s"
+        )
+    if options.history_archive is not None and options.history == "forever":
+        problems.append("--history-archive is given without --history; no record is removed then")
     if options.is_watching and options.is_batch:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
     if options.is_kafka and options.is_batch and not options.is_bounded:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from coordlog.amounts import age_of
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.ingest.display import Display
 from coordlog.cli.ingest.failures import FailureLines
@@ -224,6 +225,8 @@ class _Ingest:
             stop_timeout_s=options.stop_timeout_s,
             call_timeout_s=options.call_timeout_s,
             ack_timeout_s=options.ack_timeout_s,
+            history=age_of(options.history) or "forever",
+            history_archive=options.history_archive,
             payload_store=options.payload_store,
             payload_limit_bytes=options.payload_limit_bytes,
             endpoint=parts.endpoint,

@@ -27,7 +27,6 @@ from coordlog.errors import (
     TopicError,
 )
 from coordlog.history import History
-from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.broker.java import find_java
 from coordlog.log.interface import StoredRecord
 from coordlog.log.kafka.cluster_info import BrokerFacts
@@ -200,7 +199,7 @@ def _job(logs: _ExaminableLogs, job_id: str, where: str, *, is_read: bool) -> Jo
             if first is not None:
                 began, last = first.timestamp_ms * 1000, _last_us(history)
                 if is_read:
-                    plan = plan_prune(history.stored(), keep_checkpoints=RETAINED_CHECKPOINTS)
+                    plan = plan_prune(history.stored())
                     waiting = waiting_in(history.stored())
                 else:
                     needed = _needed(history, first)

@@ -1,0 +1,144 @@
+"""Pruning by a running driver: it removes the records that are older than the history that its job keeps."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from coordlog.errors import CoordlogError, PayloadLostError, RecordError
+from coordlog.limits import HISTORY_CHECK_S, HISTORY_CHECKS
+from coordlog.log.archive import archive_below
+from coordlog.log.interface import Log, PrunableLog, StoredRecord
+from coordlog.log.local.drafts import remove_drafts
+from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
+from coordlog.schemas.validity import beginning_at
+
+__all__ = ["HistoryPruner", "KeptHistory"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptHistory:
+    """History that a driver keeps in its log."""
+
+    age: timedelta
+    """Age up to which records stay; older ones may be removed."""
+    archive: Path | None = None
+    """Folder for files of removed records, or None: they are not archived."""
+
+    @property
+    def check_s(self) -> float:
+        """Seconds from one check for removable records to the next."""
+        return min(HISTORY_CHECK_S, self.age.total_seconds() / HISTORY_CHECKS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A snapshot in the log."""
+
+    timestamp_us: int
+    previous: int
+    """Offset of the snapshot before it, or -1."""
+
+
+class HistoryPruner:
+    """Prunes one log. One thread calls `run`, or `prune` repeatedly.
+
+    A log is cut below its newest snapshot that is as old as the kept history. Every retained checkpoint, savepoint and
+    open intent is in that snapshot, or in the log behind it. Only snapshots are candidates that this driver has
+    released or restored, and those before them: each names the one before, so all of them count.
+
+    Args:
+        log: Log of the job.
+        job_id: The job.
+        kept: History to keep.
+        newest: Returns the offset of the newest released snapshot, or -1. Any thread.
+    """
+
+    def __init__(
+        self, log: PrunableLog, job_id: str, kept: KeptHistory, newest: Callable[[], int]
+    ) -> None:
+        self._job_log, self._job_id, self._kept, self._newest = log, job_id, kept, newest
+        self._places: dict[int, _Place] = {}
+        """Snapshots that are too young so far, by offset."""
+
+    def run(self, wait: Callable[[float], bool]) -> None:
+        """Prune the log again and again, until `wait`, called with seconds, returns True. Failures are only logged."""
+        while True:
+            try:
+                self.prune(time.time_ns() // 1000)
+            except (CoordlogError, OSError) as error:
+                _log.warning(
+                    "job=%s its log is not pruned, and the next try is in %.0f s: %s",
+                    self._job_id,
+                    self._kept.check_s,
+                    error,
+                )
+            if wait(self._kept.check_s):
+                return
+
+    def prune(self, now_us: int) -> int | None:
+        """Remove the records below the newest snapshot that is old enough. Returns its offset, or None if none is.
+
+        Raises:
+            FileExistsError: The archive exists with other content; nothing was removed.
+            SourceError, OSError: The archive cannot be written or read back; nothing was removed.
+            LogError: The log cannot be read or pruned.
+        """
+        start = self._job_log.start_offset()
+        age_us = self._kept.age // timedelta(microseconds=1)
+        offset = self._old_enough(start, now_us - age_us)
+        if offset is None:
+            return None
+        if self._kept.archive is not None:
+            self._archive(self._kept.archive, start, offset)
+        self._job_log.delete_below(offset)
+        self._places = {place: known for place, known in self._places.items() if place > offset}
+        _log.info("job=%s its log is pruned: it begins at offset=%d", self._job_id, offset)
+        return offset
+
+    def _old_enough(self, start: int, before_us: int) -> int | None:
+        """Offset of the newest usable snapshot above `start` from `before_us` or earlier, or None."""
+        offset = self._newest()
+        while offset > start:
+            place = self._places.get(offset)
+            if place is None or place.timestamp_us <= before_us:
+                stored = _record_at(self._job_log, offset)
+                if stored is None or stored.header is None:
+                    return None
+                place = _Place(stored.timestamp_ms * 1000, stored.header.snapshot_offset)
+                if place.timestamp_us <= before_us and _can_begin(stored):
+                    return offset
+                self._places[offset] = place
+            if place.previous >= offset:
+                return None
+            offset = place.previous
+        return None
+
+    def _archive(self, folder: Path, start: int, offset: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(folder, rf"{re.escape(self._job_id)}-\d+-\d+\.avro")
+        path = folder / f"{self._job_id}-{start}-{offset}.avro"
+        archive_below(self._job_log, self._job_id, offset, path)
+
+
+def _record_at(log: Log, offset: int) -> StoredRecord | None:
+    return next((stored for stored in log.read(offset, offset + 1)), None)
+
+
+def _can_begin(stored: StoredRecord) -> bool:
+    """Whether every reader can begin with the record: a snapshot that is in the log, of a version that is known."""
+    try:
+        beginning = beginning_at(stored)
+        if beginning is None or beginning.snapshot is None:
+            return False
+        state_of(beginning.snapshot)
+    except (RecordError, SnapshotUnusableError, PayloadLostError):
+        return False
+    return True

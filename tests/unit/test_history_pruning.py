@@ -1,0 +1,223 @@
+"""A driver removes the records that are older than the history that its job keeps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordlog.amounts import age_of
+from coordlog.errors import LogUnavailableError
+from coordlog.log.copy import to_append
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import PrunableLog
+from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
+from coordlog.payloads.offload import PayloadOptions
+from coordlog.projections.inspection.verify import verify
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import TakeSavepoint
+from coordlog.schemas.record import Kind
+from coordlog.testing.driven_job import HandDrivenJob
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+
+pytestmark = pytest.mark.clause("E9")
+
+HOUR = timedelta(hours=1)
+HOUR_S = 3600.0
+
+
+def worked(checkpoints: int = 8, *, is_log_pruned: bool = True) -> HandDrivenJob:
+    """A job with a checkpoint an hour, and some snapshots; its first checkpoint is a savepoint."""
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)),
+        options=RuntimeOptions(
+            snapshot_every=7,
+            is_log_pruned=is_log_pruned,
+            ack_timeout_s=1e9,
+            checkpoint_timeout_s=1e9,
+        ),
+    )
+    work(job, checkpoints)
+    return job
+
+
+def work(job: HandDrivenJob, checkpoints: int) -> None:
+    attempt = job.register(0)
+    for n in range(checkpoints):
+        job.advance(HOUR_S)
+        attempt.send("source", Up(n=n))
+        checkpoint_id = job.trigger()
+        assert checkpoint_id is not None
+        attempt.ack_checkpoint(checkpoint_id, states={"source": b"state"})
+        if checkpoint_id == 1:
+            job.ask("", TakeSavepoint(name="first")).answer()
+
+
+def pruner_of(
+    job: HandDrivenJob, age: timedelta, archive: Path | None = None, log: PrunableLog | None = None
+) -> HistoryPruner:
+    kept = KeptHistory(age=age, archive=archive)
+    return HistoryPruner(log or job.log, "job", kept, lambda: job.runtime.snapshot_offset)
+
+
+def snapshots(log: MemoryLog) -> list[int]:
+    """Offsets of the snapshots."""
+    return [stored.offset for stored in log.records if stored.record().kind is Kind.SNAPSHOT]
+
+
+def test_the_log_is_cut_below_the_newest_snapshot_that_is_old_enough() -> None:
+    job = worked()
+    now_us = job.clock.now_us()
+    before = job.log.records
+    cut = pruner_of(job, 3 * HOUR).prune(now_us)
+
+    old = [
+        stored.offset
+        for stored in before
+        if stored.record().kind is Kind.SNAPSHOT
+        and stored.record().timestamp_us <= now_us - 3 * HOUR_S * 1e6
+    ]
+    assert cut == old[-1] == job.log.start_offset() > 0
+    assert job.log.records == before[cut:]
+    young = [stored for stored in before if stored.timestamp_ms * 1000 > now_us - 3 * HOUR_S * 1e6]
+    assert set(young) <= set(job.log.records), "no record of the kept history is removed"
+
+
+def test_the_retained_checkpoints_savepoints_and_the_state_are_as_before() -> None:
+    job = worked()
+    state = job.runtime.state
+    assert pruner_of(job, timedelta(seconds=1)).prune(job.clock.now_us() + 10**7) is not None
+    job.crash()
+
+    restored = rebuild(job.log, job.chain, projection_of(job.chain))
+    assert restored.state == state
+    assert sorted(restored.state.completed) == [1, 6, 7, 8], "the savepoint, and the last three"
+    assert verify(job.log.records).faults == []
+    back = HandDrivenJob(job.chain, log=job.log, from_checkpoint=1, clock=job.clock)
+    assert back.runtime.state.last_checkpoint == 1
+
+
+def test_a_younger_log_stays_whole_and_is_cut_once_it_is_old_enough() -> None:
+    job = worked()
+    pruner = pruner_of(job, 100 * HOUR)
+    assert pruner.prune(job.clock.now_us()) is None
+    assert job.log.start_offset() == 0
+    newest = snapshots(job.log)[-1]
+    job.advance(101 * HOUR_S)
+
+    assert pruner.prune(job.clock.now_us()) == newest
+    assert pruner.prune(job.clock.now_us()) is None, "it begins there already"
+
+
+def test_the_next_driver_knows_the_snapshots_of_former_ones() -> None:
+    job = worked()
+    old = snapshots(job.log)
+    job.crash()
+    again = HandDrivenJob(
+        job.chain, log=job.log, clock=job.clock, options=RuntimeOptions(snapshot_every=None)
+    )
+
+    assert pruner_of(again, 3 * HOUR).prune(job.clock.now_us()) in old
+
+
+def test_a_record_that_no_driver_released_is_no_place_to_cut() -> None:
+    """Any process may have appended a record with the form of a snapshot, and a header that names it."""
+    job = worked()
+    snapshot = job.log.records[snapshots(job.log)[-1]]
+    newest = snapshots(job.log)[-1]
+    for _ in range(3):
+        job.log.store(to_append(snapshot))
+    job.advance(100 * HOUR_S)
+
+    assert pruner_of(job, HOUR).prune(job.clock.now_us()) == newest
+
+
+def test_removed_records_are_archived_first_if_a_folder_is_named(tmp_path: Path) -> None:
+    job, folder = worked(), tmp_path / "archives"
+    before = job.log.records
+    pruner = pruner_of(job, 3 * HOUR, folder)
+    first = pruner.prune(job.clock.now_us())
+    job.advance(2 * HOUR_S)
+    second = pruner.prune(job.clock.now_us())
+    assert first is not None
+    assert second is not None
+
+    archived = [
+        *ExportedLog(folder / f"job-0-{first}.avro").read(0, first),
+        *ExportedLog(folder / f"job-{first}-{second}.avro").read(first, second),
+    ]
+    assert (*archived, *job.log.records) == before
+
+
+def test_nothing_is_removed_if_the_archive_cannot_be_written(tmp_path: Path) -> None:
+    job, folder = worked(), tmp_path / "archives"
+    folder.write_text("a file, and no folder")
+    with pytest.raises(FileExistsError):
+        pruner_of(job, HOUR, folder).prune(job.clock.now_us())
+
+    assert job.log.start_offset() == 0
+
+
+def test_a_snapshot_whose_state_is_in_the_payload_store_is_no_place_to_cut(tmp_path: Path) -> None:
+    """Readers that have only the log could not begin with it: a driver that prunes keeps the state in the log."""
+    for is_log_pruned in (False, True):
+        store = PayloadStore(str(tmp_path / f"payloads-{is_log_pruned}"), "job")
+        job = HandDrivenJob(
+            chain_of(NotingProvider(projection=HANDLED)),
+            options=RuntimeOptions(
+                snapshot_every=7, is_log_pruned=is_log_pruned, ack_timeout_s=1e9
+            ),
+            payloads=PayloadOptions(store=store, limit_bytes=64),
+        )
+        attempt = job.register(0)
+        for n in range(30):
+            attempt.send("source", Up(n=n))
+        job.advance(2 * HOUR_S)
+        cut = pruner_of(job, HOUR).prune(job.clock.now_us())
+        assert (cut is not None) is is_log_pruned
+
+
+class Failing:
+    """A log that cannot be pruned before the second try."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log, self.tries = log, 0
+
+    def delete_below(self, offset: int) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise LogUnavailableError("job.log", "deleting records", 1.0)
+        self._log.delete_below(offset)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+
+def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    job = worked()
+    log = Failing(job.log)
+    pruner = pruner_of(job, timedelta(microseconds=1), log=log)  # type: ignore[arg-type]
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 2
+
+    pruner.run(wait)
+
+    assert log.tries == 2
+    assert job.log.start_offset() > 0
+    assert "its log is not pruned, and the next try is in" in caplog.text
+
+
+def test_an_age_is_a_number_with_a_unit() -> None:
+    assert age_of("30d") == timedelta(days=30)
+    assert age_of("12h") == timedelta(hours=12)
+    assert age_of("45m") == timedelta(minutes=45)
+    assert age_of("90s") == timedelta(seconds=90)
+    for text in ("", "30", "d", "-1d", "1.5h", "30 d", "forever", "1w", "٣d"):
+        assert age_of(text) is None
