@@ -51,7 +51,7 @@ from coordlog.spark_integration.transform import TransformFunction, transform_sp
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Job", "Operators"]
+__all__ = ["Job", "Operators", "check_job_options"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ _STATUS_BASE = 128
 
 _LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0}
 """Lowest values of durations, if not one second."""
+_RANGES = {"parallelism": (1, 4096), "snapshot_every": (1, 10_000_000), "restarts_max": (0, 1000)}
 
 
 @runtime_checkable
@@ -73,6 +74,16 @@ class _OperatorLike(Protocol):
 
 
 Operators = Sequence[SourceSpec | OperatorSpec | _SourceLike | _OperatorLike]
+
+
+def check_job_options(options: Mapping[str, object]) -> None:
+    """Check the values of options of `Job` without a log; all ranges that apply are those of the constructor.
+
+    Raises:
+        OptionError: One value is wrong.
+        OptionsError: Several are.
+    """
+    check_all(*_checks(options))
 
 
 class Job:
@@ -162,7 +173,7 @@ class Job:
         on_released: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
         check_types(type(self).__init__, locals())
-        check_all(*_checks(locals()))
+        check_all(partial(check_log_of_job, job_id, log), *_checks(locals()))
         self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
@@ -372,20 +383,14 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
 
 
 def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
-    """Checks of a job's options that need nothing but their values."""
     yield partial(check_job_id, options["job_id"])
-    yield partial(check_log_of_job, options["job_id"], options["log"])
-    for name in (name for name in options if name.endswith("_s")):
-        yield partial(_check_duration, name, options[name])
-    yield partial(check_range, "parallelism", options["parallelism"], 1, 4096)
-    yield partial(check_range, "snapshot_every", options["snapshot_every"], 1, 10_000_000)
-    yield partial(check_range, "restarts_max", options["restarts_max"], 0, 1000)
+    for name, value in options.items():
+        if name.endswith("_s"):
+            yield partial(check_range, name, value, _LOWEST_S.get(name, 1), 86_400, unit=" seconds")
+        elif name in _RANGES:
+            yield partial(check_range, name, value, *_RANGES[name])
     yield partial(_check_restore, options["restore"])
     yield partial(PayloadChoice, "job", options["payload_store"], options["payload_limit_bytes"])
-
-
-def _check_duration(option: str, seconds: float | None) -> None:
-    check_range(option, seconds, _LOWEST_S.get(option, 1), 86_400)
 
 
 def _check_restore(restore: str | None) -> None:

@@ -91,7 +91,7 @@ def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_stor
         "destination": str(tmp_path / "out"),
         "job_id": "job",
         "parallelism": 2,
-        "is_take_over": True,
+        "take_over": True,
     }
     log = _Log("job")
     _killed(IngestOptions(**given), log)
@@ -124,7 +124,7 @@ def test_another_source_is_refused_though_the_history_does_not_say_what_its_sour
         "destination": str(tmp_path / "out"),
         "job_id": "job",
         "parallelism": 2,
-        "is_take_over": True,
+        "take_over": True,
     }
     first = IngestOptions(source=str(tmp_path / "in"), **given)
     log = _Log("job")
@@ -141,4 +141,4 @@ def test_another_source_is_refused_though_the_history_does_not_say_what_its_sour
     with pytest.raises(RestoreError, match=r"the source is that of .*/in/0.csv"):
         looked("elsewhere")
     looked("in")
-    looked("elsewhere", allow_other_source=True)
+    looked("elsewhere", allow_other_path=True)

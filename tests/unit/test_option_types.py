@@ -278,7 +278,7 @@ def test_a_secret_is_refused_and_not_shown(
         (
             job,
             {"job_id": "A", "parallelism": 0, "stop_timeout_s": -1, "payload_limit_bytes": 1},
-            ["job_id is 'A'", "stop_timeout_s is -1", "parallelism is 0", "payload_limit_bytes is"],
+            ["job_id is 'A'", "parallelism is 0", "stop_timeout_s is -1", "payload_limit_bytes is"],
         ),
     ],
 )
@@ -300,7 +300,7 @@ def test_all_that_is_wrong_is_said_together(
         (reads, "snapshot_every", 0, "between 1 and 10,000,000"),
         (batches, "log_timeout_s", -1, "between 1 and 86,400"),
         (writes, "log_timeout_s", 0, "between 1 and 86,400"),
-        (job, "log_timeout_s", float("nan"), "between 1 and 86,400"),
+        (job, "log_timeout_s", float("nan"), "between 1 and 86,400 seconds"),
     ],
 )
 def test_a_number_out_of_range_is_refused_with_its_bounds(

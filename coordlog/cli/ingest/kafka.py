@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.errors import OptionError
 from coordlog.log.kafka import Security
 
 if TYPE_CHECKING:
-    from coordlog.cli.ingest.options import IngestOptions
     from coordlog.spark_integration.kafka.source import KafkaSource
 
 __all__ = ["kafka_source"]
@@ -41,11 +41,9 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
     return KafkaSource(
         topics.split(","),
         bootstrap_servers=url.netloc,
-        starting=_starting(options.starting),
-        bounded=options.is_bounded,
-        decode=options.decode,
         batch_rows=options.batch_rows,
         security=Security.load(os.environ),
+        **{**options.keywords(Part.TOPICS), "starting": _starting(options.starting)},
     )
 
 

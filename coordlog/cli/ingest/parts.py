@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from coordlog.api.chain import Chain
-from coordlog.cli.ingest.compatibility import fitted, unfit
 from coordlog.cli.ingest.kafka import kafka_source
-from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.errors import CoordlogError, OptionsError
-from coordlog.log.job_id import check_job_id
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
@@ -26,13 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IngestParts", "default_job_id", "parts_of"]
 
-_PARALLELISM: Final = range(1, 4097)
-_RESTARTS: Final = range(1001)
-_INTERVAL_S: Final = (0.01, 86_400.0)
-_LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
-_CALL_TIMEOUT_S: Final = (1.0, 86_400.0)
-_ACK_TIMEOUT_S: Final = (1.0, 86_400.0)
-_STOP_TIMEOUT_S: Final = (0.0, 86_400.0)
 _NAME_CHARS: Final = 40
 R = TypeVar("R")
 
@@ -76,12 +67,13 @@ def parts_of(options: IngestOptions) -> IngestParts:
         OptionsError: Options are wrong; the error has all problems.
     """
     from coordlog.cli.ingest.transform import load_transform  # noqa: PLC0415
-    from coordlog.spark_integration.driver.payload_options import PayloadChoice  # noqa: PLC0415
+    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.sink.sink import ParquetSink  # noqa: PLC0415, heavy
+    from coordlog.spark_integration.job import check_job_options  # noqa: PLC0415, heavy
 
-    problems = _out_of_range(options)
-    options = fitted(options)
+    problems = _incompatible(options)
+    options = options.effective()
 
     def attempt(make: Callable[[], R]) -> R | None:
         try:
@@ -93,21 +85,12 @@ def parts_of(options: IngestOptions) -> IngestParts:
         return None
 
     job_id = options.job_id or default_job_id(options.destination)
-    attempt(lambda: check_job_id(job_id))
-    limit_bytes = options.payload_limit_bytes
-    attempt(lambda: PayloadChoice(job_id, options.payload_store, limit_bytes))
+    attempt(lambda: check_job_options({"job_id": job_id, **options.keywords(Part.JOB)}))
     source = attempt(lambda: kafka_source(options) if options.is_kafka else _file_source(options))
-    sink = attempt(
-        lambda: ParquetSink(
-            options.destination,
-            partition_by=[] if options.partition_by is None else options.partition_by.split(","),
-            roll_bytes=options.roll_bytes,
-            roll_rows=options.roll_rows,
-            roll_seconds=options.roll_seconds,
-            widen=options.is_widening,
-        )
-    )
-    endpoint = attempt(lambda: _endpoint(options))
+    columns = [] if options.partition_by is None else options.partition_by.split(",")
+    sink_keywords = options.keywords(Part.SINK) | {"partition_by": columns}
+    sink = attempt(lambda: ParquetSink(options.destination, **sink_keywords))
+    endpoint = attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT)))
     transform = None
     if options.transform is not None:
         text = options.transform
@@ -127,66 +110,19 @@ def parts_of(options: IngestOptions) -> IngestParts:
 def _file_source(options: IngestOptions) -> FileSource:
     from coordlog.spark_integration.files.source.source import FileSource  # noqa: PLC0415, heavy
 
-    return FileSource(
-        options.source,
-        format=options.file_format,
-        compression=options.compression,
-        watch=options.is_watching,
-        watch_interval_s=options.watch_interval_s,
-        idle_timeout_s=options.idle_timeout_s,
-        listing_timeout_s=options.listing_timeout_s,
-        schemas=options.schemas,
-        changed_by=options.changed_by,
-        batch_rows=options.batch_rows,
-        null_values=options.null_values or ("",),
-        encoding=options.encoding,
-        delimiter=options.delimiter,
-        quote=options.quote or None,
-        escape=options.escape,
-        schema=options.schema,
-        no_newlines_in_fields=options.no_newlines_in_fields,
-        on_error=options.on_error,
-        exclude=options.exclude,
-        allow_other_path=options.allow_other_source,
-        partition_folders=options.partition_folders,
-    )
+    keywords = options.keywords(Part.FILES) | {
+        "null_values": options.null_values or ("",),
+        "quote": options.quote or None,
+    }
+    return FileSource(options.source, batch_rows=options.batch_rows, **keywords)
 
 
-def _endpoint(options: IngestOptions) -> EndpointOptions:
-    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions  # noqa: PLC0415, heavy
-
-    return EndpointOptions(
-        host=options.endpoint_host,
-        bind=options.endpoint_bind,
-        ports=options.endpoint_ports,
-        tls=options.endpoint_tls,
-    )
-
-
-def _out_of_range(options: IngestOptions) -> list[str]:
+def _incompatible(options: IngestOptions) -> list[str]:
+    """Problems of options that exclude each other."""
     problems = []
-    if options.parallelism not in _PARALLELISM:
-        problems.append(
-            f"--parallelism is {options.parallelism}; it must be {_PARALLELISM.start} to "
-            f"{_PARALLELISM.stop - 1}"
-        )
-    if options.restarts_max not in _RESTARTS:
-        problems.append(
-            f"--restarts-max is {options.restarts_max}; it must be {_RESTARTS.start} to "
-            f"{_RESTARTS.stop - 1}"
-        )
-    for name, value, (lowest, highest) in (
-        ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),
-        ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
-        ("--stop-timeout", options.stop_timeout_s, _STOP_TIMEOUT_S),
-        ("--call-timeout", options.call_timeout_s, _CALL_TIMEOUT_S),
-        ("--ack-timeout", options.ack_timeout_s, _ACK_TIMEOUT_S),
-    ):
-        if not lowest <= value <= highest:
-            problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
-    if options.is_watching and options.is_batch:
+    if options.watch and options.batch:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
-    if options.is_kafka and options.is_batch and not options.is_bounded:
+    if options.is_kafka and options.batch and not options.bounded:
         problems.append("--unbounded is given with --batch; a batch ends")
-    problems += [option.problem for option in unfit(options) if option.is_told]
-    return problems
+    ineffective = options.ineffective()
+    return [*problems, *(option.problem for option in ineffective if option.is_on_command_line)]
