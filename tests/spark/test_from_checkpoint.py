@@ -14,6 +14,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.builtin_types import SavepointRecorded, TakeSavepoint
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.job_options import Start
 
 from .kafka_session import shared_session
 
@@ -54,7 +55,7 @@ def job_on(
         sink=ParquetSink(folder / out),
         parallelism=parallelism,
         checkpoint_interval_s=0.2,
-        from_checkpoint=from_checkpoint,
+        start=Start(from_checkpoint=from_checkpoint),
     )
 
 

@@ -27,6 +27,7 @@ from coordlog.projections.tables.audit import audit
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.job_options import RestartPolicy
 
 from .ingest_case import FILES, LIMIT_S, IngestCase
 from .ingest_case import ROWS as ROWS_OF_A_FILE
@@ -124,7 +125,7 @@ def test_each_format_becomes_the_same_rows(
             parallelism=2,
             checkpoint_interval_s=0.3,
             batch=name in ("csv", "parquet"),
-            restarts_max=0,
+            restart_policy=RestartPolicy(restarts_max=0),
         )
         assert job.run(session).status is JobStatus.FINISHED
 

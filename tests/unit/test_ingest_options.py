@@ -24,6 +24,7 @@ from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
@@ -33,6 +34,9 @@ CONSTRUCTORS: dict[Part, Callable[..., object]] = {
     Part.SINK: ParquetSink,
     Part.ENDPOINT: EndpointOptions,
     Part.JOB: Job,
+    Part.START: Start,
+    Part.RESTARTS: RestartPolicy,
+    Part.TIMEOUTS: Timeouts,
 }
 
 
@@ -78,9 +82,9 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "job_id",
         "parallelism",
         "checkpoint_interval_s",
-        "log_timeout_s",
         "encoding",
         "gs://:",
+        "log_timeout_s",
         "--transform",
     ]
     assert "parallelism is 0; it must be between 1 and 4,096" in said[2]

@@ -33,6 +33,7 @@ from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import Callbacks, RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.session import local_session
 from coordlog.spark_integration.transform import pandas_transform
@@ -59,6 +60,22 @@ def job(**options: Any) -> object:  # noqa: ANN401, as above
         **options,
     }
     return Job(**given)
+
+
+def start(**options: Any) -> object:  # noqa: ANN401, as above
+    return Start(**options)
+
+
+def timeouts(**options: Any) -> object:  # noqa: ANN401, as above
+    return Timeouts(**options)
+
+
+def restart_policy(**options: Any) -> object:  # noqa: ANN401, as above
+    return RestartPolicy(**options)
+
+
+def callbacks(**options: Any) -> object:  # noqa: ANN401, as above
+    return Callbacks(**options)
 
 
 def kafka_log(**options: Any) -> object:  # noqa: ANN401, as above
@@ -143,9 +160,15 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (sink, "widen", 1, "True or False"),
         (job, "job_id", None, "a text"),
         (job, "parallelism", "4", "a whole number"),
-        (job, "allow_non_restored_state", "sink", "a sequence, each a text"),
+        (job, "timeouts", {"log_timeout_s": 5}, "a Timeouts or None"),
+        (job, "start", "rollback", "a Start or None"),
+        (start, "allow_non_restored_state", "sink", "a sequence, each a text"),
+        (start, "restore", "roll", "'rollback' or 'resume' or None"),
+        (start, "again", 1, "True or False"),
+        (timeouts, "stop_timeout_s", "60s", "a number"),
+        (restart_policy, "restarts_max", 2.5, "a whole number"),
         (job, "batch", "no", "True or False"),
-        (job, "on_restored", "print", "a function or None"),
+        (callbacks, "on_restored", "print", "a function or None"),
         (job, "checkpoint_interval_s", "10s", "a number"),
         (job, "log", "job.log", "a Log"),
         (job, "log", KafkaLog, "a Log"),
@@ -277,8 +300,23 @@ def test_a_secret_is_refused_and_not_shown(
         (sink, {"roll_rows": 0, "partition_by": ["."]}, ["roll_rows is 0", "partition_by is '.'"]),
         (
             job,
-            {"job_id": "A", "parallelism": 0, "stop_timeout_s": -1, "payload_limit_bytes": 1},
-            ["job_id is 'A'", "parallelism is 0", "stop_timeout_s is -1", "payload_limit_bytes is"],
+            {"job_id": "A", "parallelism": 0, "checkpoint_interval_s": 0, "payload_limit_bytes": 1},
+            [
+                "job_id is 'A'",
+                "parallelism is 0",
+                "checkpoint_interval_s is 0",
+                "payload_limit_bytes is",
+            ],
+        ),
+        (
+            timeouts,
+            {"stop_timeout_s": -1, "checkpoint_timeout_s": 0.05},
+            ["checkpoint_timeout_s is 0.05", "stop_timeout_s is -1"],
+        ),
+        (
+            restart_policy,
+            {"restarts_max": -1, "restart_window_s": 0},
+            ["restarts_max is -1", "restart_window_s is 0"],
         ),
     ],
 )
@@ -300,7 +338,7 @@ def test_all_that_is_wrong_is_said_together(
         (reads, "snapshot_every", 0, "between 1 and 10,000,000"),
         (batches, "log_timeout_s", -1, "between 1 and 86,400"),
         (writes, "log_timeout_s", 0, "between 1 and 86,400"),
-        (job, "log_timeout_s", float("nan"), "between 1 and 86,400 seconds"),
+        (timeouts, "log_timeout_s", float("nan"), "between 1 and 86,400 seconds"),
     ],
 )
 def test_a_number_out_of_range_is_refused_with_its_bounds(
@@ -362,7 +400,8 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
     writes(instead_of="older")
     kafka_source(bounded=False, discovery_interval_s=5, starting={("t", 0): 5})
     DeltaTable(tmp_path)
-    job(operators=None, checkpoint_interval_s=1, on_restored=lambda _restored: None)
+    hooks = Callbacks(on_restored=lambda _restored: None)
+    job(operators=None, checkpoint_interval_s=1, callbacks=hooks, start=Start(again=True))
     FileSource(tmp_path)
 
 

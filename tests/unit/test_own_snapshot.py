@@ -135,7 +135,7 @@ def test_of_one_that_has_finished_it_is_said_how_its_log_can_go() -> None:
 
     assert refused.exit_code == Exit.USAGE
     assert "it has no snapshot; if it is not to run any more, `coordlog export" in refused.stderr
-    assert "opened again (again=True): prune it while it runs" in refused.stderr
+    assert "opened again (--again, or Start(again=True)): prune it while it runs" in refused.stderr
     assert "`coordlog export job FILE` keeps its history, and `coordlog delete" in refused.stderr
 
 

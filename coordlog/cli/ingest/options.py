@@ -48,6 +48,9 @@ class Part(Enum):
     ENDPOINT = "EndpointOptions"
     """Its keywords have no prefix `endpoint_`."""
     JOB = "Job"
+    START = "Start"
+    RESTARTS = "RestartPolicy"
+    TIMEOUTS = "Timeouts"
     COMMAND = "coordlog ingest"
     """The command itself uses the option."""
 
@@ -113,6 +116,9 @@ _STREAMING: Final = _Condition("a job without --batch", lambda options: not opti
 _command: Final = _Group(Part.COMMAND)
 _job: Final = _Group(Part.JOB)
 _streaming: Final = _Group(Part.JOB, _STREAMING)
+_start: Final = _Group(Part.START)
+_restarts: Final = _Group(Part.RESTARTS)
+_timeouts: Final = _Group(Part.TIMEOUTS)
 _endpoint: Final = _Group(Part.ENDPOINT)
 _sink: Final = _Group(Part.SINK)
 _topics: Final = _Group(Part.TOPICS, _TOPICS)
@@ -262,32 +268,34 @@ class IngestOptions:
         "auto",
         "Encrypt the connections of tasks and clients; auto: if they may be on other machines.",
     )
-    restarts_max: int = _job(
+    restarts_max: int = _restarts(
         RESTARTS_MAX, "Number of failures allowed within ten minutes; one more fails the job.", "N"
     )
     take_over: bool = _job.switch("Take the place of a driver that runs.")
-    again: bool = _job.switch("Open a finished job again, and read the files that are new since.")
-    restore: Literal["rollback", "resume"] | None = _job(
+    again: bool = _start.switch("Open a finished job again, and read the files that are new since.")
+    restore: Literal["rollback", "resume"] | None = _start(
         None, "Kind of restore; by default rollback, with --batch resume."
     )
-    from_checkpoint: int | None = _job(
+    from_checkpoint: int | None = _start(
         None,
         "Go back to this checkpoint, for this start; `coordlog checkpoint JOB` lists them.",
         "N",
         type=click.IntRange(min=1),
     )
-    allow_non_restored_state: tuple[str, ...] = _job(
+    allow_non_restored_state: tuple[str, ...] = _start(
         (), "Operator whose state may be dropped, if it is no longer in the chain.", "OPERATOR"
     )
-    log_timeout_s: float = _job(LOG_TIMEOUT_S, "Time to wait for a broker that does not answer.")
-    call_timeout_s: float = _job(
+    log_timeout_s: float = _timeouts(
+        LOG_TIMEOUT_S, "Time to wait for a broker that does not answer."
+    )
+    call_timeout_s: float = _timeouts(
         CALL_TIMEOUT_S, "Time after which a call of the transform for one batch fails its attempt."
     )
-    ack_timeout_s: float = _job(
+    ack_timeout_s: float = _timeouts(
         ACK_TIMEOUT_S,
         "Time after which an event without an ack fails its attempt, if that is in no call.",
     )
-    stop_timeout_s: float = _job(
+    stop_timeout_s: float = _timeouts(
         STOP_TIMEOUT_S, "Time after which a stop gives up its checkpoint and stops without one."
     )
     payload_store: str | None = _job(

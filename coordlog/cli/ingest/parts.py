@@ -8,19 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from coordlog.api.chain import Chain
 from coordlog.cli.ingest.kafka import kafka_source
 from coordlog.cli.ingest.options import IngestOptions, Part
+from coordlog.cli.ingest.transform import load_transform
 from coordlog.errors import CoordlogError, OptionsError
-
-if TYPE_CHECKING:
-    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
-    from coordlog.spark_integration.files.sink.sink import ParquetSink
-    from coordlog.spark_integration.files.source.source import FileSource
-    from coordlog.spark_integration.kafka.source import KafkaSource
-    from coordlog.spark_integration.transform import TransformFunction
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.job import check_job_options
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
+from coordlog.spark_integration.kafka.source import KafkaSource
+from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
 __all__ = ["IngestParts", "default_job_id", "parts_of"]
 
@@ -34,14 +36,15 @@ class IngestParts:
 
     job_id: str
     source: FileSource | KafkaSource
-    transform: TransformFunction | None
+    transform: TransformFunction | None = None
     sink: ParquetSink
     endpoint: EndpointOptions
+    start: Start
+    restart_policy: RestartPolicy
+    timeouts: Timeouts
 
     def chain(self) -> Chain:
         """Chain of these parts, as `Job` makes it."""
-        from coordlog.spark_integration.transform import transform_spec  # noqa: PLC0415, heavy
-
         between = [] if self.transform is None else [transform_spec(self.transform)]
         return Chain(source=self.source.spec(), operators=[*between, self.sink.spec()])
 
@@ -66,12 +69,6 @@ def parts_of(options: IngestOptions) -> IngestParts:
     Raises:
         OptionsError: Options are wrong; the error has all problems.
     """
-    from coordlog.cli.ingest.transform import load_transform  # noqa: PLC0415
-    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.files.sink.sink import ParquetSink  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.job import check_job_options  # noqa: PLC0415, heavy
-
     problems = _incompatible(options)
     options = options.effective()
 
@@ -86,30 +83,31 @@ def parts_of(options: IngestOptions) -> IngestParts:
 
     job_id = options.job_id or default_job_id(options.destination)
     attempt(lambda: check_job_options({"job_id": job_id, **options.keywords(Part.JOB)}))
-    source = attempt(lambda: kafka_source(options) if options.is_kafka else _file_source(options))
     columns = [] if options.partition_by is None else options.partition_by.split(",")
     sink_keywords = options.keywords(Part.SINK) | {"partition_by": columns}
-    sink = attempt(lambda: ParquetSink(options.destination, **sink_keywords))
-    endpoint = attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT)))
-    transform = None
-    if options.transform is not None:
-        text = options.transform
-        is_local = options.master is None or options.master.startswith("local")
-        transform = attempt(lambda: load_transform(text, is_local=is_local))
-    if problems or source is None or sink is None or endpoint is None:
-        raise OptionsError(tuple(problems))
-    parts = IngestParts(
-        job_id=job_id, source=source, transform=transform, sink=sink, endpoint=endpoint
-    )
-    attempt(lambda: check_apart(parts.chain()))
+    is_local = options.master is None or options.master.startswith("local")
+    parts: dict[str, Any] = {
+        "source": attempt(lambda: _source(options)),
+        "sink": attempt(lambda: ParquetSink(options.destination, **sink_keywords)),
+        "endpoint": attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT))),
+        "start": attempt(lambda: Start(**options.keywords(Part.START))),
+        "restart_policy": attempt(lambda: RestartPolicy(**options.keywords(Part.RESTARTS))),
+        "timeouts": attempt(lambda: Timeouts(**options.keywords(Part.TIMEOUTS))),
+    }
+    if (text := options.transform) is not None:
+        parts["transform"] = attempt(lambda: load_transform(text, is_local=is_local))
     if problems:
         raise OptionsError(tuple(problems))
-    return parts
+    checked = IngestParts(job_id=job_id, **parts)
+    attempt(lambda: check_apart(checked.chain()))
+    if problems:
+        raise OptionsError(tuple(problems))
+    return checked
 
 
-def _file_source(options: IngestOptions) -> FileSource:
-    from coordlog.spark_integration.files.source.source import FileSource  # noqa: PLC0415, heavy
-
+def _source(options: IngestOptions) -> FileSource | KafkaSource:
+    if options.is_kafka:
+        return kafka_source(options)
     keywords = options.keywords(Part.FILES) | {
         "null_values": options.null_values or ("",),
         "quote": options.quote or None,

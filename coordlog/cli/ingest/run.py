@@ -35,6 +35,7 @@ from coordlog.restore.rebuild import Restored, RestoreMode
 from coordlog.runtime.driver import JobResult, JobStatus
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import Callbacks
 from coordlog.spark_integration.session import end_session, local_session
 
 __all__ = ["run_ingest"]
@@ -208,10 +209,15 @@ class _Ingest:
             transform=parts.transform,
             sink=parts.sink,
             endpoint=parts.endpoint,
-            on_restored=self._restored,
-            on_progress=self._folded,
-            on_waiting=self._waits,
-            on_released=self._released,
+            start=parts.start,
+            restart_policy=parts.restart_policy,
+            timeouts=parts.timeouts,
+            callbacks=Callbacks(
+                on_restored=self._restored,
+                on_progress=self._folded,
+                on_waiting=self._waits,
+                on_released=self._released,
+            ),
             **options.keywords(Part.JOB),
         )
 

@@ -261,7 +261,7 @@ def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
         next_step = (
             f"if it is not to run any more, `coordlog export {job} FILE` keeps its history, and "
             f"`coordlog delete {job}` removes the log; if all its coordinators are event-sourced, it can also be "
-            f"opened again (again=True): {next_step}"
+            f"opened again (--again, or Start(again=True)): {next_step}"
         )
     raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
 
