@@ -21,8 +21,10 @@ from coordlog.cli.ingest.transform import load_transform
 from coordlog.cli.main import main
 from coordlog.errors import OptionError, OptionsError
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -30,6 +32,8 @@ from coordlog.spark_integration.kafka.source import KafkaSource
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
 CONSTRUCTORS: dict[Part, Callable[..., object]] = {
     Part.FILES: FileSource,
+    Part.CSV: CsvOptions,
+    Part.WATCH: Watch,
     Part.TOPICS: KafkaSource,
     Part.SINK: ParquetSink,
     Part.ENDPOINT: EndpointOptions,
@@ -304,7 +308,7 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
     assert isinstance(parts.source, FileSource)
     assert parts.source.settle_schema() == pa.schema({"value": pa.string()})
     parts.source.check()
-    assert parts.source._is_watching
+    assert parts.source._watching == Watch(idle_timeout_s=60.0)
     assert parts.source._discovery.schemas == "each"
     assert parts.source._listing_timeout_s == 30.0
 

@@ -30,8 +30,10 @@ from coordlog.spark_integration.batches.writes import coordinated_writes
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.dataframes.service import coordinated
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.job_options import Callbacks, RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -60,6 +62,14 @@ def job(**options: Any) -> object:  # noqa: ANN401, as above
         **options,
     }
     return Job(**given)
+
+
+def watch(**options: Any) -> object:  # noqa: ANN401, as above
+    return Watch(**options)
+
+
+def csv_options(**options: Any) -> object:  # noqa: ANN401, as above
+    return CsvOptions(**options)
 
 
 def start(**options: Any) -> object:  # noqa: ANN401, as above
@@ -145,12 +155,12 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
     [
         (file_source, "format", "xml", "'csv' or 'jsonl' or 'parquet' or 'text'"),
         (file_source, "batch_rows", "8192", "a whole number"),
-        (file_source, "watch", "yes", "True or False"),
-        (file_source, "null_values", "NA", "a sequence, each a text"),
-        (file_source, "column_names", [1], "a sequence, each a text or None"),
+        (file_source, "watch", True, "a Watch or None"),
+        (csv_options, "null_values", "NA", "a sequence, each a text"),
+        (csv_options, "column_names", [1], "a sequence, each a text or None"),
         (file_source, "storage_options", "key=1", "a mapping of a text to a text or None"),
-        (file_source, "watch_interval_s", True, "a number"),
-        (file_source, "delimiter", 9, "a text"),
+        (watch, "watch_interval_s", True, "a number"),
+        (csv_options, "delimiter", 9, "a text"),
         (kafka_source, "topics", 5, "a text or a sequence, each a text"),
         (kafka_source, "bounded", "false", "True or False"),
         (kafka_source, "security", {"protocol": "SSL"}, "a Security or None"),
@@ -285,8 +295,12 @@ def test_a_secret_is_refused_and_not_shown(
 @pytest.mark.parametrize(
     ("make", "options", "problems"),
     [
-        (file_source, {"batch_rows": "1", "watch": "no"}, ["batch_rows is '1'", "watch is 'no'"]),
-        (file_source, {"batch_rows": 0, "delimiter": "ab"}, ["batch_rows is 0", "delimiter is 'a"]),
+        (file_source, {"batch_rows": "1", "watch": False}, ["batch_rows is '1'", "watch is False"]),
+        (
+            file_source,
+            {"batch_rows": 0, "encoding": "latin-99"},
+            ["batch_rows is 0", "encoding is 'l"],
+        ),
         (kafka_source, {"batch_rows": 0, "pattern": "("}, ["topics is", "batch_rows is 0"]),
         (
             kafka_log,
@@ -361,14 +375,14 @@ def test_a_log_is_held_to_its_type_without_asking_its_broker() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("parquet", {"delimiter": ";"}),
+        ("parquet", {"csv": CsvOptions(delimiter=";")}),
         ("parquet", {"encoding": "latin-1"}),
         ("parquet", {"block_bytes": 100}),
-        ("jsonl", {"quote": None}),
-        ("jsonl", {"escape": "!"}),
-        ("jsonl", {"column_names": ["a"]}),
-        ("jsonl", {"null_values": ["NA"]}),
-        ("text", {"no_newlines_in_fields": True}),
+        ("jsonl", {"csv": CsvOptions(quote=None)}),
+        ("jsonl", {"csv": CsvOptions(escape="!")}),
+        ("jsonl", {"csv": CsvOptions(column_names=["a"])}),
+        ("jsonl", {"csv": CsvOptions(null_values=["NA"])}),
+        ("text", {"csv": CsvOptions(no_newlines_in_fields=True)}),
         ("text", {"schema": "a int"}),
     ],
 )
@@ -384,12 +398,13 @@ def test_an_option_that_does_nothing_for_the_format_is_refused(
 def test_an_option_at_its_default_is_taken_for_every_format() -> None:
     for name in ("csv", "jsonl", "parquet", "text"):
         assert file_source(
-            format=name, delimiter=",", quote='"', encoding="utf-8", null_values=("",), schema=None
+            format=name, csv=CsvOptions(delimiter=",", quote='"'), encoding="utf-8", schema=None
         )
 
 
 def test_what_is_right_is_taken(tmp_path: Path) -> None:
-    file_source(null_values=("NA",), storage_options={"anon": "true"}, idle_timeout_s=None)
+    file_source(csv=CsvOptions(null_values=("NA",)), storage_options={"anon": "true"})
+    watch(watch_interval_s=1, idle_timeout_s=None)
     kafka_source(topics=["t", "u"], starting={("t", 0): 5})
     sink(partition_by=[], roll_seconds=1)
     kafka_log(connect_timeout_s=5, replication=None)

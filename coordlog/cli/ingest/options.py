@@ -43,6 +43,8 @@ class Part(Enum):
     """Part of the job whose constructor takes an option, by a keyword with the name of the field."""
 
     FILES = "FileSource"
+    CSV = "CsvOptions"
+    WATCH = "Watch"
     TOPICS = "KafkaSource"
     SINK = "ParquetSink"
     ENDPOINT = "EndpointOptions"
@@ -122,9 +124,10 @@ _timeouts: Final = _Group(Part.TIMEOUTS)
 _endpoint: Final = _Group(Part.ENDPOINT)
 _sink: Final = _Group(Part.SINK)
 _topics: Final = _Group(Part.TOPICS, _TOPICS)
+_command_of_files: Final = _Group(Part.COMMAND, _FILES)
 _files: Final = _Group(Part.FILES, _FILES)
-_watch: Final = _Group(Part.FILES, _FILES, _WATCH)
-_csv: Final = _Group(Part.FILES, _FILES, _formats("csv"))
+_watch: Final = _Group(Part.WATCH, _FILES, _WATCH)
+_csv: Final = _Group(Part.CSV, _FILES, _formats("csv"))
 _texts: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "text"))
 _typed: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "parquet"))
 
@@ -141,7 +144,9 @@ class IngestOptions:
     compression: Literal["infer", "none", "gzip", "bz2", "zstd", "xz", "lz4"] = _files(
         "infer", "Not Parquet: compression of the files; infer: by the ends of their names."
     )
-    watch: bool = _files.switch("Keep looking for new files, until Ctrl-C or --idle-timeout.")
+    watch: bool = _command_of_files.switch(
+        "Keep looking for new files, until Ctrl-C or --idle-timeout."
+    )
     watch_interval_s: float = _watch(
         WATCH_INTERVAL_S,
         "--watch: time between two listings; a file is read if two listings find it unchanged.",

@@ -16,9 +16,11 @@ from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.transform import load_transform
 from coordlog.errors import CoordlogError, OptionsError
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import check_job_options
 from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -86,8 +88,14 @@ def parts_of(options: IngestOptions) -> IngestParts:
     columns = [] if options.partition_by is None else options.partition_by.split(",")
     sink_keywords = options.keywords(Part.SINK) | {"partition_by": columns}
     is_local = options.master is None or options.master.startswith("local")
+    csv_keywords = options.keywords(Part.CSV) | {
+        "null_values": options.null_values or ("",),
+        "quote": options.quote or None,
+    }
+    csv = attempt(lambda: CsvOptions(**csv_keywords))
+    watch = attempt(lambda: Watch(**options.keywords(Part.WATCH))) if options.watch else None
     parts: dict[str, Any] = {
-        "source": attempt(lambda: _source(options)),
+        "source": attempt(lambda: _source(options, csv, watch)),
         "sink": attempt(lambda: ParquetSink(options.destination, **sink_keywords)),
         "endpoint": attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT))),
         "start": attempt(lambda: Start(**options.keywords(Part.START))),
@@ -105,14 +113,18 @@ def parts_of(options: IngestOptions) -> IngestParts:
     return checked
 
 
-def _source(options: IngestOptions) -> FileSource | KafkaSource:
+def _source(
+    options: IngestOptions, csv: CsvOptions | None, watch: Watch | None
+) -> FileSource | KafkaSource:
     if options.is_kafka:
         return kafka_source(options)
-    keywords = options.keywords(Part.FILES) | {
-        "null_values": options.null_values or ("",),
-        "quote": options.quote or None,
-    }
-    return FileSource(options.source, batch_rows=options.batch_rows, **keywords)
+    return FileSource(
+        options.source,
+        batch_rows=options.batch_rows,
+        csv=csv,
+        watch=watch,
+        **options.keywords(Part.FILES),
+    )
 
 
 def _incompatible(options: IngestOptions) -> list[str]:
