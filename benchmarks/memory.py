@@ -23,6 +23,7 @@ from rich.table import Table
 from coordlog.log.broker.embedded import embedded_broker
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, KafkaLog, ParquetSink, local_session
+from coordlog.spark_integration.job_options import Callbacks
 
 RESULTS = Path(__file__).parent / "memory.json"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -122,7 +123,7 @@ def main(splits: int) -> None:
             sink=ParquetSink(str(Path(folder) / "out")),
             parallelism=_SLOTS,
             checkpoint_interval_s=10,
-            on_released=samples.released,
+            callbacks=Callbacks(on_released=samples.released),
         )
         began = time.perf_counter()
         with samples:

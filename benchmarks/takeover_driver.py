@@ -23,7 +23,7 @@ from coordlog.log.interface import (  # noqa: E402
 from coordlog.log.kafka import KafkaLog  # noqa: E402
 from coordlog.restore.rebuild import Restored  # noqa: E402
 from coordlog.schemas.record import Kind, Record  # noqa: E402
-from coordlog.spark_integration import FileSource, Job, ParquetSink, local_session  # noqa: E402
+from coordlog.spark_integration import Callbacks, FileSource, Job, ParquetSink, local_session  # noqa: E402
 
 SUBTASKS = 4
 
@@ -141,8 +141,7 @@ def main(job_id: str, bootstrap_servers: str, source: str, destination: str) -> 
         sink=ParquetSink(destination),
         parallelism=SUBTASKS,
         checkpoint_interval_s=1.0,
-        on_restored=restored,
-        on_released=_Released(),
+        callbacks=Callbacks(on_restored=restored, on_released=_Released()),
     )
     threading.Thread(target=_end_with_parent, daemon=True).start()
     job.run(spark)

@@ -66,14 +66,16 @@ def check_all(*checks: Callable[[], object]) -> None:
         raise OptionsError(tuple(map(str, errors)))
 
 
-def check_range(option: str, value: float | None, lowest: float, highest: float) -> None:
+def check_range(
+    option: str, value: float | None, lowest: float, highest: float, *, unit: str = ""
+) -> None:
     """Refuse a number out of range, and one that is none; None is taken.
 
     Raises:
         OptionError: With the value and both bounds.
     """
     if value is not None and not lowest <= value <= highest:
-        raise OptionError(option, value, f"between {lowest:,} and {highest:,}")
+        raise OptionError(option, value, f"between {lowest:,} and {highest:,}{unit}")
 
 
 def _raising(error: OptionError) -> Callable[[], object]:

@@ -17,53 +17,49 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
-    ACK_TIMEOUT_S,
-    CALL_TIMEOUT_S,
-    CALLBACK_TIMEOUT_S,
-    CHECKPOINT_TIMEOUT_S,
     CLOSE_TIMEOUT_S,
     HISTORY_MIN_S,
-    LOG_TIMEOUT_S,
     PAYLOAD_BYTES_MAX,
-    REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     SNAPSHOT_EVERY_RECORDS,
     STOP_RECORD_S,
-    STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
 from coordlog.log.interface import Log
 from coordlog.log.job_id import check_job_id, check_log_of_job
 from coordlog.option_types import check_all, check_range, check_types
-from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.runtime.requests import Answer
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.runtime.triggers import CheckpointHandle
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import NO_CHECKPOINT, Record
+from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.environment import SparkSurroundings
 from coordlog.spark_integration.driver.jvm_end import told_of_jvm_end
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
 from coordlog.spark_integration.driver.stage import lost_session_named
 from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.job_options import (
+    Callbacks,
+    RestartPolicy,
+    Start,
+    Timeouts,
+    check_duration,
+)
 from coordlog.spark_integration.session import plain_interrupts
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Job", "Operators"]
+__all__ = ["Job", "Operators", "check_job_options"]
 
 _log = logging.getLogger(__name__)
 
 _STATUS_BASE = 128
 """Exit status of a process that a signal has ended, less the signal's number."""
-
-_LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0}
-"""Lowest values of durations, if not one second."""
 
 
 @runtime_checkable
@@ -77,6 +73,16 @@ class _OperatorLike(Protocol):
 
 
 Operators = Sequence[SourceSpec | OperatorSpec | _SourceLike | _OperatorLike]
+
+
+def check_job_options(options: Mapping[str, object]) -> None:
+    """Check the values of options of `Job` that need no log: its id, ranges and the payload store.
+
+    Raises:
+        OptionError: One value is wrong.
+        OptionsError: Several are.
+    """
+    check_all(*_checks(options))
 
 
 class Job:
@@ -93,23 +99,10 @@ class Job:
             have another number than before.
         checkpoint_interval_s: Seconds between checkpoints, in streaming.
         batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
-        restore: `rollback` or `resume`; by default that of the mode.
-        allow_non_restored_state: Operators that the job no longer has and whose state may be dropped; else the
-            restore is refused.
-        from_checkpoint: Completed checkpoint to go back to, as a new branch, in streaming; for one
-            start. Refused if a later checkpoint has been committed, unless the sink writes elsewhere now.
         take_over: Take the place of a driver that is alive, or that cannot be proved dead from here.
-        again: Open a finished job again: rows that its source has since are read, committed output stays.
-        restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
-        restart_window_s: Seconds.
-        checkpoint_timeout_s: Seconds after which an incomplete checkpoint is aborted.
-        registration_timeout_s: Longest time of a subtask without an attempt.
-        call_timeout_s: Longest time of one call of the chain in a task, for example a batch in the transform.
-        ack_timeout_s: Longest time from the delivery of an event to its ack; then an attempt that is in no
-            call of its chain, and has handled all earlier events, is failed.
-        callback_timeout_s: Longest time of one callback of a coordinator before the driver ends.
-        log_timeout_s: Longest wait of the job for its log before the job ends.
-        stop_timeout_s: Longest wait of a stop for its checkpoint before it stops without one.
+        start: State with which this start of the job begins.
+        restart_policy: Failures that the job survives.
+        timeouts: Longest durations of the job's steps.
         snapshot_every: Records of the log from one snapshot to the next, about as many as a restore
             has to fold; None for no snapshots.
         history: Age up to which records stay in the log: the driver removes older ones while the job runs, up to a
@@ -120,10 +113,7 @@ class Job:
             and broker are on this machine; else such a payload is refused.
         payload_limit_bytes: Size above which a payload goes to the store.
         endpoint: Address at which the driver listens for its tasks and for clients, and its encryption.
-        on_restored: Called with the way in which the job is restored, before it runs.
-        on_progress: Called while the history is folded: with the offset reached, and the high watermark.
-        on_waiting: Called while the log does not answer: with the seconds waited, and the last error.
-        on_released: Called on the mailbox with each turn's records once they are in force; must not block.
+        callbacks: Functions that the job calls while it runs.
 
     Raises:
         OptionError: An option is out of range, or source and destination are the same or within one another.
@@ -145,62 +135,52 @@ class Job:
         parallelism: int = 4,
         checkpoint_interval_s: float = 10.0,
         batch: bool = False,
-        restore: str | None = None,
-        allow_non_restored_state: Sequence[str] = (),
-        from_checkpoint: int | None = None,
         take_over: bool = False,
-        again: bool = False,
-        restarts_max: int | None = None,
-        restart_window_s: float | None = None,
-        checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
-        registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
-        call_timeout_s: float = CALL_TIMEOUT_S,
-        ack_timeout_s: float = ACK_TIMEOUT_S,
-        callback_timeout_s: float = CALLBACK_TIMEOUT_S,
-        log_timeout_s: float = LOG_TIMEOUT_S,
-        stop_timeout_s: float = STOP_TIMEOUT_S,
+        start: Start | None = None,
+        restart_policy: RestartPolicy | None = None,
+        timeouts: Timeouts | None = None,
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
         history: Literal["forever"] | timedelta = "forever",
         history_archive: str | None = None,
         payload_store: str | None = None,
         payload_limit_bytes: int = PAYLOAD_BYTES_MAX,
         endpoint: EndpointOptions | None = None,
-        on_restored: Callable[[Restored], None] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
-        on_waiting: Callable[[float, str], None] | None = None,
-        on_released: Callable[[Sequence[Record]], None] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         check_types(type(self).__init__, locals())
-        check_all(*_checks(locals()))
+        check_all(partial(check_log_of_job, job_id, log), *_checks(locals()))
+        start, timeouts = start or Start(), timeouts or Timeouts()
+        restart_policy = restart_policy or RestartPolicy()
         self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
-        self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
+        self._timeouts, self._callbacks = timeouts, callbacks or Callbacks()
         links = (sink, *(operators or ()))
         self._sinks = [link for link in links if hasattr(link, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
-        interval_s = None if batch else checkpoint_interval_s
         _check_mode(self.chain, is_batch=batch)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
             is_batch=batch,
-            restore=restore,
-            allow_non_restored_state=tuple(allow_non_restored_state),
-            from_checkpoint=from_checkpoint,
+            restore=start.restore,
+            allow_non_restored_state=tuple(start.allow_non_restored_state),
+            from_checkpoint=start.from_checkpoint,
             is_take_over=take_over,
-            is_again=again,
-            restarts_max=restarts_max,
-            restart_window_s=restart_window_s,
-            runtime=_runtime(
-                (interval_s, checkpoint_timeout_s, ack_timeout_s, registration_timeout_s),
-                snapshot_every,
+            is_again=start.again,
+            restarts_max=restart_policy.restarts_max,
+            restart_window_s=restart_policy.restart_window_s,
+            runtime=RuntimeOptions(
+                checkpoint_interval_s=None if batch else checkpoint_interval_s,
+                checkpoint_timeout_s=timeouts.checkpoint_timeout_s,
+                ack_timeout_s=timeouts.ack_timeout_s,
+                registration_timeout_s=timeouts.registration_timeout_s,
+                snapshot_every=snapshot_every,
             ),
-            callback_timeout_s=callback_timeout_s,
-            patience=_patience(log_timeout_s, on_waiting),
+            callback_timeout_s=timeouts.callback_timeout_s,
+            patience=_patience(timeouts.log_timeout_s, self._callbacks.on_waiting),
             history=_kept_history(history, history_archive),
         )
-        self._on_restored, self._on_progress = on_restored, on_progress
-        self._on_released, self._endpoint = on_released, endpoint
+        self._endpoint = endpoint
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until a stop is requested.
@@ -226,7 +206,7 @@ class Job:
             self._is_jvm_ending = True
             ended.wait(limit_s)
 
-        limit_s = self._stop_timeout_s + STOP_RECORD_S + CLOSE_TIMEOUT_S
+        limit_s = self._timeouts.stop_timeout_s + STOP_RECORD_S + CLOSE_TIMEOUT_S
         with plain_interrupts(), _terminable(), told_of_jvm_end(spark, jvm_ends, limit_s=limit_s):
             self.start(spark)
             try:
@@ -281,7 +261,7 @@ class Job:
             chain=self.chain,
             job_id=self.job_id,
             parallelism=self.parallelism,
-            call_timeout_s=self._call_timeout_s,
+            call_timeout_s=self._timeouts.call_timeout_s,
             payloads=payloads,
             endpoint=self._endpoint,
         )
@@ -290,9 +270,9 @@ class Job:
             log=self.log,
             options=surroundings.with_versions(replace(self._options, payloads=payloads)),
             surroundings=surroundings,
-            on_restored=self._on_restored,
-            on_progress=self._on_progress,
-            on_released=self._on_released,
+            on_restored=self._callbacks.on_restored,
+            on_progress=self._callbacks.on_progress,
+            on_released=self._callbacks.on_released,
         )
         driver.start()
         self._driver = driver
@@ -328,7 +308,7 @@ class Job:
             timeout_s: Longest wait for the checkpoint; None for the job's `stop_timeout_s`.
             by: Name of the caller, for the history.
         """
-        limit_s = self._stop_timeout_s if timeout_s is None else timeout_s
+        limit_s = self._timeouts.stop_timeout_s if timeout_s is None else timeout_s
         self._started().stop(with_checkpoint=with_checkpoint, timeout_s=limit_s, by=by)
 
     def end_at_once(self, *, by: str = "stop") -> None:
@@ -382,26 +362,12 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
 
 
 def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
-    """Checks of a job's options that need nothing but their values."""
     yield partial(check_job_id, options["job_id"])
-    yield partial(check_log_of_job, options["job_id"], options["log"])
-    for name in (name for name in options if name.endswith("_s")):
-        yield partial(_check_duration, name, options[name])
     yield partial(check_range, "parallelism", options["parallelism"], 1, 4096)
-    yield partial(check_range, "snapshot_every", options["snapshot_every"], 1, 10_000_000)
-    yield partial(check_range, "restarts_max", options["restarts_max"], 0, 1000)
-    yield partial(_check_restore, options["restore"])
-    yield partial(_check_history, options["history"], options["history_archive"])
+    yield partial(check_duration, "checkpoint_interval_s", options["checkpoint_interval_s"])
+    yield partial(check_range, "snapshot_every", options.get("snapshot_every"), 1, 10_000_000)
+    yield partial(_check_history, options.get("history", "forever"), options.get("history_archive"))
     yield partial(PayloadChoice, "job", options["payload_store"], options["payload_limit_bytes"])
-
-
-def _check_duration(option: str, seconds: float | None) -> None:
-    check_range(option, seconds, _LOWEST_S.get(option, 1), 86_400)
-
-
-def _check_restore(restore: str | None) -> None:
-    if restore not in (None, "rollback", "resume"):
-        raise OptionError("restore", restore, "'rollback' or 'resume'")
 
 
 def _check_history(history: Literal["forever"] | timedelta, archive: str | None) -> None:
@@ -420,19 +386,6 @@ def _kept_history(
     if not isinstance(history, timedelta):
         return None
     return KeptHistory(age=history, archive=None if archive is None else Path(archive))
-
-
-def _runtime(
-    seconds: tuple[float | None, float, float, float], snapshot_every: int | None
-) -> RuntimeOptions:
-    interval_s, checkpoint_timeout_s, ack_timeout_s, registration_timeout_s = seconds
-    return RuntimeOptions(
-        checkpoint_interval_s=interval_s,
-        checkpoint_timeout_s=checkpoint_timeout_s,
-        ack_timeout_s=ack_timeout_s,
-        registration_timeout_s=registration_timeout_s,
-        snapshot_every=snapshot_every,
-    )
 
 
 def _check_mode(chain: Chain, *, is_batch: bool) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+
 __all__ = ["CASES", "PACKINGS", "Case", "packed"]
 
 Row = tuple[object, ...]
@@ -60,7 +62,7 @@ class Case:
 
 
 def _csv(name: str, content: bytes, *rows: Row, **more: object) -> Case:
-    options = {"schema": TEXT, "null_values": (), **more.pop("options", {})}  # type: ignore[dict-item]
+    options = {"schema": TEXT, "csv": CsvOptions(null_values=()), **more.pop("options", {})}  # type: ignore[dict-item]
     return Case(name=name, files={"a.csv": content}, rows=rows, options=options, **more)  # type: ignore[arg-type]
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from coordlog.log.kafka.cluster_info import BrokerFacts
 
 __all__ = [
+    "PREFIX_HELP",
+    "SERVERS_HELP",
     "SERVERS_VARIABLE",
     "CreatingLogs",
     "FileLogs",
@@ -36,7 +38,6 @@ __all__ = [
     "find_logs",
     "no_such_job",
     "options_given",
-    "prefix_option",
     "security_of",
     "with_finder",
     "with_history",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
+SERVERS_HELP: Final = "The Kafka broker; by default the shared local one, started if needed."
+PREFIX_HELP: Final = "Prefix of the names of the logs' topics: PREFIX, the job, `.log`."
 _FILE: Final = re.compile(r"[./\\]")
 """Characters that make a name that of a file: ids of jobs have none of them."""
 
@@ -305,16 +308,6 @@ def find_logs(bootstrap_servers: str | None, topic_prefix: str = "") -> Logs:
     return KafkaLogs(LogPlace(servers=servers, security=security, topic_prefix=topic_prefix))
 
 
-def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option `--topic-prefix`."""
-    return click.option(
-        "--topic-prefix",
-        default="",
-        metavar="PREFIX",
-        help="Prefix of the names of the logs' topics: PREFIX, the job, `.log`.",
-    )(command)
-
-
 def options_given() -> str:
     """Options of this command line with the place of the logs, to be appended to an advised command.
 
@@ -368,9 +361,9 @@ def with_finder(command: Callable[..., None]) -> Callable[..., None]:
         envvar=SERVERS_VARIABLE,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="The Kafka broker; by default the shared local one, started if needed.",
+        help=SERVERS_HELP,
     )
-    @prefix_option
+    @click.option("--topic-prefix", default="", metavar="PREFIX", help=PREFIX_HELP)
     @functools.wraps(command)
     def with_options(
         *, bootstrap_servers: str | None, topic_prefix: str, **options: object

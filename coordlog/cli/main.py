@@ -24,12 +24,11 @@ from coordlog.cli.config.names import CONFIG_VARIABLE, name_variables
 from coordlog.cli.config.sources import (
     configure,
     in_options,
-    name_variable,
-    provenance,
     read_config,
+    variables_named,
 )
 from coordlog.cli.exit_status import Exit, exit_of, message_of
-from coordlog.errors import CoordlogError
+from coordlog.errors import CoordlogError, UsageError
 
 __all__ = ["main"]
 
@@ -205,28 +204,30 @@ class _Commands(click.Group):
                 click.echo(_message(error), err=True)
             sys.exit(exit_of(error))
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401, click's own signature
+        """Context of `coordlog` itself, whose own options may be variables too."""
+        with variables_named():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401, click's own signature
         """Run the subcommand; turn its errors into a message and an exit status."""
         try:
-            result = super().invoke(ctx)
+            with variables_named():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             _drop_output()
             ctx.exit(Exit.DONE)
         except KeyboardInterrupt:
             _end(ctx, "stopped", Exit.INTERRUPTED)
-        except click.BadParameter as error:
-            name_variable(error)
-            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             # The edge: one message and a status, no traceback.
             if ctx.params["debug"]:
                 raise
-            sources = provenance(ctx, error)
-            message = in_options(ctx, _message(error))
-            _end(ctx, "\n".join([message, *sources]), exit_of(error))
+            message = in_options(ctx, _message(error), is_usage=isinstance(error, UsageError))
+            _end(ctx, message, exit_of(error))
         return result
 
 

@@ -18,6 +18,7 @@ from coordlog.runtime.mailbox import Mailbox
 from coordlog.spark_integration import Job
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.in_memory import InMemorySurroundings
 from endpoint_parts import WAIT_S, own_threads, wait_for
 
@@ -30,7 +31,7 @@ def driver_of(folder: Path, log: MemoryLog, error: BaseException | None = None) 
     (folder / "in" / "0.csv").write_text("a\n1\n")
     sink = ParquetSink(folder / "out")
     sink.prepare("job")
-    source = FileSource(folder / "in", watch=True, watch_interval_s=0.1)
+    source = FileSource(folder / "in", watch=Watch(watch_interval_s=0.1))
     chain = Chain(source=source.spec(), operators=[sink.spec()])
 
     def restored(_restored: Restored) -> None:

@@ -25,6 +25,7 @@ from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from file_pipeline import (
     ALL_ROWS,
     SUBTASKS,
@@ -265,7 +266,7 @@ def test_subtasks_that_have_nothing_to_read_hold_up_no_checkpoint(tmp_path: Path
         file.unlink()
     rows = range(int(WAIT_S / 0.02))
     (pipeline.folder / "one.csv").write_text("a,b\n" + "".join(f"{n},x\n" for n in rows), "ascii")
-    pipeline.source = FileSource(pipeline.folder, batch_rows=1, watch=True, watch_interval_s=0.1)
+    pipeline.source = FileSource(pipeline.folder, batch_rows=1, watch=Watch(watch_interval_s=0.1))
     pipeline.write_to(pipeline.out)
     acks: list[Record] = []
 

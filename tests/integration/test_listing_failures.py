@@ -19,6 +19,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import ALL_ROWS, Pipeline
 
@@ -36,9 +37,7 @@ class Watched:
         self.fold = ProgressFold()
         source = FileSource(
             self.folder,
-            watch=True,
-            watch_interval_s=0.05,
-            idle_timeout_s=2.0,
+            watch=Watch(watch_interval_s=0.05, idle_timeout_s=2.0),
             listing_timeout_s=listing_timeout_s,
         )
         sink = ParquetSink(self.out)

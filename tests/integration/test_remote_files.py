@@ -23,8 +23,10 @@ from moto.server import ThreadedMotoServer
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource, Format
+from coordlog.spark_integration.files.source.watch import Watch
 
 pytestmark = [pytest.mark.slow]
 
@@ -60,7 +62,7 @@ def source_of(url: str, name: Format, **options: Any) -> FileSource:  # noqa: AN
         url,
         format=name,
         split_bytes=100,
-        no_newlines_in_fields=name == "csv",
+        csv=CsvOptions(no_newlines_in_fields=name == "csv"),
         batch_rows=10,
         **options,
     )
@@ -129,7 +131,7 @@ def test_an_object_that_is_put_again_is_seen_by_its_etag(s3: Any) -> None:  # no
 
 def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # noqa: ANN401
     s3.pipe("bucket/watched/a.csv", b"i\n1\n")
-    source = FileSource("s3://bucket/watched", watch=True)
+    source = FileSource("s3://bucket/watched", watch=Watch())
 
     def found(known: SplitsDiscovered | None) -> SplitsDiscovered:
         watch = FileWatch(

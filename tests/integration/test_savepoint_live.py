@@ -15,6 +15,7 @@ from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from one_log import savepoint_command
@@ -31,7 +32,7 @@ def test_a_live_driver_keeps_a_checkpoint_and_goes_on(
     (tmp_path / "in" / "0.csv").write_text("a\n1\n")
     log, sink = MemoryLog("job"), ParquetSink(tmp_path / "out")
     sink.prepare("job")
-    source = FileSource(tmp_path / "in", watch=True, watch_interval_s=0.1)
+    source = FileSource(tmp_path / "in", watch=Watch(watch_interval_s=0.1))
     chain = Chain(source=source.spec(), operators=[sink.spec()])
     driver = JobDriver(
         chain=chain,

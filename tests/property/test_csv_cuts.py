@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain_fakes import contents, read_all
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.formats.text import text_bytes
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.source import FileSource
@@ -81,9 +82,9 @@ def source_of(
     return FileSource(
         path,
         schema=strings(names),
-        column_names=names if headless else None,
-        null_values=(),
-        no_newlines_in_fields=True,
+        csv=CsvOptions(
+            column_names=names if headless else None, null_values=(), no_newlines_in_fields=True
+        ),
         split_bytes=split_bytes,
         block_bytes=block_bytes,
     )
@@ -210,7 +211,7 @@ def test_a_file_of_one_byte_characters_is_cut_as_well(encoding: str, tmp_path: P
         path,
         schema=strings(["a", "b"]),
         encoding=encoding,
-        no_newlines_in_fields=True,
+        csv=CsvOptions(no_newlines_in_fields=True),
         split_bytes=1,
     )
     found = source.discover()

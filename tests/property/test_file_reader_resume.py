@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 
 ROW_COUNT = 60
@@ -32,7 +33,11 @@ def plain_csv(folder: Path, batch_rows: int) -> FileSource:
 def split_csv(folder: Path, batch_rows: int) -> FileSource:
     (folder / "a.csv").write_bytes(csv_text(0, ROW_COUNT))
     return FileSource(
-        folder, batch_rows=batch_rows, block_bytes=64, split_bytes=150, no_newlines_in_fields=True
+        folder,
+        batch_rows=batch_rows,
+        block_bytes=64,
+        split_bytes=150,
+        csv=CsvOptions(no_newlines_in_fields=True),
     )
 
 

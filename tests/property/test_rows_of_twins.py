@@ -16,6 +16,7 @@ import pytest
 
 from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 
 _WORDS: Final = (
@@ -53,9 +54,9 @@ def test_texts_of_csv_are_those_of_python(seed: int, tmp_path: Path) -> None:
         path.write_bytes(text.getvalue().encode())
 
         block_bytes = chance.choice((120, 130, 141, 1 << 20))
-        assert rows(path, schema=schema, null_values=(), block_bytes=block_bytes) == [
-            tuple(row) for row in table
-        ]
+        assert rows(
+            path, schema=schema, csv=CsvOptions(null_values=()), block_bytes=block_bytes
+        ) == [tuple(row) for row in table]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -25,6 +25,7 @@ from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
+from coordlog.spark_integration.files.source.watch import Watch
 from driver_files import token_of
 
 from .kafka_session import shared_session
@@ -294,7 +295,7 @@ class Batches:
 
 
 def watched(folder: Path) -> FileSource:
-    return FileSource(folder, watch=True, watch_interval_s=0.05)
+    return FileSource(folder, watch=Watch(watch_interval_s=0.05))
 
 
 def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:

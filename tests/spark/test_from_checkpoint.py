@@ -14,6 +14,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.builtin_types import SavepointRecorded, TakeSavepoint
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.job_options import Start
 
 from .kafka_session import shared_session
 
@@ -50,11 +52,11 @@ def job_on(
     return Job(
         job_id="job",
         log=log,
-        source=FileSource(folder / "in", watch=True, watch_interval_s=0.2),
+        source=FileSource(folder / "in", watch=Watch(watch_interval_s=0.2)),
         sink=ParquetSink(folder / out),
         parallelism=parallelism,
         checkpoint_interval_s=0.2,
-        from_checkpoint=from_checkpoint,
+        start=Start(from_checkpoint=from_checkpoint),
     )
 
 

@@ -22,6 +22,7 @@ from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from coordlog.errors import EnvironmentSetupError, JobFailedError
+from coordlog.limits import RESTARTS_MAX
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.interface import Log
 from coordlog.log.kafka import KafkaLog
@@ -30,6 +31,7 @@ from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.job_options import Callbacks, RestartPolicy
 from coordlog.spark_integration.transform import TransformFunction
 
 from .kafka_session import shared_session
@@ -89,7 +91,7 @@ def job_on(
     batch: bool = False,
     transform: TransformFunction = slowly,
     parallelism: int = SUBTASKS,
-    restarts_max: int | None = None,
+    restarts_max: int = RESTARTS_MAX,
     on_released: Callable[[Sequence[Record]], None] | None = None,
     on_restored: Callable[[Restored], None] | None = None,
 ) -> Job:
@@ -102,9 +104,8 @@ def job_on(
         parallelism=parallelism,
         checkpoint_interval_s=0.2,
         batch=batch,
-        restarts_max=restarts_max,
-        on_released=on_released,
-        on_restored=on_restored,
+        restart_policy=RestartPolicy(restarts_max=restarts_max),
+        callbacks=Callbacks(on_released=on_released, on_restored=on_restored),
     )
 
 

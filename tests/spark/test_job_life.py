@@ -26,6 +26,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.job_options import Callbacks, RestartPolicy, Timeouts
 from coordlog.spark_integration.transform import TransformFunction
 
 from .kafka_session import shared_session
@@ -74,9 +75,9 @@ def job_on(
         parallelism=parallelism,
         batch=batch,
         checkpoint_interval_s=0.3,
-        restarts_max=1,
-        call_timeout_s=call_timeout_s,
-        on_released=on_released,
+        restart_policy=RestartPolicy(restarts_max=1),
+        timeouts=Timeouts(call_timeout_s=call_timeout_s),
+        callbacks=Callbacks(on_released=on_released),
     )
 
 

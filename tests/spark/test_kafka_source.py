@@ -22,6 +22,7 @@ from coordlog.projections.tables.audit import audit
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import Job, KafkaSource, ParquetSink
+from coordlog.spark_integration.job_options import Callbacks
 from examples.demo_parts.follow import Follower, open_log
 from examples.demo_parts.processes import IngestProcess
 from kafka_topics import Topics, topics_at
@@ -174,7 +175,7 @@ def test_an_unbounded_job_finds_a_partition_stops_and_continues_there(
             sink=ParquetSink(out),
             parallelism=parallelism,
             checkpoint_interval_s=0.3,
-            on_released=seen.extend,
+            callbacks=Callbacks(on_released=seen.extend),
         )
 
     def wait_until_published(running: Job) -> None:

@@ -27,6 +27,8 @@ from coordlog.projections.tables.audit import audit
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.job_options import RestartPolicy
 
 from .ingest_case import FILES, LIMIT_S, IngestCase
 from .ingest_case import ROWS as ROWS_OF_A_FILE
@@ -112,7 +114,7 @@ def test_each_format_becomes_the_same_rows(
         "text": FileSource(tmp_path / "text", format="text"),
         "http": FileSource(f"{site}/jsonl/", format="jsonl"),
         "watch": FileSource(
-            tmp_path / "jsonl", format="jsonl", watch=True, watch_interval_s=0.1, idle_timeout_s=1
+            tmp_path / "jsonl", format="jsonl", watch=Watch(watch_interval_s=0.1, idle_timeout_s=1)
         ),
     }
     for name, source in sources.items():
@@ -124,7 +126,7 @@ def test_each_format_becomes_the_same_rows(
             parallelism=2,
             checkpoint_interval_s=0.3,
             batch=name in ("csv", "parquet"),
-            restarts_max=0,
+            restart_policy=RestartPolicy(restarts_max=0),
         )
         assert job.run(session).status is JobStatus.FINISHED
 

@@ -22,6 +22,7 @@ from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.driver import stage
+from coordlog.spark_integration.job_options import Callbacks
 from coordlog.spark_integration.task.task import TaskWork, spark_function
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kill]
@@ -83,7 +84,7 @@ def test_attempt_numbers_rise_when_sparks_begin_again(
         sink=ParquetSink(tmp_path / "out"),
         parallelism=SUBTASKS,
         checkpoint_interval_s=0.2,
-        on_released=look,
+        callbacks=Callbacks(on_released=look),
     ).run(spark)
 
     assert result.status is JobStatus.FINISHED

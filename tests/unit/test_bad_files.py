@@ -20,6 +20,7 @@ from coordlog.limits import BAD_FILES_NAMED_MAX
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
+from coordlog.spark_integration.files.source.watch import Watch
 
 CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
     :-8
@@ -123,7 +124,7 @@ def watch_of(source: FileSource) -> FileWatch:
 
 def test_a_watch_goes_on_with_a_file_at_fault_where_it_is_told_to_skip(tmp_path: Path) -> None:
     put(tmp_path, a_csv_gz=CUT_OFF)
-    source = source_of(tmp_path, watch=True, on_error="skip")
+    source = source_of(tmp_path, watch=Watch(), on_error="skip")
     watch = watch_of(source)
 
     first = watch.look([])

@@ -372,6 +372,20 @@ def test_a_wrong_variable_is_named_with_its_option() -> None:
     assert run("config", COORDLOG_PARALLELISM="four").stderr == done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [("COORDLOG_DEBUG", "--debug", "banana"), ("COORDLOG_CONFIG", "--config", "nowhere.toml")],
+)
+def test_a_wrong_variable_of_an_option_before_the_command_is_named(
+    name: str, option: str, value: str
+) -> None:
+    refused = run("jobs", **{name: value})
+
+    assert refused.exit_code == 2
+    message = refused.stderr.splitlines()[-1]
+    assert message.startswith(f"Error: Invalid value for {name} (a variable, for {option}): ")
+
+
 def test_a_value_that_a_command_refuses_is_traced_to_its_source() -> None:
     path = write("parallelism = 0\n")
     done = run("ingest", "in", "out", "--restarts-max", "-1", COORDLOG_JOB_ID="No Job")

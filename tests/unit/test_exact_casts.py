@@ -21,6 +21,7 @@ from coordlog.spark_integration.files.formats.compatibility import MisfitError, 
 from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource, Format
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
@@ -68,7 +69,7 @@ def test_a_later_parquet_file_of_another_schema_is_refused(
 def test_a_watch_leaves_that_to_the_reader_which_names_the_columns(tmp_path: Path) -> None:
     berlin = pa.timestamp("us", "Europe/Berlin")
     pq.write_table(pa.table({"t": pa.array([NOON], pa.timestamp("us"))}), tmp_path / "1.parquet")
-    source = FileSource(tmp_path, format="parquet", watch=True)
+    source = FileSource(tmp_path, format="parquet", watch=Watch())
     known: tuple[Split, ...] = tuple(FileSource(tmp_path, format="parquet").discover().splits)
     zoned = pa.array([NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))], berlin)
     pq.write_table(pa.table({"t": zoned, "n": pa.array([1])}), tmp_path / "2.parquet")

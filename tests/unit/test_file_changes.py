@@ -19,10 +19,12 @@ from coordlog.api.chain import Chain
 from coordlog.api.operator import SourceReader
 from coordlog.errors import SourceError
 from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.source.discovery import files_as_read
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, state_of
 
@@ -109,7 +111,7 @@ def test_a_part_of_a_changed_file_is_not_read_even_if_no_row_was(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.csv", TEN)
-    source = FileSource(path, split_bytes=8, no_newlines_in_fields=True)
+    source = FileSource(path, split_bytes=8, csv=CsvOptions(no_newlines_in_fields=True))
     splits = contents(source.discover())
     write(path, TEN + "10\n")
     source = FileSource(path)
@@ -223,7 +225,7 @@ def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:
     ack_all(attempt)
     attempt.complete()
     job.stage_ends()
-    watching = FileSource(tmp_path, watch=True, watch_interval_s=0.01, idle_timeout_s=0.01)
+    watching = FileSource(tmp_path, watch=Watch(watch_interval_s=0.01, idle_timeout_s=0.01))
 
     again = HandDrivenJob(Chain(source=watching.spec(), operators=[]), log=job.log, again=True)
     assert not again.history(Kind.JOB_FAILED, Kind.GLOBAL_FAILURE)

@@ -19,6 +19,7 @@ import pytest
 from chain_fakes import ReadOut, contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.spark_integration.files.faults import is_fault_of_file
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.split_bytes import (
     decode_split,
@@ -351,7 +352,7 @@ def test_a_format_is_read_from_a_url_in_splits(name: Format) -> None:
         f"memory://formats/{name}",
         format=name,
         split_bytes=9,
-        no_newlines_in_fields=name == "csv",
+        csv=CsvOptions(no_newlines_in_fields=name == "csv"),
     )
 
     splits = source.discover().splits

@@ -11,6 +11,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import RequestSplit
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.formats.text.encoding import has_whole_line_ends
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
@@ -230,7 +232,9 @@ def test_types_are_the_narrowest_that_hold_the_values_of_all_files(tmp_path: Pat
 def test_every_split_has_the_schema_that_was_settled_once(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "i\n" + "1\n" * 50)
     write(tmp_path / "b.csv", "i\n" + "1.5\n" * 50)
-    found = FileSource(tmp_path, split_bytes=40, no_newlines_in_fields=True).discover()
+    found = FileSource(
+        tmp_path, split_bytes=40, csv=CsvOptions(no_newlines_in_fields=True)
+    ).discover()
     splits = [decode_split(c) for c in contents(found)]
 
     assert len(splits) == 3 + 6
@@ -253,7 +257,9 @@ def test_a_value_that_the_sample_did_not_show_is_an_error_that_names_it(tmp_path
 
 def test_a_wrong_value_in_a_part_is_named_by_its_row_in_that_part(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "i\n1\n2\n3\n4\n5\n6\n")
-    source = FileSource(path, split_bytes=7, no_newlines_in_fields=True, changed_by="size")
+    source = FileSource(
+        path, split_bytes=7, csv=CsvOptions(no_newlines_in_fields=True), changed_by="size"
+    )
     splits = contents(source.discover())
     write(path, "i\n1\n2\n3\n4\nx\n6\n")
 
@@ -307,18 +313,24 @@ def test_a_given_schema_decides_the_types(tmp_path: Path) -> None:
 def test_only_the_null_tokens_are_null(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "i,s\nNA,NA\n1,\n2,null\n")
 
-    assert read(FileSource(path, null_values=("NA",))).rows == [(None, None), (1, ""), (2, "null")]
+    assert read(FileSource(path, csv=CsvOptions(null_values=("NA",)))).rows == [
+        (None, None),
+        (1, ""),
+        (2, "null"),
+    ]
 
 
 def test_delimiter_quote_and_escape_are_as_given(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "a;b\n'x;y';z\\;w\n")
 
-    assert read(FileSource(path, delimiter=";", quote="'", escape="\\")).rows == [("x;y", "z;w")]
+    assert read(FileSource(path, csv=CsvOptions(delimiter=";", quote="'", escape="\\"))).rows == [
+        ("x;y", "z;w")
+    ]
 
 
 def test_column_names_stand_for_a_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "1,x\n2,y\n")
-    source = FileSource(path, column_names=["i", "s"])
+    source = FileSource(path, csv=CsvOptions(column_names=["i", "s"]))
 
     assert source.settle_schema().names == ["i", "s"]
     assert read(source).rows == [(1, "x"), (2, "y")]
@@ -342,7 +354,9 @@ def test_an_encoding_is_read_as_given(tmp_path: Path) -> None:
 
 def test_an_encoding_of_several_bytes_is_not_split(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "s\nx\ny\n".encode("utf-16"))
-    source = FileSource(path, encoding="utf-16", no_newlines_in_fields=True, split_bytes=3)
+    source = FileSource(
+        path, encoding="utf-16", csv=CsvOptions(no_newlines_in_fields=True), split_bytes=3
+    )
 
     assert len(files_of(source)) == 1
     assert read(source).rows == [("x",), ("y",)]
@@ -391,7 +405,7 @@ def test_a_packed_file_is_read_and_never_split(
     end: str, pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     path = write(tmp_path / f"a.csv{end}", pack(b"i\n1\n2\n3\n"))
-    source = FileSource(path, split_bytes=2, no_newlines_in_fields=True)
+    source = FileSource(path, split_bytes=2, csv=CsvOptions(no_newlines_in_fields=True))
 
     assert len(files_of(source)) == 1
     assert read(source).rows == [(1,), (2,), (3,)]
@@ -557,21 +571,31 @@ def test_options_that_cannot_be_are_refused_where_they_enter(tmp_path: Path) -> 
         {"assignment": "push"},
         {"batch_rows": 0},
         {"split_bytes": 0},
-        {"null_values": "NA"},
         {"encoding": "nosuch"},
         {"encoding": "base64"},
+        {"csv": CsvOptions(column_names=["a"]), "schema": pa.schema({"b": pa.int64()})},
+        {"block_bytes": 0},
+    ]
+    for options in wrong:
+        with pytest.raises(OptionError):
+            FileSource(**{"path": tmp_path, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"null_values": "NA"},
         {"delimiter": "::"},
         {"delimiter": '"'},
         {"quote": "\n"},
         {"escape": "é"},
         {"column_names": []},
         {"column_names": ["a", "a"]},
-        {"column_names": ["a"], "schema": pa.schema({"b": pa.int64()})},
-        {"block_bytes": 0},
-    ]
-    for options in wrong:
-        with pytest.raises(OptionError):
-            FileSource(**{"path": tmp_path, **options})  # type: ignore[arg-type]
+    ],
+)
+def test_a_format_of_csv_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        CsvOptions(**options)
 
 
 # --- real data ------------------------------------------------------------------------------------
@@ -587,8 +611,10 @@ def test_the_flights_of_2013_are_read_right_whole_and_in_parts(tmp_path: Path) -
     with zipfile.ZipFile(str(packed)) as archive:
         path = Path(archive.extract("flights.csv", tmp_path))
 
-    whole = FileSource(path, null_values=("NA",))
-    parts = FileSource(path, null_values=("NA",), no_newlines_in_fields=True, split_bytes=1_000_000)
+    whole = FileSource(path, csv=CsvOptions(null_values=("NA",)))
+    parts = FileSource(
+        path, csv=CsvOptions(null_values=("NA",), no_newlines_in_fields=True), split_bytes=1_000_000
+    )
     table = pa.Table.from_batches(read(whole).batches)
 
     assert pa.Table.from_batches(read(parts).batches).equals(table)

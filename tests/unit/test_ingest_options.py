@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,41 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark import cloudpickle
 
-from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.parts import default_job_id, parts_of
 from coordlog.cli.ingest.transform import load_transform
 from coordlog.cli.main import main
 from coordlog.errors import OptionError, OptionsError
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
+CONSTRUCTORS: dict[Part, Callable[..., object]] = {
+    Part.FILES: FileSource,
+    Part.CSV: CsvOptions,
+    Part.WATCH: Watch,
+    Part.TOPICS: KafkaSource,
+    Part.SINK: ParquetSink,
+    Part.ENDPOINT: EndpointOptions,
+    Part.JOB: Job,
+    Part.START: Start,
+    Part.RESTARTS: RestartPolicy,
+    Part.TIMEOUTS: Timeouts,
+}
+
+
+@pytest.mark.parametrize("part", CONSTRUCTORS, ids=lambda part: part.value)
+def test_each_option_is_a_keyword_of_the_constructor_of_its_part(part: Part) -> None:
+    options = IngestOptions(source="in", destination="out")
+    parameters = inspect.signature(CONSTRUCTORS[part]).parameters
+
+    assert options.keywords(part).keys() <= parameters.keys()
 
 
 def test_good_options_make_a_chain_of_three_operators(tmp_path: Path) -> None:
@@ -56,28 +83,28 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     said = str(caught.value).splitlines()
     assert said[0] == "7 options:"
     assert [line.strip().split(" ")[0] for line in said[1:]] == [
-        "--parallelism",
-        "--checkpoint-interval",
-        "--log-timeout",
         "job_id",
+        "parallelism",
+        "checkpoint_interval_s",
         "encoding",
         "gs://:",
+        "log_timeout_s",
         "--transform",
     ]
-    assert "--parallelism is 0; it must be 1 to 4096" in said[1]
+    assert "parallelism is 0; it must be between 1 and 4,096" in said[2]
 
 
 def test_one_wrong_option_is_a_message_of_one_line() -> None:
     with pytest.raises(OptionsError) as caught:
         parts_of(IngestOptions(source="in", destination="out", parallelism=5_000))
 
-    assert str(caught.value) == "--parallelism is 5000; it must be 1 to 4096"
+    assert str(caught.value) == "parallelism is 5000; it must be between 1 and 4,096"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e9])
 def test_an_interval_that_is_no_time_is_refused(value: float) -> None:
-    with pytest.raises(OptionsError, match="--checkpoint-interval"):
+    with pytest.raises(OptionsError, match="checkpoint_interval_s"):
         parts_of(IngestOptions(source="in", destination="out", checkpoint_interval_s=value))
 
 
@@ -95,7 +122,7 @@ def test_an_archive_without_a_limited_history_is_refused() -> None:
 
 def test_options_of_csv_are_refused_for_parquet() -> None:
     options = IngestOptions(
-        source="in", destination="out", file_format="parquet", null_values=("NA",), delimiter=";"
+        source="in", destination="out", format="parquet", null_values=("NA",), delimiter=";"
     )
 
     with pytest.raises(OptionsError) as caught:
@@ -128,7 +155,7 @@ def test_a_command_with_a_wrong_option_ends_with_status_2_and_one_message() -> N
     done = CliRunner().invoke(main, ["ingest", "in", "out", "--parallelism", "0"])
 
     assert done.exit_code == 2
-    assert done.stderr == "error: --parallelism is 0; it must be 1 to 4096\n"
+    assert done.stderr == "error: --parallelism is 0; it must be between 1 and 4,096\n"
     assert done.stdout == ""
 
 
@@ -255,11 +282,11 @@ def test_options_of_a_format_or_a_watch_are_refused_where_they_do_not_fit() -> N
     options = IngestOptions(
         source="in",
         destination="out",
-        file_format="text",
+        format="text",
         delimiter=";",
         encoding="latin-1",
-        is_watching=True,
-        is_batch=True,
+        watch=True,
+        batch=True,
         watch_interval_s=10.0,
         idle_timeout_s=1.0,
     )
@@ -280,11 +307,11 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
         IngestOptions(
             source=str(tmp_path / "lines"),
             destination=str(tmp_path / "out"),
-            file_format="text",
+            format="text",
             compression="none",
             changed_by="size",
             schemas="each",
-            is_watching=True,
+            watch=True,
             idle_timeout_s=60.0,
             listing_timeout_s=30.0,
         )
@@ -293,7 +320,7 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
     assert isinstance(parts.source, FileSource)
     assert parts.source.settle_schema() == pa.schema({"value": pa.string()})
     parts.source.check()
-    assert parts.source._is_watching
+    assert parts.source._watching == Watch(idle_timeout_s=60.0)
     assert parts.source._discovery.schemas == "each"
     assert parts.source._listing_timeout_s == 30.0
 
@@ -303,7 +330,7 @@ def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
         IngestOptions(
             source="kafka://127.0.0.1:9092,127.0.0.2:9092/a,b",
             destination=str(tmp_path / "out"),
-            is_bounded=False,
+            bounded=False,
             starting="2026-01-31T08:00:00Z",
             decode="utf8",
         )
@@ -329,7 +356,7 @@ def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
             "--listing-timeout is given; it is for files",
         ),
         (
-            {"source": "kafka://h:1/t", "is_bounded": False, "is_batch": True},
+            {"source": "kafka://h:1/t", "bounded": False, "batch": True},
             "--unbounded is given with --batch",
         ),
         ({"source": "in", "starting": "latest"}, "--starting is given; it is for kafka://"),
@@ -440,7 +467,7 @@ def test_what_is_set_for_all_commands_is_left_out_where_it_does_nothing(
         for one in ("--format", "--watch-interval", "--idle-timeout")
     ]
     assert watch.stderr == ""
-    assert [(one.file_format, one.idle_timeout_s, one.watch_interval_s) for one in ran] == [
+    assert [(one.format, one.idle_timeout_s, one.watch_interval_s) for one in ran] == [
         ("parquet", None, 5.0),
         ("csv", None, 5.0),
         ("parquet", 60.0, 3.0),

@@ -119,7 +119,7 @@ def test_a_pruned_log_with_a_snapshot_in_parts_is_read_by_its_named_store(
         "destination": str(tmp_path / "out"),
         "job_id": "job",
         "parallelism": 2,
-        "is_take_over": True,
+        "take_over": True,
     }
     log = _Log("job")
     _stopped(IngestOptions(**given), log, PayloadOptions(store=PayloadStore(url, "job")))
@@ -150,7 +150,7 @@ def test_another_source_is_refused_even_if_the_history_names_none(
         "destination": str(tmp_path / "out"),
         "job_id": "job",
         "parallelism": 2,
-        "is_take_over": True,
+        "take_over": True,
     }
     first = IngestOptions(source=str(tmp_path / "in"), **given)
     log = _Log("job")
@@ -167,4 +167,4 @@ def test_another_source_is_refused_even_if_the_history_names_none(
     with pytest.raises(RestoreError, match=r"the source is that of .*/in/0.csv"):
         looked("elsewhere")
     looked("in")
-    looked("elsewhere", allow_other_source=True)
+    looked("elsewhere", allow_other_path=True)

@@ -11,23 +11,25 @@ from coordlog.errors import OptionError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.history_pruning import KeptHistory
-from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration import FileSource, Job, ParquetSink, Timeouts
 from coordlog.spark_integration.driver.log_choice import LogChoice
 
 
-def job_in(folder: Path, **options: object) -> Job:
+def job_in(folder: Path, timeouts: Timeouts | None = None, **options: object) -> Job:
     (folder / "in").mkdir(exist_ok=True)
     return Job(
         job_id="job",
         log=MemoryLog("job"),
         source=FileSource(str(folder / "in")),
         sink=ParquetSink(str(folder / "out")),
-        **options,  # type: ignore[arg-type]
+        timeouts=timeouts,
+        **options,
     )
 
 
 def test_its_time_outs_reach_the_driver(tmp_path: Path) -> None:
-    job = job_in(tmp_path, ack_timeout_s=7, callback_timeout_s=8, registration_timeout_s=9)
+    timeouts = Timeouts(ack_timeout_s=7, callback_timeout_s=8, registration_timeout_s=9)
+    job = job_in(tmp_path, timeouts)
 
     options = job._options
     assert options.runtime.ack_timeout_s == 7
@@ -36,9 +38,9 @@ def test_its_time_outs_reach_the_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["ack_timeout_s", "callback_timeout_s", "call_timeout_s"])
-def test_a_time_out_that_is_out_of_range_is_refused_by_name(tmp_path: Path, option: str) -> None:
+def test_a_time_out_that_is_out_of_range_is_refused_by_name(option: str) -> None:
     with pytest.raises(OptionError, match=option):
-        job_in(tmp_path, **{option: -1})
+        Timeouts(**{option: -1})
 
 
 def test_the_log_of_another_job_is_refused_at_once(tmp_path: Path) -> None:

@@ -30,9 +30,12 @@ from coordlog.spark_integration.batches.writes import coordinated_writes
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.dataframes.service import coordinated
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import Callbacks, RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.session import local_session
 from coordlog.spark_integration.transform import pandas_transform
@@ -59,6 +62,30 @@ def job(**options: Any) -> object:  # noqa: ANN401, as above
         **options,
     }
     return Job(**given)
+
+
+def watch(**options: Any) -> object:  # noqa: ANN401, as above
+    return Watch(**options)
+
+
+def csv_options(**options: Any) -> object:  # noqa: ANN401, as above
+    return CsvOptions(**options)
+
+
+def start(**options: Any) -> object:  # noqa: ANN401, as above
+    return Start(**options)
+
+
+def timeouts(**options: Any) -> object:  # noqa: ANN401, as above
+    return Timeouts(**options)
+
+
+def restart_policy(**options: Any) -> object:  # noqa: ANN401, as above
+    return RestartPolicy(**options)
+
+
+def callbacks(**options: Any) -> object:  # noqa: ANN401, as above
+    return Callbacks(**options)
 
 
 def kafka_log(**options: Any) -> object:  # noqa: ANN401, as above
@@ -128,12 +155,12 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
     [
         (file_source, "format", "xml", "'csv' or 'jsonl' or 'parquet' or 'text'"),
         (file_source, "batch_rows", "8192", "a whole number"),
-        (file_source, "watch", "yes", "True or False"),
-        (file_source, "null_values", "NA", "a sequence, each a text"),
-        (file_source, "column_names", [1], "a sequence, each a text or None"),
+        (file_source, "watch", True, "a Watch or None"),
+        (csv_options, "null_values", "NA", "a sequence, each a text"),
+        (csv_options, "column_names", [1], "a sequence, each a text or None"),
         (file_source, "storage_options", "key=1", "a mapping of a text to a text or None"),
-        (file_source, "watch_interval_s", True, "a number"),
-        (file_source, "delimiter", 9, "a text"),
+        (watch, "watch_interval_s", True, "a number"),
+        (csv_options, "delimiter", 9, "a text"),
         (kafka_source, "topics", 5, "a text or a sequence, each a text"),
         (kafka_source, "bounded", "false", "True or False"),
         (kafka_source, "security", {"protocol": "SSL"}, "a Security or None"),
@@ -143,9 +170,15 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (sink, "widen", 1, "True or False"),
         (job, "job_id", None, "a text"),
         (job, "parallelism", "4", "a whole number"),
-        (job, "allow_non_restored_state", "sink", "a sequence, each a text"),
+        (job, "timeouts", {"log_timeout_s": 5}, "a Timeouts or None"),
+        (job, "start", "rollback", "a Start or None"),
+        (start, "allow_non_restored_state", "sink", "a sequence, each a text"),
+        (start, "restore", "roll", "'rollback' or 'resume' or None"),
+        (start, "again", 1, "True or False"),
+        (timeouts, "stop_timeout_s", "60s", "a number"),
+        (restart_policy, "restarts_max", 2.5, "a whole number"),
         (job, "batch", "no", "True or False"),
-        (job, "on_restored", "print", "a function or None"),
+        (callbacks, "on_restored", "print", "a function or None"),
         (job, "checkpoint_interval_s", "10s", "a number"),
         (job, "log", "job.log", "a Log"),
         (job, "log", KafkaLog, "a Log"),
@@ -262,8 +295,12 @@ def test_a_secret_is_refused_and_not_shown(
 @pytest.mark.parametrize(
     ("make", "options", "problems"),
     [
-        (file_source, {"batch_rows": "1", "watch": "no"}, ["batch_rows is '1'", "watch is 'no'"]),
-        (file_source, {"batch_rows": 0, "delimiter": "ab"}, ["batch_rows is 0", "delimiter is 'a"]),
+        (file_source, {"batch_rows": "1", "watch": False}, ["batch_rows is '1'", "watch is False"]),
+        (
+            file_source,
+            {"batch_rows": 0, "encoding": "latin-99"},
+            ["batch_rows is 0", "encoding is 'l"],
+        ),
         (kafka_source, {"batch_rows": 0, "pattern": "("}, ["topics is", "batch_rows is 0"]),
         (
             kafka_log,
@@ -277,8 +314,23 @@ def test_a_secret_is_refused_and_not_shown(
         (sink, {"roll_rows": 0, "partition_by": ["."]}, ["roll_rows is 0", "partition_by is '.'"]),
         (
             job,
-            {"job_id": "A", "parallelism": 0, "stop_timeout_s": -1, "payload_limit_bytes": 1},
-            ["job_id is 'A'", "stop_timeout_s is -1", "parallelism is 0", "payload_limit_bytes is"],
+            {"job_id": "A", "parallelism": 0, "checkpoint_interval_s": 0, "payload_limit_bytes": 1},
+            [
+                "job_id is 'A'",
+                "parallelism is 0",
+                "checkpoint_interval_s is 0",
+                "payload_limit_bytes is",
+            ],
+        ),
+        (
+            timeouts,
+            {"stop_timeout_s": -1, "checkpoint_timeout_s": 0.05},
+            ["checkpoint_timeout_s is 0.05", "stop_timeout_s is -1"],
+        ),
+        (
+            restart_policy,
+            {"restarts_max": -1, "restart_window_s": 0},
+            ["restarts_max is -1", "restart_window_s is 0"],
         ),
     ],
 )
@@ -300,7 +352,7 @@ def test_all_that_is_wrong_is_said_together(
         (reads, "snapshot_every", 0, "between 1 and 10,000,000"),
         (batches, "log_timeout_s", -1, "between 1 and 86,400"),
         (writes, "log_timeout_s", 0, "between 1 and 86,400"),
-        (job, "log_timeout_s", float("nan"), "between 1 and 86,400"),
+        (timeouts, "log_timeout_s", float("nan"), "between 1 and 86,400 seconds"),
     ],
 )
 def test_a_number_out_of_range_is_refused_with_its_bounds(
@@ -323,14 +375,14 @@ def test_a_log_is_held_to_its_type_without_asking_its_broker() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("parquet", {"delimiter": ";"}),
+        ("parquet", {"csv": CsvOptions(delimiter=";")}),
         ("parquet", {"encoding": "latin-1"}),
         ("parquet", {"block_bytes": 100}),
-        ("jsonl", {"quote": None}),
-        ("jsonl", {"escape": "!"}),
-        ("jsonl", {"column_names": ["a"]}),
-        ("jsonl", {"null_values": ["NA"]}),
-        ("text", {"no_newlines_in_fields": True}),
+        ("jsonl", {"csv": CsvOptions(quote=None)}),
+        ("jsonl", {"csv": CsvOptions(escape="!")}),
+        ("jsonl", {"csv": CsvOptions(column_names=["a"])}),
+        ("jsonl", {"csv": CsvOptions(null_values=["NA"])}),
+        ("text", {"csv": CsvOptions(no_newlines_in_fields=True)}),
         ("text", {"schema": "a int"}),
     ],
 )
@@ -346,12 +398,13 @@ def test_an_option_that_does_nothing_for_the_format_is_refused(
 def test_an_option_at_its_default_is_taken_for_every_format() -> None:
     for name in ("csv", "jsonl", "parquet", "text"):
         assert file_source(
-            format=name, delimiter=",", quote='"', encoding="utf-8", null_values=("",), schema=None
+            format=name, csv=CsvOptions(delimiter=",", quote='"'), encoding="utf-8", schema=None
         )
 
 
 def test_what_is_right_is_taken(tmp_path: Path) -> None:
-    file_source(null_values=("NA",), storage_options={"anon": "true"}, idle_timeout_s=None)
+    file_source(csv=CsvOptions(null_values=("NA",)), storage_options={"anon": "true"})
+    watch(watch_interval_s=1, idle_timeout_s=None)
     kafka_source(topics=["t", "u"], starting={("t", 0): 5})
     sink(partition_by=[], roll_seconds=1)
     kafka_log(connect_timeout_s=5, replication=None)
@@ -362,7 +415,8 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
     writes(instead_of="older")
     kafka_source(bounded=False, discovery_interval_s=5, starting={("t", 0): 5})
     DeltaTable(tmp_path)
-    job(operators=None, checkpoint_interval_s=1, on_restored=lambda _restored: None)
+    hooks = Callbacks(on_restored=lambda _restored: None)
+    job(operators=None, checkpoint_interval_s=1, callbacks=hooks, start=Start(again=True))
     FileSource(tmp_path)
 
 

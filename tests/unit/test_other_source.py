@@ -120,7 +120,7 @@ def test_a_history_that_does_not_say_what_its_source_was_is_gone_on_with(folder:
 
 def test_the_command_has_an_option_for_it(folder: Path) -> None:
     options = IngestOptions(
-        source=str(folder / "in"), destination=str(folder / "out"), allow_other_source=True
+        source=str(folder / "in"), destination=str(folder / "out"), allow_other_path=True
     )
 
     assert parts_of(options).chain().source.allows_other_location

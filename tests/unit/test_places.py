@@ -114,7 +114,7 @@ def test_the_command_and_the_job_refuse_it_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         OptionsError, match=f"'{out}'; it must be apart from what is read, {source}"
     ):
-        parts_of(IngestOptions(source=source, destination=out, is_watching=True))
+        parts_of(IngestOptions(source=source, destination=out, watch=True))
     with pytest.raises(OptionError, match=f"'{out}'; it must be apart from what is read, {source}"):
         Job(job_id="job", log=MemoryLog(), source=FileSource(source), sink=ParquetSink(out))
 

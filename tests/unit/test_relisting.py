@@ -31,6 +31,7 @@ from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import Split, SplitsDiscovered, SplitsWithdrawn
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob
@@ -188,10 +189,10 @@ def test_a_listed_file_that_is_left_out_from_now_on_is_withdrawn_by_name(tmp_pat
 @pytest.mark.may_fail("scripted")
 def test_a_file_that_no_reader_has_had_is_listed_as_the_options_are_now(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", "b.csv")
-    before = failed(tmp_path, no_newlines_in_fields=True, split_bytes=3)
+    before = failed(tmp_path, csv=CsvOptions(no_newlines_in_fields=True), split_bytes=3)
     assert len(state_of(before).splits) == 4
 
-    again = run(tmp_path, before, null_values=["1", "2"])
+    again = run(tmp_path, before, csv=CsvOptions(null_values=["1", "2"]))
 
     assert names(again) == ["a.csv", "b.csv"], "cut otherwise, and each once"
     content = decode_split(state_of(again).splits[str(tmp_path / "a.csv")].split.content)
@@ -203,7 +204,7 @@ def test_a_file_that_no_reader_has_had_is_listed_as_the_options_are_now(tmp_path
 def skipped_in_part(folder: Path) -> tuple[HandDrivenJob, str]:
     """A failed job of one file in three splits, the second of which is skipped; its id."""
     (folder / "a.csv").write_text("i\n" + "".join(f"{i}\n" for i in range(10)), encoding="utf-8")
-    job = run(folder, no_newlines_in_fields=True, split_bytes=8)
+    job = run(folder, csv=CsvOptions(no_newlines_in_fields=True), split_bytes=8)
     job.register_all()
     second = list(state_of(job).splits)[1]
     job.ask("", SkipSplit(split_id=second, why="bad rows"))
@@ -223,7 +224,7 @@ def test_a_file_of_which_a_split_is_skipped_stays_cut_as_it_is(
     job, second = skipped_in_part(tmp_path)
     known = list(state_of(job).splits)
 
-    again = run(tmp_path, job, no_newlines_in_fields=True, split_bytes=split_bytes)
+    again = run(tmp_path, job, csv=CsvOptions(no_newlines_in_fields=True), split_bytes=split_bytes)
 
     assert list(state_of(again).splits) == known
     assert state_of(again).unassigned() == (known[0], known[2])
@@ -238,7 +239,7 @@ def test_a_file_recut_and_partly_known_is_an_error_if_a_split_is_skipped(
     """A driver ended between two pages of its splits: what is not known would never be read."""
     job, _second = skipped_in_part(tmp_path)
     first, _, last = (one.split for one in state_of(job).splits.values())
-    source = FileSource(tmp_path, no_newlines_in_fields=True, split_bytes=1000)
+    source = FileSource(tmp_path, csv=CsvOptions(no_newlines_in_fields=True), split_bytes=1000)
 
     with pytest.raises(SourceError, match="2 of its 3 splits are known, some of them are skipped"):
         source.discover_again(
@@ -255,7 +256,7 @@ def test_a_file_is_compared_with_a_listing_of_what_is_read_of_it(tmp_path: Path)
     """A skipped split stays as an older listing had it."""
     job, second = skipped_in_part(tmp_path)
     path = tmp_path / "a.csv"
-    options = {"no_newlines_in_fields": True, "split_bytes": 8}
+    options = {"csv": CsvOptions(no_newlines_in_fields=True), "split_bytes": 8}
     source = FileSource(tmp_path, **options)  # type: ignore[arg-type]
     known = [one.split for one in state_of(job).splits.values()]
     unread = frozenset(one.split_id for one in known) - {second}

@@ -10,6 +10,7 @@ import pytest
 
 from chain_fakes import FakeContext, ReadOut, contents, read_on
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.reader import FileReader, merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_state
@@ -52,12 +53,12 @@ def begun(path: Path, options: dict[str, Any]) -> tuple[list[Any], bytes]:
 @pytest.mark.parametrize(
     ("content", "first", "then"),
     [
-        (PLAIN, {}, {"column_names": ["x", "y"]}),
-        (PLAIN, {"column_names": ["x", "y"]}, {}),
-        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"quote": None}),
-        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {"quote": None}, {}),
-        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"delimiter": ";"}),
-        (b'x,y\n1,"a\\"\nb"\n2,v\n3,v\n4,v\n', {"escape": "\\"}, {}),
+        (PLAIN, {}, {"csv": CsvOptions(column_names=["x", "y"])}),
+        (PLAIN, {"csv": CsvOptions(column_names=["x", "y"])}, {}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"csv": CsvOptions(quote=None)}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {"csv": CsvOptions(quote=None)}, {}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"csv": CsvOptions(delimiter=";")}),
+        (b'x,y\n1,"a\\"\nb"\n2,v\n3,v\n4,v\n', {"csv": CsvOptions(escape="\\")}, {}),
         (PLAIN.decode().encode("utf-16-le"), {"encoding": "utf-16-le"}, {"encoding": "latin-1"}),
     ],
     ids=["names", "header", "no quote", "quote", "delimiter", "escape", "encoding"],
@@ -98,7 +99,7 @@ def test_a_split_of_which_nothing_was_given_is_read_by_the_options_of_now(tmp_pa
     """So a file that could not be read can be, with the option that the error names."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"x,y\n1,2\n3,'4,5'\n")
-    mended = {"schema": SCHEMA, "quote": "'"}
+    mended = {"schema": SCHEMA, "csv": CsvOptions(quote="'")}
     reader = opened(path, {"schema": SCHEMA}, listed_with=mended)
     with pytest.raises(SourceError, match="see `delimiter=`, `quote=` and `escape=`"):
         reader.poll()
@@ -114,7 +115,7 @@ def test_a_fault_in_a_split_begun_with_other_rules_excludes_options(
     path = tmp_path / "a.csv"
     path.write_bytes(b"x,y\n" + b"1,2\n" * 50 + b"3,'4,5'\n")
     plain = {"schema": SCHEMA, "block_bytes": 64}
-    mended = {**plain, "quote": "'"}
+    mended = {**plain, "csv": CsvOptions(quote="'")}
     first, read = opened(path, plain, listed_with=mended), ReadOut()
     read_on(first, read, batches_max=2)
 

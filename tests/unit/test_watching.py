@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +25,11 @@ from coordlog.limits import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
 
@@ -295,7 +298,7 @@ class Clock:
 def watch_of(
     folder: Path, clock: Clock, *, idle_timeout_s: float | None = None, **options: object
 ) -> FileWatch:
-    source = FileSource(folder, watch=True, **options)  # type: ignore[arg-type]
+    source = FileSource(folder, watch=Watch(), **options)  # type: ignore[arg-type]
     return FileWatch(
         source._discovery,
         interval_s=1.0,
@@ -307,7 +310,7 @@ def watch_of(
 
 def test_a_look_ends_in_time_where_listings_are_far_apart(tmp_path: Path) -> None:
     clock = Clock()
-    source = FileSource(tmp_path, watch=True)
+    source = FileSource(tmp_path, watch=Watch())
     watch = FileWatch(
         source._discovery,
         interval_s=3600.0,
@@ -354,7 +357,7 @@ def test_a_file_is_taken_when_two_listings_have_found_it_the_same(folder: Path) 
     assert (names(first), clock.waits) == (["b.csv"], 1)
     second = watch.look(first.splits)
     assert (names(second), clock.waits) == (["a.csv"], 3)
-    create_reader = FileSource(folder, watch=True).spec().create_reader
+    create_reader = FileSource(folder, watch=Watch()).spec().create_reader
     assert read_all(create_reader(), [one.content for one in second.splits]).rows == [(1,), (2,)]
 
 
@@ -370,14 +373,16 @@ def test_nothing_is_found_twice_by_a_watch_that_begins_anew(folder: Path) -> Non
 
 def test_what_a_driver_did_not_live_to_say_of_a_file_is_found(folder: Path) -> None:
     write(folder / "a.csv", "i\n1\n2\n3\n")
-    options = {"split_bytes": 3, "no_newlines_in_fields": True}
+    options: dict[str, Any] = {"split_bytes": 3, "csv": CsvOptions(no_newlines_in_fields=True)}
     found = watch_of(folder, Clock(), **options).look([]).splits
     assert len(found) == 3
 
     again = watch_of(folder, Clock(), **options).look(found[:1])
     assert [one.split_id for one in again.splits] == [one.split_id for one in found]
     with pytest.raises(SourceError, match="cut otherwise than now"):
-        watch_of(folder, Clock(), split_bytes=4, no_newlines_in_fields=True).look(found[:1])
+        watch_of(folder, Clock(), split_bytes=4, csv=CsvOptions(no_newlines_in_fields=True)).look(
+            found[:1]
+        )
 
 
 def test_a_known_file_that_grew_is_named(folder: Path) -> None:
@@ -423,7 +428,7 @@ def test_all_files_have_the_schema_of_the_first_find(folder: Path) -> None:
     known = watch_of(folder, Clock()).look([]).splits
     write(folder / "b.csv", "i\n2.5\n")
     write(folder / "c.csv", "j\n2\n")
-    source = FileSource(folder, watch=True)
+    source = FileSource(folder, watch=Watch())
 
     found = watch_of(folder, Clock()).look(known).splits
     problems = []
@@ -445,7 +450,7 @@ def test_a_parquet_file_that_is_not_whole_is_named_when_it_is_read(folder: Path)
     (found,) = watch_of(folder, Clock(), format="parquet").look(known).splits
     with pytest.raises(SourceError, match=r"b\.parquet: it cannot be read as Parquet"):
         read_all(
-            FileSource(folder, format="parquet", watch=True).spec().create_reader(),
+            FileSource(folder, format="parquet", watch=Watch()).spec().create_reader(),
             [found.content],
         )
 
@@ -465,7 +470,7 @@ def test_a_watch_that_is_closed_returns(folder: Path) -> None:
     assert not watch_of(folder, clock).look([]).is_complete
     assert clock.waits == 1
     real = FileWatch(
-        FileSource(folder, watch=True)._discovery, interval_s=3600.0, idle_timeout_s=None
+        FileSource(folder, watch=Watch())._discovery, interval_s=3600.0, idle_timeout_s=None
     )
     real.close()
     assert not real.look([]).is_complete
@@ -501,14 +506,12 @@ def test_a_watch_ends_when_for_so_long_no_file_was_new(folder: Path) -> None:
 
 
 def test_options_of_a_watch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="given with `watch` only"):
-        FileSource(tmp_path, idle_timeout_s=10.0)
     with pytest.raises(OptionError, match="at least 5, an interval"):
-        FileSource(tmp_path, watch=True, idle_timeout_s=1.0)
+        FileSource(tmp_path, watch=Watch(idle_timeout_s=1.0))
     with pytest.raises(OptionError, match=r"between 0\.01 and"):
-        FileSource(tmp_path, watch=True, watch_interval_s=0)
+        FileSource(tmp_path, watch=Watch(watch_interval_s=0))
     with pytest.raises(OptionError, match="'pull' with `watch`"):
-        FileSource(tmp_path, watch=True, assignment="static")
+        FileSource(tmp_path, watch=Watch(), assignment="static")
 
 
 def test_a_file_that_is_moved_away_while_its_folder_is_listed_is_left_out(

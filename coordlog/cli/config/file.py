@@ -85,48 +85,42 @@ class ConfigFile:
             return key, self.values[key]
         return None
 
-    def defaults(
-        self, commands: Commands, context: click.Context
-    ) -> tuple[dict[str, object], list[str]]:
+    def defaults(self, commands: Commands) -> tuple[dict[str, object], list[str]]:
         """Values of options, as the `default_map` of `coordlog` itself; and a line for each wrong value."""
-        default_map: dict[str, object] = {}
+        default_map: dict[str, Any] = {}
         problems: list[str] = []
         for path, command in commands:
-            target = _inner(default_map, path)
+            target = default_map
+            for name in path:
+                target = target.setdefault(name, {})
             for option in options_of(command):
                 entry = self.find(option, path)
-                if entry is None:
-                    continue
-                where, value = entry
-                expected = _misfit(option, value, context)
-                if expected is not None:
-                    problems.append(_wrong(where, key_of(option, path), value, expected))
-                assert option.name is not None, "click names each"
-                target[option.name] = _as_text(option, value)
+                if entry is not None:
+                    is_list = option.multiple or option.nargs != 1
+                    problems += _misfit(*entry, option.type, is_list=is_list)
+                    target[option.name] = entry[1]
         return default_map, problems
 
-    def unknown_keys(self, near: Commands, everything: Commands) -> list[str]:
+    def unknown_keys(self, commands: Commands) -> list[str]:
         """A line for each unknown key and table, with the nearest known name.
 
         Args:
-            near: Commands that are searched first.
-            everything: All commands; read only as far as needed, because reading imports them.
+            commands: All commands; read only as far as needed, because reading imports them.
         """
-        unknown = {path: value for path, value in _flat(self.values) if path not in _SETTING_PATHS}
-        known: set[CommandPath] = set(_SETTING_PATHS)
+        known: set[CommandPath] = {(setting.key,) for setting in SETTINGS}
         tables: set[CommandPath] = set()
-        for commands in (near, everything):
-            for path, command in commands:
-                if not unknown:
-                    return []
-                tables.add(path)
-                for option in options_of(command):
-                    known |= {(key_of(option, path),), (*path, long_name(option))}
-                unknown = {
-                    keys: value
-                    for keys, value in unknown.items()
-                    if keys not in (tables if isinstance(value, dict) else known)
-                }
+        unknown = dict(_flat(self.values))
+        for path, command in commands:
+            tables.add(path)
+            for option in options_of(command):
+                known |= {(key_of(option, path),), (*path, long_name(option))}
+            unknown = {
+                keys: value
+                for keys, value in unknown.items()
+                if keys not in (tables if isinstance(value, dict) else known)
+            }
+            if not unknown:
+                return []
         return [_unknown(keys, value, known, tables) for keys, value in unknown.items()]
 
     def settings(self, besides: Commands) -> tuple[dict[str, str], list[str]]:
@@ -139,15 +133,12 @@ class ConfigFile:
         values: dict[str, str] = {}
         problems: list[str] = []
         for setting in SETTINGS:
-            value = self.values.get(setting.key)
+            key, value = setting.key, self.values.get(setting.key)
             # A table has the name of a command: `cache` is both.
-            if value is None or isinstance(value, dict) or setting.key in own:
-                continue
-            expected = _misfit_of(setting.kind, value)
-            if expected is not None:
-                problems.append(_wrong(setting.key, setting.key, value, expected))
-            elif not os.environ.get(setting.variable):
-                values[setting.key] = str(value)
+            if value is not None and not isinstance(value, dict) and key not in own:
+                problems += _misfit(key, value, setting.kind)
+                if not os.environ.get(setting.variable):
+                    values[key] = str(value)
         return values, problems
 
     def refuse(self, problems: list[str]) -> None:
@@ -170,13 +161,8 @@ class ConfigFile:
         return table if isinstance(table, dict) else {}
 
 
-_OWN_KINDS: Final = (str, int, float)
-"""TOML types accepted for an option type that is not click's own."""
-
 _SKIPPED_ERRORS: Final = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
 """Errors of a place without a plain file: the next place is tried."""
-
-_SETTING_PATHS: Final[frozenset[CommandPath]] = frozenset((setting.key,) for setting in SETTINGS)
 
 
 def load_config(named: Path | None) -> ConfigFile:
@@ -265,16 +251,20 @@ def variables_set(settings: Mapping[str, str]) -> Generator[None]:
                 os.environ[name] = value
 
 
-def unknown_variables(near: Commands, everything: Commands) -> list[str]:
-    """A line for each unused variable with coordlog's prefix, with the nearest known name."""
-    unknown = {name for name in os.environ if name.startswith(PREFIX)}
+def unknown_variables(commands: Commands) -> list[str]:
+    """A line for each unused variable with coordlog's prefix, with the nearest known name.
+
+    Args:
+        commands: All commands; read only as far as needed, because reading imports them.
+    """
     known = {CONFIG_VARIABLE, *(setting.variable for setting in SETTINGS)}
-    for commands in ((), near, everything):
-        for path, command in commands:
-            known.update(variable_of(key_of(option, path)) for option in options_of(command))
-            if unknown <= known:
-                return []
-        unknown -= known
+    unknown = {name for name in os.environ if name.startswith(PREFIX)} - known
+    for path, command in commands:
+        if not unknown:
+            return []
+        variables = {variable_of(key_of(option, path)) for option in options_of(command)}
+        known |= variables
+        unknown -= variables
     # Compared without the prefix, which would make all names similar.
     names = {name.removeprefix(PREFIX) for name in known}
     return [
@@ -314,65 +304,29 @@ def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-def _inner(default_map: dict[str, object], path: CommandPath) -> dict[str, object]:
-    """The map of a command inside that of `coordlog`; created if it is missing."""
-    for name in path:
-        inner = default_map.setdefault(name, dict[str, object]())
-        assert isinstance(inner, dict), "no option has the name of a command"
-        default_map = inner
-    return default_map
-
-
-def _wrong(where: str, key: str, value: object, expected: str) -> str:
-    shown = masked(key, repr(value))
-    return f"{where} is {shown}; it must be {expected}"
-
-
-def _misfit(option: click.Option, value: object, context: click.Context) -> str | None:
-    """Description of the expected value, or None if `value` is correct."""
-    single = "true or false" if option.is_flag else _kind_of(option.type)[0]
-    if option.multiple or option.nargs != 1:
-        expected = f"a list, each item {single}"
-        if not isinstance(value, list) or not all(_has_type(option, item) for item in value):
-            return expected
-    else:
-        expected = single
-        if not _has_type(option, value):
-            return expected
-    try:
-        option.type_cast_value(context, _as_text(option, value))
-    except click.BadParameter as error:
-        return expected if isinstance(option.type, click.Choice) else f"{expected}: {error.message}"
-    return None
-
-
-def _as_text(option: click.Option, value: object) -> object:
-    """A value as the option reads it: as text for a type of coordlog's own, as on a command line."""
-    if isinstance(value, list):
-        return [_as_text(option, item) for item in value]
-    is_own = _kind_of(option.type)[1] == _OWN_KINDS
-    return str(value) if is_own and isinstance(value, _OWN_KINDS) else value
-
-
-def _has_type(option: click.Option, value: object) -> bool:
-    if option.is_flag and isinstance(option.type, click.types.BoolParamType):
-        return isinstance(value, bool)
-    return _is_of(option.type, value)
-
-
-def _misfit_of(kind: click.ParamType[Any], value: object) -> str | None:
-    if not _is_of(kind, value):
-        return _kind_of(kind)[0]
-    try:
-        kind.convert(value, None, None)
-    except click.BadParameter as error:
-        return f"{_kind_of(kind)[0]}: {error.message}"
-    return None
-
-
-def _is_of(kind: click.ParamType[Any], value: object) -> bool:
-    types = _kind_of(kind)[1]
-    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
+def _misfit(
+    where: str, value: object, kind: click.ParamType[Any], *, is_list: bool = False
+) -> list[str]:
+    """Line about a value that is not of that kind, in a list because a correct value has none."""
+    expected, types = _kind_of(kind)
+    items = value if is_list and isinstance(value, list) else [value]
+    if is_list:
+        expected = f"a list, each item {expected}"
+    is_right = isinstance(value, list) or not is_list
+    # TOML has no numbers that are switches; in Python `True` is one.
+    if is_right and all(
+        isinstance(item, types) and isinstance(item, bool) is (types == (bool,)) for item in items
+    ):
+        try:
+            for item in items:
+                kind.convert(item, None, None)
+        except click.BadParameter as error:
+            if not isinstance(kind, click.Choice):
+                expected = f"{expected}: {error.message}"
+        else:
+            return []
+    key = where.rpartition(" ")[2]
+    return [f"{where} is {masked(key, repr(value))}; it must be {expected}"]
 
 
 def _kind_of(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:
@@ -389,4 +343,4 @@ def _kind_of(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:
         case click.types.StringParamType() | click.Path() | click.File():
             return "a string", (str,)
         case _:
-            return f"a {kind.name}", _OWN_KINDS
+            return f"a {kind.name}", (str, int, float)  # coordlog's own types read texts

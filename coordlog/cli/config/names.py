@@ -129,7 +129,10 @@ def commands_below(
 
 
 def name_variables(command: click.Command, path: CommandPath, context: click.Context) -> None:
-    """Give each option of a command, and of those below it, its variable."""
+    """Give each option of a command, and of those below it, its variable.
+
+    Not by click's `auto_envvar_prefix`: its names have the command and the parameter in Python.
+    """
     for subpath, subcommand in commands_below(command, path, context):
         for option in options_of(subcommand):
             if option.envvar is None:

@@ -6,8 +6,10 @@ The order is click's: option, variable, file (its `default_map`), default.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,20 +30,23 @@ from coordlog.cli.config.names import (
     options_of,
 )
 from coordlog.cli.exit_status import Exit
-from coordlog.errors import UsageError
 
 __all__ = [
     "Configuration",
     "configuration_of",
     "configure",
     "in_options",
-    "name_variable",
-    "provenance",
     "read_config",
+    "variables_named",
 ]
 
 _META: Final = "coordlog.cli.configuration"
 _RUNNING: Final = "coordlog.cli.running"
+
+_NAME_OF_OPTION: Final = re.compile(
+    r"(?m)(?P<before>`|^(?:error: )? *)(?P<name>\w+)(?:=(?=`)|(?= is ))"
+)
+"""Name of an option in Python: `delimiter=` in backticks, or at the beginning of a line before "is"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,7 @@ def read_config(context: click.Context, _option: click.Parameter, named: Path | 
         return
     try:
         file = load_config(named)
-        defaults, problems = file.defaults([((), _bare(context.command))], context)
+        defaults, problems = file.defaults([((), _bare(context.command))])
         file.refuse(problems)
     except ConfigFileError as error:
         raise _ConfigProblem(str(error)) from error
@@ -119,16 +124,16 @@ def configure(context: click.Context, path: CommandPath, command: click.Command)
     near = [((), _bare(context.command)), *own]
     # `coordlog config` shows the values of all commands, so all must be correct.
     shown = list(_all(context)) if path == ("config",) else near
-    unknown = file.unknown_keys(near, _all(context))
+    unknown = file.unknown_keys(chain(near, _all(context)))
     settings, misfits = file.settings(shown)
-    defaults, wrong = file.defaults(shown, context)
+    defaults, wrong = file.defaults(shown)
     file.refuse(unknown + misfits + wrong)
     context.default_map = defaults
     context.with_resource(variables_set(settings))
     context.meta[_META] = Configuration(file=file, applied=frozenset(settings))
     for _, subcommand in own:
         subcommand.context_class = _RememberedContext
-    for warning in [*file.warnings(), *unknown_variables(near, _all(context))]:
+    for warning in [*file.warnings(), *unknown_variables(chain(near, _all(context)))]:
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -136,52 +141,51 @@ def _all(context: click.Context) -> Iterator[tuple[CommandPath, click.Command]]:
     return commands_below(context.command, (), context)
 
 
-def name_variable(error: click.BadParameter) -> None:
-    """Make an error of click name the variable, if the value comes from a variable."""
-    option, context = error.param, error.ctx
-    if not isinstance(option, click.Option) or context is None:
-        return
-    if context.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT:
-        error.param_hint = f"{option.envvar} (a variable, for --{long_name(option)})"
+@contextmanager
+def variables_named() -> Generator[None]:
+    """Make an error of click name the variable, if the wrong value comes from a variable."""
+    try:
+        yield
+    except click.BadParameter as error:
+        option, context = error.param, error.ctx
+        if (
+            isinstance(option, click.Option)
+            and context is not None
+            and context.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT
+        ):
+            error.param_hint = f"{option.envvar} (a variable, for --{long_name(option)})"
+        raise
 
 
-def in_options(context: click.Context, message: str) -> str:
-    """An error's text with the options of the running command in place of their names in Python."""
+def in_options(context: click.Context, message: str, *, is_usage: bool) -> str:
+    """An error's text with the options of the running command in place of their names in Python.
+
+    Args:
+        context: Context of `coordlog` itself.
+        message: Text of the error.
+        is_usage: Whether a wrong value may be the cause: then a line for each option in the text
+            names the source of its value, unless that is the command line.
+    """
     running = context.meta.get(_RUNNING)
     if not isinstance(running, click.Context):
         return message
-    options: dict[str, str] = {}
-    for option in options_of(running.command):
-        name = long_name(option)
-        options |= {option.name or name: name, name.replace("-", "_"): name}
+    options = {long_name(option): option for option in options_of(running.command)}
+    names = {name.replace("-", "_"): name for name in options}
+    names |= {option.name or name: name for name, option in options.items()}
 
     def option_of(match: re.Match[str]) -> str:
-        name = options.get(match["name"])
-        return match[0] if name is None else match["before"] + f"--{name}" + match["after"]
+        name = names.get(match["name"])
+        return match[0] if name is None else f"{match['before']}--{name}"
 
-    message = re.sub(r"(?P<before>`)(?P<name>\w+)=(?P<after>`)", option_of, message)
-    return re.sub(
-        r"(?m)^(?P<before>(?:error: | *))(?P<name>\w+)(?P<after> is )", option_of, message
-    )
-
-
-def provenance(context: click.Context, error: Exception) -> list[str]:
-    """A line for each option in the error whose value is not from the command line."""
-    running = context.meta.get(_RUNNING)
-    if not isinstance(error, UsageError) or not isinstance(running, click.Context):
-        return []
-    path, message = _path_of(running), str(error)
-    lines: list[str] = []
-    for option in options_of(running.command):
+    message = _NAME_OF_OPTION.sub(option_of, message)
+    for name, option in options.items() if is_usage else ():
         source = running.get_parameter_source(option.name or "")
-        if source not in {ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP}:
-            continue
-        name = long_name(option)
-        # An error of the library has the name in Python: job_id.
-        if re.search(rf"(?m)^ *(?:--{name}|{name.replace('-', '_')}) is ", message):
-            origin = configuration_of(context).source(option, path, source)
-            lines.append(f"  --{name} comes from {origin}")
-    return lines
+        if source in {ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP} and re.search(
+            rf"(?m)^(?:error: )? *--{name} is ", message
+        ):
+            origin = configuration_of(context).source(option, _path_of(running), source)
+            message += f"\n  --{name} comes from {origin}"
+    return message
 
 
 def _path_of(context: click.Context) -> CommandPath:

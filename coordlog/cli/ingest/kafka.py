@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.errors import OptionError
 from coordlog.log.kafka import Security
-
-if TYPE_CHECKING:
-    from coordlog.cli.ingest.options import IngestOptions
-    from coordlog.spark_integration.kafka.source import KafkaSource
+from coordlog.spark_integration.kafka.source import KafkaSource
 
 __all__ = ["kafka_source"]
 
@@ -25,8 +23,6 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
     Raises:
         OptionError: The URL or an option is wrong.
     """
-    from coordlog.spark_integration.kafka.source import KafkaSource  # noqa: PLC0415, heavy
-
     url = urlsplit(options.source)
     if "@" in options.source:  # no host and no topic has one
         # Hidden: it has a user, and perhaps a password.
@@ -41,11 +37,9 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
     return KafkaSource(
         topics.split(","),
         bootstrap_servers=url.netloc,
-        starting=_starting(options.starting),
-        bounded=options.is_bounded,
-        decode=options.decode,
         batch_rows=options.batch_rows,
         security=Security.load(os.environ),
+        **{**options.keywords(Part.TOPICS), "starting": _starting(options.starting)},
     )
 
 

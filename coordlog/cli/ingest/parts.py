@@ -6,35 +6,30 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from coordlog.amounts import age_of
 from coordlog.api.chain import Chain
-from coordlog.cli.ingest.compatibility import fitted, unfit
 from coordlog.cli.ingest.kafka import kafka_source
-from coordlog.cli.ingest.options import IngestOptions
-from coordlog.errors import CoordlogError, OptionsError
-from coordlog.limits import HISTORY_MIN_S
-from coordlog.log.job_id import check_job_id
-
-if TYPE_CHECKING:
-    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
-    from coordlog.spark_integration.files.sink.sink import ParquetSink
-    from coordlog.spark_integration.files.source.source import FileSource
-    from coordlog.spark_integration.kafka.source import KafkaSource
-    from coordlog.spark_integration.transform import TransformFunction
+from coordlog.cli.ingest.options import IngestOptions, Part
+from coordlog.cli.ingest.transform import load_transform
+from coordlog.errors import CoordlogError, OptionError, OptionsError
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.job import check_job_options
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
+from coordlog.spark_integration.kafka.source import KafkaSource
+from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
 __all__ = ["IngestParts", "default_job_id", "parts_of"]
 
-_PARALLELISM: Final = range(1, 4097)
-_RESTARTS: Final = range(1001)
-_INTERVAL_S: Final = (0.01, 86_400.0)
-_LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
-_CALL_TIMEOUT_S: Final = (1.0, 86_400.0)
-_ACK_TIMEOUT_S: Final = (1.0, 86_400.0)
-_STOP_TIMEOUT_S: Final = (0.0, 86_400.0)
 _NAME_CHARS: Final = 40
 R = TypeVar("R")
 
@@ -45,14 +40,16 @@ class IngestParts:
 
     job_id: str
     source: FileSource | KafkaSource
-    transform: TransformFunction | None
+    transform: TransformFunction | None = None
     sink: ParquetSink
     endpoint: EndpointOptions
+    start: Start
+    restart_policy: RestartPolicy
+    timeouts: Timeouts
+    history: Literal["forever"] | timedelta
 
     def chain(self) -> Chain:
         """Chain of these parts, as `Job` makes it."""
-        from coordlog.spark_integration.transform import transform_spec  # noqa: PLC0415, heavy
-
         between = [] if self.transform is None else [transform_spec(self.transform)]
         return Chain(source=self.source.spec(), operators=[*between, self.sink.spec()])
 
@@ -77,13 +74,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
     Raises:
         OptionsError: Options are wrong; the error has all problems.
     """
-    from coordlog.cli.ingest.transform import load_transform  # noqa: PLC0415
-    from coordlog.spark_integration.driver.payload_options import PayloadChoice  # noqa: PLC0415
-    from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.files.sink.sink import ParquetSink  # noqa: PLC0415, heavy
-
-    problems = _out_of_range(options)
-    options = fitted(options)
+    problems = _incompatible(options)
+    options = options.effective()
 
     def attempt(make: Callable[[], R]) -> R | None:
         try:
@@ -95,107 +87,69 @@ def parts_of(options: IngestOptions) -> IngestParts:
         return None
 
     job_id = options.job_id or default_job_id(options.destination)
-    attempt(lambda: check_job_id(job_id))
-    limit_bytes = options.payload_limit_bytes
-    attempt(lambda: PayloadChoice(job_id, options.payload_store, limit_bytes))
-    source = attempt(lambda: kafka_source(options) if options.is_kafka else _file_source(options))
-    sink = attempt(
-        lambda: ParquetSink(
-            options.destination,
-            partition_by=[] if options.partition_by is None else options.partition_by.split(","),
-            roll_bytes=options.roll_bytes,
-            roll_rows=options.roll_rows,
-            roll_seconds=options.roll_seconds,
-            widen=options.is_widening,
-        )
-    )
-    endpoint = attempt(lambda: _endpoint(options))
-    transform = None
-    if options.transform is not None:
-        text = options.transform
-        is_local = options.master is None or options.master.startswith("local")
-        transform = attempt(lambda: load_transform(text, is_local=is_local))
-    if problems or source is None or sink is None or endpoint is None:
-        raise OptionsError(tuple(problems))
-    parts = IngestParts(
-        job_id=job_id, source=source, transform=transform, sink=sink, endpoint=endpoint
-    )
-    attempt(lambda: check_apart(parts.chain()))
+    history = attempt(lambda: _history(options.history))
+    of_job = {"job_id": job_id, **options.keywords(Part.JOB), "history": history}
+    if history is None:
+        of_job |= {"history": "forever", "history_archive": None}
+    attempt(lambda: check_job_options(of_job))
+    columns = [] if options.partition_by is None else options.partition_by.split(",")
+    sink_keywords = options.keywords(Part.SINK) | {"partition_by": columns}
+    is_local = options.master is None or options.master.startswith("local")
+    csv_keywords = options.keywords(Part.CSV) | {
+        "null_values": options.null_values or ("",),
+        "quote": options.quote or None,
+    }
+    csv = attempt(lambda: CsvOptions(**csv_keywords))
+    watch = attempt(lambda: Watch(**options.keywords(Part.WATCH))) if options.watch else None
+    parts: dict[str, Any] = {
+        "source": attempt(lambda: _source(options, csv, watch)),
+        "sink": attempt(lambda: ParquetSink(options.destination, **sink_keywords)),
+        "endpoint": attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT))),
+        "start": attempt(lambda: Start(**options.keywords(Part.START))),
+        "restart_policy": attempt(lambda: RestartPolicy(**options.keywords(Part.RESTARTS))),
+        "timeouts": attempt(lambda: Timeouts(**options.keywords(Part.TIMEOUTS))),
+        "history": history,
+    }
+    if (text := options.transform) is not None:
+        parts["transform"] = attempt(lambda: load_transform(text, is_local=is_local))
     if problems:
         raise OptionsError(tuple(problems))
-    return parts
+    checked = IngestParts(job_id=job_id, **parts)
+    attempt(lambda: check_apart(checked.chain()))
+    if problems:
+        raise OptionsError(tuple(problems))
+    return checked
 
 
-def _file_source(options: IngestOptions) -> FileSource:
-    from coordlog.spark_integration.files.source.source import FileSource  # noqa: PLC0415, heavy
-
+def _source(
+    options: IngestOptions, csv: CsvOptions | None, watch: Watch | None
+) -> FileSource | KafkaSource:
+    if options.is_kafka:
+        return kafka_source(options)
     return FileSource(
         options.source,
-        format=options.file_format,
-        compression=options.compression,
-        watch=options.is_watching,
-        watch_interval_s=options.watch_interval_s,
-        idle_timeout_s=options.idle_timeout_s,
-        listing_timeout_s=options.listing_timeout_s,
-        schemas=options.schemas,
-        changed_by=options.changed_by,
         batch_rows=options.batch_rows,
-        null_values=options.null_values or ("",),
-        encoding=options.encoding,
-        delimiter=options.delimiter,
-        quote=options.quote or None,
-        escape=options.escape,
-        schema=options.schema,
-        no_newlines_in_fields=options.no_newlines_in_fields,
-        on_error=options.on_error,
-        exclude=options.exclude,
-        allow_other_path=options.allow_other_source,
-        partition_folders=options.partition_folders,
+        csv=csv,
+        watch=watch,
+        **options.keywords(Part.FILES),
     )
 
 
-def _endpoint(options: IngestOptions) -> EndpointOptions:
-    from coordlog.spark_integration.driver.endpoint_options import EndpointOptions  # noqa: PLC0415, heavy
-
-    return EndpointOptions(
-        host=options.endpoint_host,
-        bind=options.endpoint_bind,
-        ports=options.endpoint_ports,
-        tls=options.endpoint_tls,
-    )
+def _history(text: str) -> Literal["forever"] | timedelta:
+    if text == "forever":
+        return text
+    age = age_of(text)
+    if age is None:
+        raise OptionError("--history", text, "forever, or as in 30d, 12h, 45m or 90s")
+    return age
 
 
-def _out_of_range(options: IngestOptions) -> list[str]:
+def _incompatible(options: IngestOptions) -> list[str]:
+    """Problems of options that exclude each other."""
     problems = []
-    if options.parallelism not in _PARALLELISM:
-        problems.append(
-            f"--parallelism is {options.parallelism}; it must be {_PARALLELISM.start} to "
-            f"{_PARALLELISM.stop - 1}"
-        )
-    if options.restarts_max not in _RESTARTS:
-        problems.append(
-            f"--restarts-max is {options.restarts_max}; it must be {_RESTARTS.start} to "
-            f"{_RESTARTS.stop - 1}"
-        )
-    for name, value, (lowest, highest) in (
-        ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),
-        ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
-        ("--stop-timeout", options.stop_timeout_s, _STOP_TIMEOUT_S),
-        ("--call-timeout", options.call_timeout_s, _CALL_TIMEOUT_S),
-        ("--ack-timeout", options.ack_timeout_s, _ACK_TIMEOUT_S),
-    ):
-        if not lowest <= value <= highest:
-            problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
-    age = age_of(options.history)
-    if options.history != "forever" and (age is None or age.total_seconds() < HISTORY_MIN_S):
-        problems.append(
-            f"--history is {options.history!r}; it must be forever, or as in 30d, 12h, 45m or 90s"
-        )
-    if options.history_archive is not None and options.history == "forever":
-        problems.append("--history-archive is given without --history; no record is removed then")
-    if options.is_watching and options.is_batch:
+    if options.watch and options.batch:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
-    if options.is_kafka and options.is_batch and not options.is_bounded:
+    if options.is_kafka and options.batch and not options.bounded:
         problems.append("--unbounded is given with --batch; a batch ends")
-    problems += [option.problem for option in unfit(options) if option.is_chosen]
-    return problems
+    ineffective = options.ineffective()
+    return [*problems, *(option.problem for option in ineffective if option.is_on_command_line)]

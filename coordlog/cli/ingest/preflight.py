@@ -113,11 +113,11 @@ def look(
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
-            if not options.allow_other_source:
+            if not options.allow_other_path:
                 _check_source(job_id, _known_splits(state, watched.fold), options.source)
-            if job_log.is_finished and not options.is_again:
+            if job_log.is_finished and not options.again:
                 return job_log
-            if not options.is_take_over:
+            if not options.take_over:
                 refuse_unless_gone(
                     NamedDriver.of(state)
                 )  # the driver checks this too, after Spark's start
@@ -145,9 +145,9 @@ def _check_fits(
         state,
         chain,
         parallelism=options.parallelism,
-        mode="batch" if options.is_batch else "streaming",
+        mode="batch" if options.batch else "streaming",
         restore=options.restore,
-        is_again=options.is_again,
+        is_again=options.again,
         allow_non_restored_state=options.allow_non_restored_state,
         from_checkpoint=options.from_checkpoint,
     )

@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from coordlog.amounts import age_of
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.ingest.display import Display
 from coordlog.cli.ingest.failures import FailureLines
-from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.output import Followed, output_file, redirected
 from coordlog.cli.ingest.parts import IngestParts, parts_of
 from coordlog.cli.ingest.preflight import Found, look
@@ -36,6 +35,7 @@ from coordlog.restore.rebuild import Restored, RestoreMode
 from coordlog.runtime.driver import JobResult, JobStatus
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.job_options import Callbacks
 from coordlog.spark_integration.session import end_session, local_session
 
 __all__ = ["run_ingest"]
@@ -117,7 +117,7 @@ class _Ingest:
         if self._options.bootstrap_servers is None:
             paths.append(shared_status().log_path)
         followed = None
-        if self._options.is_verbose:
+        if self._options.verbose:
             followed = Followed(paths, lambda line: display.say(line, style="dim"))
         try:
             return self._run_against(self._servers(), signals)
@@ -147,12 +147,12 @@ class _Ingest:
         job_log = self._look(servers)
         try:
             progress = self._fold.progress
-            if job_log.is_finished and not self._options.is_again:
+            if job_log.is_finished and not self._options.again:
                 self._shown.doing("")
                 self._shown.say(already_finished(progress, self._parts.job_id))
                 return Exit.DONE
             for line in before_lines(
-                progress, is_again=self._options.is_again, now_us=time.time_ns() // 1000
+                progress, is_again=self._options.again, now_us=time.time_ns() // 1000
             ):
                 self._shown.say(line)
             return self._run_on_spark(job_log, signals)
@@ -169,11 +169,7 @@ class _Ingest:
         )
         job_log = look(parts, place, options, on_progress=self._folded)
         self._fold, self._job_log = job_log.progress, job_log
-        if (
-            options.is_watching
-            and not options.is_again
-            and job_log.progress.progress.is_listing_complete
-        ):
+        if options.watch and not options.again and job_log.progress.progress.is_listing_complete:
             self._shown.say(
                 "its listing has ended before: remaining splits are read, but no new files"
             )
@@ -212,28 +208,18 @@ class _Ingest:
             source=parts.source,
             transform=parts.transform,
             sink=parts.sink,
-            parallelism=options.parallelism,
-            checkpoint_interval_s=options.checkpoint_interval_s,
-            batch=options.is_batch,
-            restore=options.restore,
-            from_checkpoint=options.from_checkpoint,
-            allow_non_restored_state=options.allow_non_restored_state,
-            take_over=options.is_take_over,
-            again=options.is_again,
-            restarts_max=options.restarts_max,
-            log_timeout_s=options.log_timeout_s,
-            stop_timeout_s=options.stop_timeout_s,
-            call_timeout_s=options.call_timeout_s,
-            ack_timeout_s=options.ack_timeout_s,
-            history=age_of(options.history) or "forever",
-            history_archive=options.history_archive,
-            payload_store=options.payload_store,
-            payload_limit_bytes=options.payload_limit_bytes,
+            history=parts.history,
             endpoint=parts.endpoint,
-            on_restored=self._restored,
-            on_progress=self._folded,
-            on_waiting=self._waits,
-            on_released=self._released,
+            start=parts.start,
+            restart_policy=parts.restart_policy,
+            timeouts=parts.timeouts,
+            callbacks=Callbacks(
+                on_restored=self._restored,
+                on_progress=self._folded,
+                on_waiting=self._waits,
+                on_released=self._released,
+            ),
+            **options.keywords(Part.JOB),
         )
 
     def _wait(self, job: Job, signals: StopSignals) -> JobResult:
@@ -244,7 +230,7 @@ class _Ingest:
                 return result
             if signals.received is not None and not is_stopping:
                 is_stopping = True
-                with_checkpoint = not self._options.is_batch
+                with_checkpoint = not self._options.batch
                 effect = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
                 self._shown.doing(f"stopping, {effect}; the same signal again ends at once")
                 by = signal.Signals(signals.received).name

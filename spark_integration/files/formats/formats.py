@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
-from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import CsvRows
 from coordlog.spark_integration.files.formats.csv.schema import settle_csv_schema
 from coordlog.spark_integration.files.formats.json.rows import JsonRows
@@ -98,7 +98,7 @@ class CsvFormat:
     """Comma-separated values."""
 
     unit: ClassVar[str] = "bytes"
-    options: CsvOptions
+    options: CsvText
     compression: Compression
 
     def settle(
@@ -120,20 +120,21 @@ class CsvFormat:
         options = self.options
         return _text_of(
             compression=self.compression,
-            delimiter=options.delimiter,
+            delimiter=options.csv.delimiter,
             encoding=options.encoding,
-            escape=options.escape,
-            has_header=options.column_names is None,
-            no_newlines_in_fields=options.no_newlines_in_fields,
-            quote=options.quote,
+            escape=options.csv.escape,
+            has_header=options.csv.column_names is None,
+            no_newlines_in_fields=options.csv.no_newlines_in_fields,
+            quote=options.csv.quote,
         )
 
     def ruled_by(self, rules: str, schema: pa.Schema) -> CsvFormat:
         """See `FileFormat`."""
         values = json.loads(rules)
-        compression = values.pop("compression")
+        compression, encoding = values.pop("compression"), values.pop("encoding")
         names = None if values.pop("has_header") else tuple(schema.names)
-        options = replace(self.options, column_names=names, **values)
+        csv = replace(self.options.csv, column_names=names, **values)
+        options = replace(self.options, csv=csv, encoding=encoding)
         return replace(self, options=options, compression=compression)
 
     def read(

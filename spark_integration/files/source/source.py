@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
@@ -23,15 +22,14 @@ from coordlog.limits import (
     FILE_BATCH_ROWS,
     FILE_SPLIT_BYTES,
     LISTING_TIMEOUT_S,
-    WATCH_INTERVAL_S,
 )
 from coordlog.log.credentials import refuse_credentials
-from coordlog.option_types import check_all, check_types
+from coordlog.option_types import check_all, check_range, check_types
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.compression import Compression, check_compression
-from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions, CsvText
 from coordlog.spark_integration.files.formats.csv.rows import check_csv_types
 from coordlog.spark_integration.files.formats.formats import (
     CsvFormat,
@@ -61,6 +59,7 @@ from coordlog.spark_integration.files.source.reader import (
 )
 from coordlog.spark_integration.files.source.relisting import relisted
 from coordlog.spark_integration.files.source.split_bytes import schema_of, weight_of
+from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
 
 if TYPE_CHECKING:
@@ -69,19 +68,14 @@ if TYPE_CHECKING:
 __all__ = ["FileSource", "Format"]
 
 Format = Literal["csv", "jsonl", "parquet", "text"]
-_INTERVAL_S = (0.01, 86_400.0)
 _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "schema": ("csv", "jsonl", "parquet"),
-    "null_values": ("csv",),
+    "csv": ("csv",),
     "encoding": ("csv", "jsonl", "text"),
-    "delimiter": ("csv",),
-    "quote": ("csv",),
-    "escape": ("csv",),
-    "column_names": ("csv",),
-    "no_newlines_in_fields": ("csv",),
     "block_bytes": ("csv", "jsonl", "text"),
 }
 """Formats for which an option has an effect, if not all."""
+_ENCODING: Final = "utf-8"
 
 
 class FileSource:
@@ -117,24 +111,13 @@ class FileSource:
         assignment: `"pull"`: a subtask gets a split when it has read the one before. `"static"`:
             all splits are assigned beforehand.
         watch: Continue to list new files. The job ends only by `idle_timeout_s`, or by a stop.
-        watch_interval_s: Seconds between two listings. A file is read once two listings in a row
-            have found it the same.
-        idle_timeout_s: With `watch`: seconds without a new file after which the source ends.
         listing_timeout_s: Seconds for which tries to list may fail one after the other before the
             job fails; files that were found before are read meanwhile. The first try of a new job
             fails at once if it is made before Spark starts, as `coordlog ingest` does.
         changed_by: Signs that a file has changed: `"modified"`: size, and time or etag. `"size"`:
             the size alone.
-        null_values: CSV: words that mean null, in columns of all types, strings included. No other
-            word does.
+        csv: Format of CSV files.
         encoding: Not Parquet: any encoding of Python.
-        delimiter: CSV: one character.
-        quote: CSV: one character, or None if quotes mean nothing.
-        escape: CSV: one character, or None.
-        column_names: CSV: the names, if the files have no header. Without it the first line that is
-            not empty is the header.
-        no_newlines_in_fields: CSV: promise of the caller that no field holds a line feed or a
-            carriage return.
         block_bytes: Not Parquet: bytes that are parsed at once; a longer line is an error.
         on_error: Treatment of a split whose file is at fault: a bad row, a cut file, a file that is
             gone. `"fail"`: the attempt fails, and after repeated failures the job. `"skip"`: the
@@ -168,18 +151,11 @@ class FileSource:
         batch_rows: int = FILE_BATCH_ROWS,
         split_bytes: int = FILE_SPLIT_BYTES,
         assignment: Literal["pull", "static"] = "pull",
-        watch: bool = False,
-        watch_interval_s: float = WATCH_INTERVAL_S,
-        idle_timeout_s: float | None = None,
+        watch: Watch | None = None,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         changed_by: Literal["modified", "size"] = "modified",
-        null_values: Sequence[str] = ("",),
-        encoding: str = "utf-8",
-        delimiter: str = ",",
-        quote: str | None = '"',
-        escape: str | None = None,
-        column_names: Sequence[str] | None = None,
-        no_newlines_in_fields: bool = False,
+        csv: CsvOptions | None = None,
+        encoding: str = _ENCODING,
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
         exclude: str | Sequence[str] = (),
@@ -189,41 +165,37 @@ class FileSource:
         check_types(type(self).__init__, locals())
         url = os.fspath(path)
         columns = arrow_schema_of("schema", schema)
-        csv_options = partial(
-            CsvOptions,
-            null_values=tuple(null_values),
-            encoding=encoding,
-            delimiter=delimiter,
-            quote=quote,
-            escape=escape,
-            column_names=None if column_names is None else tuple(column_names),
-            no_newlines_in_fields=no_newlines_in_fields,
-            block_bytes=block_bytes,
-        )
+        text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
             lambda: _check_path(url),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
-            lambda: _check_names(columns, column_names),
-            lambda: _check_watch(
-                watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s
+            lambda: _check_names(columns, text.keywords["csv"].column_names),
+            lambda: _check_watch(watch, assignment),
+            lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
+            text,
+            lambda: _check_schema(format, columns),
+            *_uses(
+                format,
+                schema=columns,
+                csv=None if csv == CsvOptions() else csv,
+                encoding=None if encoding == _ENCODING else encoding,
+                block_bytes=None if block_bytes == CSV_BLOCK_BYTES else block_bytes,
             ),
-            *_csv_checks(format, csv_options, columns),
         )
         self._batch_rows, self._assignment = batch_rows, assignment
         self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
-        self._is_watching, self._listing_timeout_s = watch, listing_timeout_s
-        self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
-        is_lenient = watch or on_error == "skip"
+        self._watching, self._listing_timeout_s = watch, listing_timeout_s
+        is_lenient = watch is not None or on_error == "skip"
         self._discovery = Discovery(
             files=_input_files(url, storage_options, changed_by, exclude),
-            format=_format_of(format, compression, csv_options(), columns, is_lenient=is_lenient),
+            format=_format_of(format, compression, text(), columns, is_lenient=is_lenient),
             schema=columns,
             schemas=schemas,
             split_bytes=split_bytes,
             run_id=uuid4().hex,
             skips_unreadable=self._skips_unreadable,
-            is_lenient=watch and on_error == "skip",
+            is_lenient=watch is not None and on_error == "skip",
             partition_folders=partition_folders,
         )
 
@@ -239,9 +211,9 @@ class FileSource:
             asks_for_splits=self._assignment == "pull",
             skips_unreadable=self._skips_unreadable,
             # A watch itself compares the files with their listing.
-            run_id=None if self._is_watching else self._discovery.run_id,
+            run_id=None if self._watching is not None else self._discovery.run_id,
         )
-        if self._is_watching:
+        if self._watching is not None:
             provider = SplitCoordinatorProvider(
                 operator_id,
                 enumerator=self._watch,
@@ -289,17 +261,17 @@ class FileSource:
             run_id=None,  # files are read as listed, so that a batch that is read again is the same
         )
         open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
-        if self._is_watching:
+        if self._watching is not None:
             open_watch = partial(
                 FileWatch,
                 self._discovery,
-                interval_s=self._interval_s,
-                idle_timeout_s=self._idle_timeout_s,
+                interval_s=self._watching.watch_interval_s,
+                idle_timeout_s=self._watching.idle_timeout_s,
             )
         return CoordinatedSource(
             create_reader=partial(FileReader, options),
             open_watch=open_watch,
-            is_unbounded=self._is_watching,
+            is_unbounded=self._watching is not None,
             schema_of=schema_of,
             settle_schema=self._settle_or_given,
             weight_of=weight_of,
@@ -327,7 +299,7 @@ class FileSource:
         Raises:
             SourceError: As `discover`.
         """
-        if self._is_watching:
+        if self._watching is not None:
             self._discovery.files.list(allow_none=True)
         elif self._discovery.schemas == "each":
             self.discover()
@@ -375,10 +347,11 @@ class FileSource:
         return self.discover_again(known).discovered
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
+        assert self._watching is not None, "only a watch has this enumerator"
         watch = FileWatch(
             self._discovery,
-            interval_s=self._interval_s,
-            idle_timeout_s=self._idle_timeout_s,
+            interval_s=self._watching.watch_interval_s,
+            idle_timeout_s=self._watching.idle_timeout_s,
             as_read=files_as_read(kept),
         )
 
@@ -446,24 +419,24 @@ _FORMAT_NAMES: Final[dict[type, str]] = {
 def _format_of(
     name: Format,
     compression: Compression,
-    csv: CsvOptions,
+    text: CsvText,
     schema: pa.Schema | None,
     *,
     is_lenient: bool,
 ) -> FileFormat:
     match name:
         case "csv":
-            return CsvFormat(options=csv, compression=compression)
+            return CsvFormat(options=text, compression=compression)
         case "jsonl":
             return JsonLinesFormat(
-                encoding=csv.encoding,
-                block_bytes=csv.block_bytes,
+                encoding=text.encoding,
+                block_bytes=text.block_bytes,
                 compression=compression,
                 ignores_new_fields=schema is not None,
             )
         case "text":
             return TextFormat(
-                encoding=csv.encoding, block_bytes=csv.block_bytes, compression=compression
+                encoding=text.encoding, block_bytes=text.block_bytes, compression=compression
             )
         case "parquet":
             if compression not in ("infer", "none"):
@@ -473,25 +446,17 @@ def _format_of(
             return ParquetFormat(is_lenient=is_lenient, is_given=schema is not None)
 
 
-def _csv_checks(
-    name: Format, csv_options: partial[CsvOptions], schema: pa.Schema | None
-) -> list[Callable[[], object]]:
-    """Checks of the options' values, and that no option without effect for the format is given."""
-    values = {**csv_options.keywords, "schema": schema}
-    defaults = {option.name: option.default for option in fields(CsvOptions)}
+def _uses(name: Format, **values: object) -> Iterator[Callable[[], object]]:
+    """Checks that no option without effect for the format is given: its value is None."""
+    for option, value in values.items():
+        formats = _OF_FORMATS[option]
+        if value is not None and name not in formats:
+            expected = f"left out with format={name!r}: it is for {' and '.join(formats)}"
+            yield partial(_refuse, option, value, expected)
 
-    def check(option: str, formats: tuple[Format, ...]) -> None:
-        value = values[option]
-        if name not in formats and value != defaults.get(option):
-            raise OptionError(
-                option, value, f"left out with format={name!r}: it is for {' and '.join(formats)}"
-            )
 
-    return [
-        csv_options,
-        partial(_check_schema, name, schema),
-        *(partial(check, option, formats) for option, formats in _OF_FORMATS.items()),
-    ]
+def _refuse(option: str, value: object, expected: str) -> None:
+    raise OptionError(option, value, expected)
 
 
 def _check_path(url: str) -> None:
@@ -541,27 +506,6 @@ def _check_positive(**options: int) -> None:
             raise OptionError(name, value, "at least 1")
 
 
-def _check_listing_timeout(seconds: float) -> None:
-    if not 0 <= seconds <= _INTERVAL_S[1]:
-        raise OptionError("listing_timeout_s", seconds, f"between 0 and {_INTERVAL_S[1]:g}")
-
-
-def _check_watch(
-    watch: bool,  # noqa: FBT001, as it was given
-    interval_s: float,
-    idle_timeout_s: float | None,
-    assignment: str,
-    listing_timeout_s: float,
-) -> None:
-    _check_listing_timeout(listing_timeout_s)
-    lowest, highest = _INTERVAL_S
-    if not lowest <= interval_s <= highest:
-        raise OptionError("watch_interval_s", interval_s, f"between {lowest:g} and {highest:g}")
-    if idle_timeout_s is None:
-        pass
-    elif not watch:
-        raise OptionError("idle_timeout_s", idle_timeout_s, "given with `watch` only")
-    elif idle_timeout_s < interval_s:
-        raise OptionError("idle_timeout_s", idle_timeout_s, f"at least {interval_s:g}, an interval")
-    if watch and assignment != "pull":
+def _check_watch(watch: Watch | None, assignment: str) -> None:
+    if watch is not None and assignment != "pull":
         raise OptionError("assignment", assignment, "'pull' with `watch`")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import NoneType
 
 import click
-from click.core import ParameterSource
 
 from coordlog.cli.config.names import (
     SETTINGS,
@@ -106,28 +105,11 @@ def _row(
     value = _default_of(key) if value is None else value
     origin = context.get_parameter_source(name)
     if not isinstance(value, (bool, int, float, str, tuple, list, NoneType)):
-        value = _as_text(
-            option, path, origin, configuration
-        )  # a type of coordlog's own, parsed from text
+        # Parsed to a type of coordlog's own: shown as it was set.
+        variable = option.value_from_envvar(context)
+        value = context.lookup_default(name) if variable is None else variable
     source = configuration.source(option, path, origin)
     return _Row(command=" ".join(path), key=key, value=_safe(key, value), source=source)
-
-
-def _as_text(
-    option: click.Option,
-    path: CommandPath,
-    origin: ParameterSource | None,
-    configuration: Configuration,
-) -> object:
-    match origin:
-        case ParameterSource.ENVIRONMENT:
-            return os.environ[str(option.envvar)]
-        case ParameterSource.DEFAULT_MAP if (
-            entry := configuration.file.find(option, path)
-        ) is not None:
-            return entry[1]
-        case _:
-            return option.default
 
 
 def _setting_row(setting: Setting, configuration: Configuration) -> _Row:

@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from coordlog.errors import OptionError
-from coordlog.limits import CSV_BLOCK_BYTES
+from coordlog.option_types import check_types
 from coordlog.spark_integration.files.formats.text.encoding import (
     check_encoding,
     has_whole_line_ends,
     is_utf8,
 )
 
-__all__ = ["CsvOptions"]
+__all__ = ["CsvOptions", "CsvText"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """Options of CSV files, checked when they are made.
+    """Format of CSV files, checked when it is made.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several options have a wrong type.
     """
 
     null_values: Sequence[str] = ("",)
-    encoding: str = "utf-8"
+    """Words that mean null, in columns of all types, strings included. No other word does."""
     delimiter: str = ","
+    """One character."""
     quote: str | None = '"'
+    """One character, or None if quotes mean nothing."""
     escape: str | None = None
+    """One character, or None."""
     column_names: Sequence[str] | None = None
     """Names of the columns, or None: the first line of each file that is not empty is a header."""
     no_newlines_in_fields: bool = False
     """True: no field holds a carriage return or a line feed; a file may be split at any of them."""
-    block_bytes: int = CSV_BLOCK_BYTES
 
     def __post_init__(self) -> None:
+        check_types(
+            CsvOptions.__init__, {field.name: getattr(self, field.name) for field in fields(self)}
+        )
         for name, char in (
             ("delimiter", self.delimiter),
             ("quote", self.quote),
@@ -48,12 +54,25 @@ class CsvOptions:
                 raise OptionError(name, char, "one ASCII character, and no line end")
         if self.delimiter in (self.quote, self.escape):
             raise OptionError("delimiter", self.delimiter, "unlike `quote` and `escape`")
-        if isinstance(self.null_values, str):
-            raise OptionError("null_values", self.null_values, 'a sequence of words, as in ("NA",)')
-        check_encoding(self.encoding)
         names = self.column_names
         if names is not None and (not names or len(set(names)) != len(names)):
             raise OptionError("column_names", names, "at least one name, each once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvText:
+    """CSV files as they are read: their format, the encoding of the text, and the size of a block.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    csv: CsvOptions
+    encoding: str
+    block_bytes: int
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
         if self.block_bytes < 1:
             raise OptionError("block_bytes", self.block_bytes, "at least 1")
 
@@ -65,26 +84,28 @@ class CsvOptions:
     @property
     def may_split(self) -> bool:
         """Whether each byte that looks like a line end is one, so that files may be split."""
-        return self.no_newlines_in_fields and has_whole_line_ends(self.encoding)
+        return self.csv.no_newlines_in_fields and has_whole_line_ends(self.encoding)
 
     def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:
         """Options of Arrow's reader: one thread, because a task has one core."""
-        names = None if self.column_names is None else list(self.column_names)
+        names = self.csv.column_names
         return pa_csv.ReadOptions(
-            use_threads=False, block_size=block_bytes or self.block_bytes, column_names=names
+            use_threads=False,
+            block_size=block_bytes or self.block_bytes,
+            column_names=None if names is None else list(names),
         )
 
     def parse_options(self) -> pa_csv.ParseOptions:
         """Options of Arrow's parser."""
         return pa_csv.ParseOptions(
-            delimiter=self.delimiter,
-            quote_char=self.quote or False,
-            escape_char=self.escape or False,
-            newlines_in_values=not self.no_newlines_in_fields,
+            delimiter=self.csv.delimiter,
+            quote_char=self.csv.quote or False,
+            escape_char=self.csv.escape or False,
+            newlines_in_values=not self.csv.no_newlines_in_fields,
         )
 
     def convert_options(self, schema: pa.Schema | None) -> pa_csv.ConvertOptions:
         """Options of Arrow's conversion: to the types of `schema`, or inferring them."""
         return pa_csv.ConvertOptions(
-            null_values=list(self.null_values), strings_can_be_null=True, column_types=schema
+            null_values=list(self.csv.null_values), strings_can_be_null=True, column_types=schema
         )

@@ -18,7 +18,7 @@ from coordlog.spark_integration.casts.exact_cast import (
 )
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
-from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.text.text_bytes import (
     TextBytes,
     header_end,
@@ -64,7 +64,7 @@ class CsvRows:
         split: FileSplit,
         schema: pa.Schema,
         *,
-        options: CsvOptions,
+        options: CsvText,
         compression: Compression = "infer",
         skip_rows: int = 0,
     ) -> None:
@@ -88,7 +88,7 @@ class CsvRows:
             if pa.types.is_floating(_read_type(column.type))
         )
         """Columns that Arrow reads as floats, if not as texts."""
-        self._header_rows = 0 if options.column_names is not None else 1
+        self._header_rows = 0 if options.csv.column_names is not None else 1
         self._begins_at = 0
         self._rows = 0
         self._bytes, is_empty = self._opened()
@@ -234,7 +234,7 @@ class CsvRows:
 
 def open_csv(
     stream: TextBytes,
-    options: CsvOptions,
+    options: CsvText,
     *,
     schema: pa.Schema | None,
     block_bytes: int | None = None,

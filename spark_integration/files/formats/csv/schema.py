@@ -14,7 +14,7 @@ from coordlog.limits import CSV_SAMPLE_BYTES
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
 from coordlog.spark_integration.files.faults import EmptyFileError
-from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import (
     number_columns,
     open_csv,
@@ -35,7 +35,7 @@ _FIRST_BYTES: Final = 16 * 1024
 def settle_csv_schema(
     files: InputFiles,
     listed: Sequence[ListedFile],
-    options: CsvOptions,
+    options: CsvText,
     expected: pa.Schema | None,
     compression: Compression = "infer",
 ) -> pa.Schema:
@@ -80,7 +80,7 @@ def settle_csv_schema(
 def _schema_of(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     expected: pa.Schema | None,
     settled: pa.Schema | None,
     block_bytes: int,
@@ -106,7 +106,7 @@ def _schema_of(
             if expected is not None and names == expected.names:
                 _check_first(file.path, reader, expected, options)
     except (pa.ArrowInvalid, UnicodeError) as error:
-        header_rows = 0 if options.column_names is not None else 1
+        header_rows = 0 if options.csv.column_names is not None else 1
         raise reading_error(file.path, error, expected, header_rows=header_rows) from error
     finally:
         stream.close()
@@ -130,7 +130,7 @@ def _schema_of(
 
 
 def _stream(
-    files: InputFiles, file: ListedFile, options: CsvOptions, compression: Compression
+    files: InputFiles, file: ListedFile, options: CsvText, compression: Compression
 ) -> TextBytes:
     return TextBytes(
         file.path,
@@ -144,7 +144,7 @@ def _stream(
 def _is_compatible(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     expected: pa.Schema,
     block_bytes: int,
     compression: Compression,
@@ -164,11 +164,11 @@ def _is_compatible(
 
 
 def _check_first(
-    path: str, reader: pa_csv.CSVStreamingReader, expected: pa.Schema, options: CsvOptions
+    path: str, reader: pa_csv.CSVStreamingReader, expected: pa.Schema, options: CsvText
 ) -> bool:
     """Check the first block against the schema. False: Arrow may have rounded floats."""
     for batch in reader:
-        typed_rows(path, batch, expected, row=1 if options.column_names is not None else 2)
+        typed_rows(path, batch, expected, row=1 if options.csv.column_names is not None else 2)
         floats = [values for values in batch.columns if pa.types.is_floating(values.type)]
         return all(are_whole_exact(values, values.type) for values in floats)
     return True
@@ -177,7 +177,7 @@ def _check_first(
 def _exact(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     inferred: pa.Schema,
     block_bytes: int,
     compression: Compression,
@@ -199,7 +199,7 @@ def _exact(
 def _quick_schema(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     settled: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
@@ -233,7 +233,7 @@ def _quick_schema(
 def _first_types(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
@@ -252,7 +252,7 @@ def _first_types(
 def _with_texts(
     files: InputFiles,
     file: ListedFile,
-    options: CsvOptions,
+    options: CsvText,
     schema: pa.Schema,
     block_bytes: int,
     compression: Compression,
