@@ -192,7 +192,7 @@ class History:
         search = SnapshotSearch()
         if not codec.without_codec:
             self._try(codec, offset, search, open_payload)
-        return search.found is not None
+        return search.snapshot is not None
 
     def _try(
         self,

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordlog.spark_integration.dataframes.query_end import PlanSeal
 from coordlog.spark_integration.dataframes.ticket import Ticket
@@ -81,7 +81,8 @@ def _active(spark: SparkSession) -> Generator[None]:
 
     So `newSession()` would be refused if the active session has the format, of which it has none.
     """
-    sessions = spark._get_j_spark_session_class(spark._jvm)  # noqa: SLF001, as above
+    jvm: Any = spark._jvm  # noqa: SLF001, as above
+    sessions: Any = spark._get_j_spark_session_class(jvm)  # noqa: SLF001, as above
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001, as above
     try:

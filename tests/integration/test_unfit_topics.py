@@ -76,8 +76,10 @@ def test_a_topic_with_three_partitions_is_deleted_with_take_over(broker: Embedde
 
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
-        admin.create_topics({"wide.log": {"num_partitions": 3, "replication_factor": 1}})
-        admin.wait_for_topics(["wide.log"])
+        admin.create_topics(
+            {"wide.log": {"num_partitions": 3, "replication_factor": 1}},
+            wait_for_metadata=True,  # pyright: ignore[reportCallIssue]  # its stubs are older
+        )
     finally:
         admin.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -15,7 +16,12 @@ from coordlog.spark_integration import FileSource, Job, ParquetSink, Timeouts
 from coordlog.spark_integration.driver.log_choice import LogChoice
 
 
-def job_in(folder: Path, timeouts: Timeouts | None = None, **options: object) -> Job:
+def job_in(
+    folder: Path,
+    timeouts: Timeouts | None = None,
+    history: Literal["forever"] | timedelta = "forever",
+    history_archive: str | None = None,
+) -> Job:
     (folder / "in").mkdir(exist_ok=True)
     return Job(
         job_id="job",
@@ -23,7 +29,8 @@ def job_in(folder: Path, timeouts: Timeouts | None = None, **options: object) ->
         source=FileSource(str(folder / "in")),
         sink=ParquetSink(str(folder / "out")),
         timeouts=timeouts,
-        **options,
+        history=history,
+        history_archive=history_archive,
     )
 
 
@@ -77,6 +84,6 @@ def test_a_history_that_is_none_or_an_archive_without_one_is_refused(tmp_path: P
         ):
             job_in(tmp_path, history=history)
     with pytest.raises(OptionError, match="history is '30d'; it must be 'forever' or a timedelta"):
-        job_in(tmp_path, history="30d")
+        job_in(tmp_path, history="30d")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"history_archive is .* no record is removed"):
         job_in(tmp_path, history_archive=str(tmp_path / "old"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from coordlog.cli.ingest.options import IngestOptions, Part
@@ -34,12 +34,14 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
     topics = url.path.strip("/")
     if not url.netloc or not topics or url.query or url.fragment:
         raise OptionError("SRC", options.source, _FORM)
+    keywords: dict[str, Any] = options.keywords(Part.TOPICS)
+    keywords["starting"] = _starting(options.starting)
     return KafkaSource(
         topics.split(","),
         bootstrap_servers=url.netloc,
         batch_rows=options.batch_rows,
         security=Security.load(os.environ),
-        **{**options.keywords(Part.TOPICS), "starting": _starting(options.starting)},
+        **keywords,
     )
 
 

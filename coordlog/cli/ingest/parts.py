@@ -93,9 +93,9 @@ def parts_of(options: IngestOptions) -> IngestParts:
         of_job |= {"history": "forever", "history_archive": None}
     attempt(lambda: check_job_options(of_job))
     columns = [] if options.partition_by is None else options.partition_by.split(",")
-    sink_keywords = options.keywords(Part.SINK) | {"partition_by": columns}
+    sink_keywords: dict[str, Any] = options.keywords(Part.SINK) | {"partition_by": columns}
     is_local = options.master is None or options.master.startswith("local")
-    csv_keywords = options.keywords(Part.CSV) | {
+    csv_keywords: dict[str, Any] = options.keywords(Part.CSV) | {
         "null_values": options.null_values or ("",),
         "quote": options.quote or None,
     }
@@ -137,7 +137,7 @@ def _source(
 
 def _history(text: str) -> Literal["forever"] | timedelta:
     if text == "forever":
-        return text
+        return "forever"
     age = age_of(text)
     if age is None:
         raise OptionError("--history", text, "forever, or as in 30d, 12h, 45m or 90s")
