@@ -12,10 +12,13 @@ ARGS ?=
 # what is tried on them: the log's whole contract, and jobs whose drivers and attempts are killed
 ON_OLD_BROKERS := contract/test_log_contract.py integration/test_old_broker.py integration/test_kafka_log.py \
         integration/test_adopting.py integration/test_prune.py integration/test_export_and_replay.py
+# the lowest kafka-python of pyproject.toml, and its place beside the packages of .venv
+OLD_CLIENT = $(shell sed -n 's/^    "kafka-python>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+OLD_CLIENT_PATH = $(CURDIR)/.venv/kafka-python-$(OLD_CLIENT)
 # how many tests run at a time, each of the processes with a broker and a Spark session of its own (1.5 GB)
 WORKERS ?= 2
 
-.PHONY: help setup setup-spark43 demo test test-faults test-matrix test-cluster test-docker test-old-broker test-rest test-spark43 test-all lint format \
+.PHONY: help setup setup-spark43 demo test test-faults test-matrix test-cluster test-docker test-old-broker test-old-client test-rest test-spark43 test-all lint format \
         types contracts contract \
         check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
 
@@ -34,7 +37,7 @@ test: setup ## tier 1: units, contracts, properties, real brokers, each way thro
 test-faults: setup ## tier 2: kills, chaos, fencing, a cluster, hostile input
 	@$(PYTEST) --tier faults -n $(WORKERS) --dist loadfile $(ARGS)
 
-test-matrix: test-rest test-spark43 test-old-broker ## tier 3: these three, one after the other
+test-matrix: test-rest test-spark43 test-old-broker test-old-client ## tier 3: these four, one after the other
 .NOTPARALLEL: test-matrix
 
 test-rest: setup ## of tier 3: all else on Spark, S3, databases, tables, Docker, on the versions of .venv
@@ -57,6 +60,12 @@ test-old-broker: setup ## the log and jobs on Kafka 3.0.0, the oldest that works
 	@for one in 2.7.2 2.8.0 2.8.0-kraft; do \
 		$(PYTEST) --broker $$one tests/integration/test_old_broker.py -k broker_of_the_run || exit 1; done
 	@$(PYTEST) --broker 3.0.0-kraft -m "kafka and not docker" $(addprefix tests/,$(ON_OLD_BROKERS)) $(ARGS)
+
+test-old-client: setup ## the log with the lowest kafka-python that pyproject.toml allows
+	@[ -d $(OLD_CLIENT_PATH) ] || $(PY) -m pip install -q --no-deps --target $(OLD_CLIENT_PATH) kafka-python==$(OLD_CLIENT)
+	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PY) -c 'import kafka; assert kafka.__version__ == "$(OLD_CLIENT)", kafka.__version__'
+	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PYTEST) -m "not docker" tests/integration/test_kafka_client_faults.py \
+		tests/contract/test_log_contract.py tests/integration/test_kafka_log.py $(ARGS)
 
 test-all: setup ## every test of all tiers; a skip is a failure (needs a Docker engine)
 	@$(PYTEST) --no-skips $(ARGS)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from kafka.protocol.metadata import (
     ApiVersionsResponse,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
@@ -17,7 +18,7 @@ from kafka.protocol.metadata import (
 
 __all__ = ["broker_of_version"]
 
-_METADATA, _API_VERSIONS = 3, 18
+_METADATA, _API_VERSIONS, _DESCRIBE_CLUSTER = 3, 18, 60
 _UNSUPPORTED = 35
 
 
@@ -46,8 +47,17 @@ def broker_of_version(version: tuple[int, ...]) -> Iterator[str]:
                     api_keys=keys,
                 )
                 return bytes(said.encode())
-            assert api == _METADATA, "nothing else is asked of it"
             host, port, *_ = self.request.getsockname()
+            if api == _DESCRIBE_CLUSTER:
+                cluster: Any = DescribeClusterResponse(
+                    version=api_version,
+                    error_code=0,
+                    cluster_id="old",
+                    controller_id=1,
+                    brokers=[(1, str(host), port, None)],
+                )
+                return b"\0" + bytes(cluster.encode())
+            assert api == _METADATA, "nothing else is asked of it"
             response: Any = MetadataResponse(
                 version=api_version,
                 brokers=[(1, str(host), port, None)],

@@ -1,4 +1,4 @@
-"""Answers of brokers that kafka-python 3.0.12 loses in part."""
+"""Answers of brokers that kafka-python loses in part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def cluster_of(admin: Any) -> dict[str, Any]:  # noqa: ANN401, the client has no
 
     `describe_cluster` fails on brokers before Kafka 3.7: it needs a field that they do not send.
     """
-    request = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
+    request = admin._get_cluster_metadata  # noqa: SLF001, not public
     return dict(admin._manager.run(request, []))  # noqa: SLF001, as above
 
 

@@ -46,7 +46,7 @@ _NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no types
     """Connects directly, and closes the socket of a connection that fails.
 
-    kafka-python 3.0.12 leaves it to the garbage collector: a hundred a minute while a broker is
+    kafka-python leaves it to the garbage collector: a hundred a minute while a broker is
     gone. It chooses the class that connects by the scheme of its `proxy_url`.
     """
 

@@ -86,7 +86,7 @@ class KeptOutError(errors.KafkaError):  # type: ignore[misc]  # the client has n
 class _WholeReading:
     """A transport's reading that keeps the bytes that arrive together with the connection's end.
 
-    kafka-python 3.0.12 drops them: a broker's error for a wrong password, for example.
+    kafka-python drops them: a broker's error for a wrong password, for example.
     """
 
     def _sock_recv(self) -> tuple[bytes, Exception | None]:

@@ -338,7 +338,7 @@ class KafkaLog:
 
     def _describe(self, admin: Any) -> tuple[str, dict[str, Any]]:  # noqa: ANN401
         servers = self._connection.bootstrap_servers
-        refuse_old(self.topic, servers, admin._manager.broker_version_data)  # noqa: SLF001, pinned
+        refuse_old(self.topic, servers, admin._manager.broker_version_data)  # noqa: SLF001, not public
         described = admin.describe_topics([self.topic])[0]
         if described["error_code"] == _NO_TOPIC:
             return "", described
@@ -355,7 +355,7 @@ class KafkaLog:
         if replication is None:
             replication = min(_REPLICATION_MAX, len(cluster_of(admin)["brokers"]))
         configs = settings_to_create(self._durability, replication)
-        if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, pinned
+        if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, not public
             configs = {
                 name: value for name, value in configs.items() if name not in TIMESTAMP_BOUNDS
             }

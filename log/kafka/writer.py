@@ -95,12 +95,7 @@ class KafkaWriter:
         with contextlib.suppress(errors.KafkaTimeoutError, errors.UnknownError):
             self._producer.flush(timeout=max(0.0, end - time.monotonic()))
         # Finished futures return their offsets; the first failed one raises its error.
-        return [
-            future.value.offset
-            if future.is_done and future.exception is None
-            else future.get(timeout=max(0.0, end - time.monotonic())).offset
-            for future in futures
-        ]
+        return [_offset(future, end) for future in futures]
 
     def _make(self, timeout_s: float) -> object:
         timeout_ms = max(100, int(timeout_s * 1000))
@@ -145,14 +140,23 @@ class KafkaWriter:
             thread.join(timeout_s)
 
 
+def _offset(future: Any, end: float) -> int:  # noqa: ANN401, the client has no types
+    """The offset of a sent record; raises its error, or KafkaTimeoutError at `end`, monotonic seconds."""
+    if not future.is_done or future.exception is not None:
+        future.get(timeout=max(0.0, end - time.monotonic()))
+    # Before kafka-python 3.0.12, `get` without time left returns None for an unfinished future.
+    if not future.is_done:
+        raise errors.KafkaTimeoutError("no answer to the last request")
+    return int(future.value.offset)
+
+
 def _discard(producer: Any) -> None:  # noqa: ANN401, the client has no types
     """End a producer, whatever state it is in.
 
-    After a sent batch has expired, kafka-python 3.0.12 can neither flush nor close, and its thread
-    runs for ever. So the thread is first made to drop its batches; `close` does that only after
-    a flush.
+    `close` of kafka-python flushes first: if that fails, because a batch has no answer yet, it raises
+    and its thread runs for ever. So the thread is first made to drop its batches.
     """
-    sender = producer._sender  # noqa: SLF001, the version is pinned, see above
+    sender = producer._sender  # noqa: SLF001, no public call drops batches
     sender.force_close()
     with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):
         producer.close(timeout=WRITER_CLOSE_TIMEOUT_S)

@@ -212,7 +212,7 @@ class _KafkaConsumer:
         return position
 
     def topic_id(self, topic: str) -> str | None:
-        # The client has no public view of the cluster; its version is pinned.
+        # The client has no public view of the cluster; its versions are bounded.
         cluster = self._client._cluster  # noqa: SLF001
         is_there = cluster.partitions_for_topic(topic) is not None
         return topic_id_text(cluster.topic_id(topic)) if is_there else None

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
 
 from coordlog.errors import (
@@ -30,6 +32,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
+from coordlog.log.kafka.writer import PRODUCER_OPTIONS, _discard
 from log_records import counted, plain, start_driver, turns
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -507,6 +510,30 @@ def test_a_hanging_broker_is_reported_in_time_and_leaves_no_thread(
         lambda: not [one for one in threading.enumerate() if one.name.startswith("coordlog-kafka")]
     )
     assert "kafka-python-producer" not in " ".join(one.name for one in threading.enumerate())
+
+
+def test_the_client_does_not_close_while_a_batch_has_no_answer(
+    own_broker: EmbeddedBroker, log_of: Callable[..., KafkaLog], topic: str
+) -> None:
+    """If this fails, a release has corrected the fault: see `_discard`, and `test_kafka_client_faults.py`."""
+    log_of(topic).create()
+    producer: Any = KafkaProducer(
+        bootstrap_servers=own_broker.bootstrap_servers, **PRODUCER_OPTIONS
+    )
+    producer.send(topic, value=b"first", partition=0).get(timeout=20)
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    try:
+        producer.send(topic, value=b"second", partition=0)
+        with pytest.raises(KafkaTimeoutError):
+            producer.close(timeout=0.5)
+        assert producer._sender.is_alive()
+        assert not producer._closed
+        _discard(producer)
+        assert producer._closed
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+    producer._sender.join(20)
+    assert not producer._sender.is_alive()
 
 
 def _answers(log: KafkaLog) -> bool:
