@@ -48,7 +48,7 @@ def test_a_finished_job_ends_with_a_snapshot_and_stays_finished(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_at_once", [False, True], ids=["in order", "at once"])
-def test_a_stopped_driver_ends_with_one_snapshot_and_the_job_continues_from_it(
+def test_a_stopped_driver_ends_with_one_snapshot_and_the_job_continues(
     tmp_path: Path, *, is_at_once: bool
 ) -> None:
     is_under_way = threading.Event()
@@ -82,7 +82,7 @@ def test_a_stopped_driver_ends_with_one_snapshot_and_the_job_continues_from_it(
     assert pipeline.committed() == ALL_ROWS
 
 
-def test_a_failed_job_ends_with_a_snapshot_and_a_later_driver_continues_from_it(
+def test_a_failed_job_ends_with_a_snapshot_for_the_next_driver(
     tmp_path: Path,
 ) -> None:
     is_broken = True
@@ -105,7 +105,7 @@ def test_a_failed_job_ends_with_a_snapshot_and_a_later_driver_continues_from_it(
     assert pipeline.committed() == ALL_ROWS
 
 
-def test_a_job_is_finished_even_if_its_last_snapshot_does_not_reach_the_log(
+def test_a_job_is_finished_even_if_its_last_snapshot_is_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = _MemoryWriter.append

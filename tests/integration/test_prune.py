@@ -235,7 +235,7 @@ class Gates:
         self._gates[row].set()
 
 
-def test_a_running_job_with_a_short_history_keeps_its_log_short_and_restores_after_a_kill(
+def test_a_job_with_a_short_history_has_a_short_log_and_survives_a_kill(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     gates = Gates(300, 600)
@@ -276,7 +276,7 @@ def test_a_running_job_with_a_short_history_keeps_its_log_short_and_restores_aft
         log.close()
 
 
-def test_without_a_driver_a_log_is_cut_to_the_last_snapshot_and_a_restart_continues(
+def test_without_a_driver_a_log_is_cut_to_its_last_snapshot(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     gates = Gates(300)

@@ -281,7 +281,7 @@ def test_a_client_that_pings_and_never_reads_costs_few_bytes() -> None:
 
 @pytest.mark.parametrize("path", ["/attempt", "/request", "/driver"])
 @pytest.mark.parametrize("method", ["recv", "process_event"])
-def test_frames_on_which_the_library_itself_fails_end_their_connection_in_one_line(
+def test_frames_on_which_the_library_fails_end_their_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str, method: str
 ) -> None:
     """With the token, before and after a registration: closed at once, with the reason."""

@@ -250,7 +250,7 @@ def _umask() -> int:
     return mask
 
 
-def test_without_nameless_files_the_next_export_removes_the_draft_of_a_killed_process(
+def test_without_nameless_files_the_next_export_removes_a_left_draft(
     log: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")

@@ -115,7 +115,7 @@ def test_a_history_that_is_no_age_is_refused(history: str) -> None:
 
 
 def test_an_archive_without_a_limited_history_is_refused() -> None:
-    with pytest.raises(OptionsError, match="--history-archive is given without --history"):
+    with pytest.raises(OptionsError, match="--history-archive is given; it is for --history"):
         parts_of(IngestOptions(source="in", destination="out", history_archive="old"))
     parts_of(IngestOptions(source="in", destination="out", history="30d", history_archive="old"))
 

@@ -82,7 +82,7 @@ def run(log: MemoryLog, *arguments: str, job: str = "job") -> Result:
 # what may go
 
 
-def test_a_log_may_begin_with_its_newest_snapshot_which_has_all_that_is_retained() -> None:
+def test_a_log_may_begin_at_its_newest_snapshot_which_has_all_retained() -> None:
     log = worked().log
     records = list(audit_records(log.records))
     snapshots = [entry for entry in records if entry.record and entry.record.kind is Kind.SNAPSHOT]
@@ -212,7 +212,7 @@ def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.may_fail("scripted")
-def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(name: str) -> None:
+def test_every_reader_starts_at_the_snapshot_of_a_pruned_log(name: str) -> None:
     log = RUNS[name].recorded().job.log
     whole, shown = state_at(log), audit(log.records)
     plan = plan_prune(log.records)
@@ -274,7 +274,7 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert said in refused.stderr
 
 
-def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
+def test_a_reader_starts_at_a_newer_snapshot_if_the_first_is_damaged() -> None:
     job = worked()
     headers = [one.header for one in job.log.records]
     (*_, first, newest) = sorted({one.snapshot_offset for one in headers if one is not None})
@@ -293,7 +293,7 @@ def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_new
 # a driver's answer
 
 
-def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() -> None:
+def test_a_requested_snapshot_is_answered_once_it_counts() -> None:
     job = worked(snapshot_every=None)
     assert job.history(Kind.SNAPSHOT) == []
     job.is_held = True
@@ -314,7 +314,7 @@ def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() ->
     assert plan.begins_with.sequence == answer.sequence
 
 
-def test_one_that_is_asked_while_a_checkpoint_waits_for_the_log_takes_it_behind() -> None:
+def test_a_snapshot_requested_while_a_checkpoint_waits_is_taken_behind_it() -> None:
     job = worked(snapshot_every=None)
     attempt = job.attempts[1]
     checkpoint_id = job.trigger()
@@ -350,7 +350,7 @@ def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
     assert job.history(Kind.SNAPSHOT) == []
 
 
-def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_the_store(
+def test_a_requested_snapshot_is_in_the_log_and_others_in_the_store(
     tmp_path: Path,
 ) -> None:
     url = str(tmp_path / "payloads")
@@ -568,7 +568,7 @@ class Moving:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_one_whose_beginning_goes_while_it_is_archived_leaves_no_file_in_the_way(
+def test_a_log_cut_while_it_is_archived_leaves_no_file_in_the_way(
     times: int, tmp_path: Path
 ) -> None:
     """Before the archive is begun, and between the question for the log's beginning and the reading."""

@@ -243,7 +243,7 @@ def test_no_log_begins_with_a_snapshot_of_which_a_part_is_lost(
 
 
 @pytest.mark.usefixtures("small_records")
-def test_a_driver_that_is_asked_puts_apart_what_does_not_fit_where_it_has_a_store(url: str) -> None:
+def test_a_requested_snapshot_too_large_for_a_record_is_stored_in_parts(url: str) -> None:
     bare = job_of(400)
     with pytest.raises(RequestError, match=rf"a record holds {SMALL}; name a folder for large"):
         bare.ask("", SnapshotWanted(why="test")).answer()
@@ -280,7 +280,7 @@ def test_a_job_that_begins_from_another_takes_along_what_is_apart(url: str) -> N
 
 
 @pytest.mark.usefixtures("small_records")
-def test_an_address_that_this_version_cannot_read_is_no_place_to_begin_or_start(
+def test_an_unreadable_address_is_no_place_to_begin_or_start(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(400, payloads=options_of(url))

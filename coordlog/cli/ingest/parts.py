@@ -17,6 +17,7 @@ from coordlog.cli.ingest.kafka import kafka_source
 from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.transform import load_transform
 from coordlog.errors import CoordlogError, OptionError, OptionsError
+from coordlog.limits import HISTORY_MIN_S
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.places import check_apart
@@ -139,7 +140,7 @@ def _history(text: str) -> Literal["forever"] | timedelta:
     if text == "forever":
         return "forever"
     age = age_of(text)
-    if age is None:
+    if age is None or age.total_seconds() < HISTORY_MIN_S:
         raise OptionError("--history", text, "forever, or as in 30d, 12h, 45m or 90s")
     return age
 
