@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from kafka.protocol.admin import DescribeClusterResponse
+from kafka.protocol.admin import (
+    DescribeClusterResponse,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+)
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from kafka.protocol.metadata import (
     ApiVersionsResponse,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older

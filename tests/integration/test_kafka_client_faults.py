@@ -90,7 +90,7 @@ def test_the_client_leaves_the_socket_of_a_failed_connection_open(
     sockets: list[socket.socket] = []
     create = KafkaNetSocket.socket
 
-    def noted(self: KafkaNetSocket, *args: int) -> socket.socket:
+    def noted(self: KafkaNetSocket, *args: Any) -> socket.socket:  # noqa: ANN401, the library's own
         sockets.append(create(self, *args))
         return sockets[-1]
 
@@ -167,7 +167,7 @@ def test_the_client_logs_its_password(caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
     options |= {"bootstrap_servers": ["127.0.0.1:1"], "bootstrap_timeout_ms": 50}
     options["proxy_url"] = f"{_ClosedSocket.SCHEMES[0]}://"
-    plainly = {"sasl_plain_username": "ann", "sasl_plain_password": PASSWORD}
+    plainly: dict[str, object] = {"sasl_plain_username": "ann", "sasl_plain_password": PASSWORD}
     caplog.set_level(logging.DEBUG, "kafka")
     with pytest.raises(errors.KafkaError):
         made(KafkaAdminClient, options | plainly)
