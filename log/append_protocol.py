@@ -209,7 +209,7 @@ def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverS
     )
 
 
-def look_begun(state: DriverState) -> DriverState:
+def check_begun(state: DriverState) -> DriverState:
     """Begin to read the records that others have appended, without an append, to see whether the driver is fenced."""
     assert state.step is _Step.REST
     return evolve(state, step=_Step.ASK)

@@ -47,8 +47,8 @@ class Patience:
     """Time limits of appends and reads, and the clock that measures them."""
 
     log_timeout_s: float = LOG_TIMEOUT_S
-    """Longest time of an append or a take-over. A try in progress is not interrupted, so the end may come later, by
-    at most one `append_timeout_s` or one of the log's own time limits."""
+    """Longest time of an append or a take-over. A try in progress is not interrupted: it may take one
+    `append_timeout_s`, or a time limit of the log, longer."""
     append_timeout_s: float = APPEND_TIMEOUT_S
     read_stall_s: float = READ_STALL_S
     backoff_s: float = APPEND_BACKOFF_S
@@ -88,14 +88,14 @@ def take_over(
     Raises:
         FencedError: Another driver was first. At most this driver's `EPOCH_STARTED` was appended, and it is void.
         LogUnavailableError: The take-over has not succeeded within `log_timeout_s`. The record may still
-            arrive, and then its epoch is taken.
+            reach the log, and then begins its epoch.
         OffsetGapError: The log has lost records since they were read.
         AppendRefusedError: The log refuses the record.
     """
     epoch = place.counting.epoch + 1
     state = protocol.take_over_begun(place, make_epoch_started(epoch))
     appender = Appender(log, job_id, state, patience or Patience(), reading)
-    appender.settle("taking over")
+    appender.perform("taking over")
     _logging.info("took over job=%s epoch=%d offset=%d", job_id, epoch, appender.end_offset)
     return appender
 
@@ -164,11 +164,11 @@ class Appender:
         if self._is_closed:
             raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
         self._state = protocol.append_begun(self._state, records)
-        self.settle("appending")
+        self.perform("appending")
         return self._state.counted_at
 
-    def look(self) -> None:
-        """Read new records, to notice if another epoch is in force; no effect if the log does not answer.
+    def check_epoch(self) -> None:
+        """Read new records, and check that this epoch is still in force; no effect if the log does not answer.
 
         For a driver that has appended nothing for a while (clause K2: only the newest driver acts).
 
@@ -183,18 +183,18 @@ class Appender:
         except LogUnavailableError:
             return
         if has_more:
-            self._state = protocol.look_begun(self._state)
-            self.settle("looking for another driver")
+            self._state = protocol.check_begun(self._state)
+            self.perform("checking the epoch in force")
 
     def close(self) -> None:
         """Close the appender and its writer. May be called twice."""
         self._is_closed = True
         self._discard_writer()
 
-    def settle(self, doing: str) -> None:
-        """Perform actions until the goal of the protocol is reached. An exception closes the appender.
+    def perform(self, doing: str) -> None:
+        """Perform the actions of the protocol until none is left. An exception closes the appender.
 
-        For `take_over`, `append` and `look`, which set the goal; `doing` names it for messages.
+        For `take_over`, `append` and `check_epoch`; `doing` names their purpose for messages.
         """
         try:
             self._act(doing)
@@ -278,10 +278,10 @@ class Appender:
             self._discard_writer()
 
     def _fenced_by_prune(self) -> FencedError | None:
-        """Error of being fenced if a newer driver has pruned the log, so that the next records are gone (clause K2).
+        """FencedError if a prune by a newer driver has removed the next records, or None if retention has.
 
-        None if retention has removed the records: then the log does not begin with a valid `SNAPSHOT`, as a
-        pruned log does, or no newer epoch is in force.
+        A pruned log begins with a valid `SNAPSHOT`, and a newer epoch is in force there (clause K2: only the newest
+        driver acts).
         """
         start, end = self._log.start_offset(), self._log.high_watermark()
         stored = self._log.read(start, end)
@@ -297,7 +297,8 @@ class Appender:
             counting, verdict = count(counting, record.header)
             newest = record if verdict is Verdict.EPOCH else newest
         is_newer = counting.epoch > self.epoch or (
-            self._reading is not None and counting.epoch == self.epoch  # another driver's
+            self._reading is not None
+            and counting.epoch == self.epoch  # of another driver: this one is taking over
         )
         return self._fenced(newest, counting.epoch) if is_newer else None
 

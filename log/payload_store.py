@@ -49,7 +49,7 @@ _LOCAL: Final = ("file", "local", "")
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
 _DRAFT: Final = ".part"
 _PRIVATE: Final = 0o700
-_MEND: Final = "put the file back from a copy, or go on from a checkpoint that does not need it"
+_FIX: Final = "put the file back from a copy, or continue from a checkpoint that does not need it"
 _FINAL: Final = {
     errno.ENOSPC: "free some space there, then run the same command again",
     errno.EDQUOT: "free some of the quota there, then run the same command again",
@@ -180,11 +180,11 @@ class PayloadStore:
         files = self._files()
         data = self._do(f"reading {address.path}", lambda: files.read(address.path))
         if data is None:
-            raise self._lost(address, "it is not there", _MEND)
+            raise self._lost(address, "it is not there", _FIX)
         digest = hashlib.sha256(data).hexdigest()
         if len(data) != address.length or digest != address.sha256:
             raise self._lost(
-                address, f"it is damaged: {len(data)} bytes with SHA-256 {digest}", _MEND
+                address, f"it is damaged: {len(data)} bytes with SHA-256 {digest}", _FIX
             )
         return data
 
@@ -197,16 +197,16 @@ class PayloadStore:
         """
         if address.length > STORED_PAYLOAD_BYTES_MAX:
             raise self._lost(
-                address, f"no stored payload has more than {STORED_PAYLOAD_BYTES_MAX} bytes", _MEND
+                address, f"no stored payload has more than {STORED_PAYLOAD_BYTES_MAX} bytes", _FIX
             )
         files = self._files()
         size = self._do(f"looking for {address.path}", lambda: files.size(address.path))
         if size is None:
             raise self._lost(
-                address, "it is not there", f"name the right store with --payload-store, or {_MEND}"
+                address, "it is not there", f"name the right store with --payload-store, or {_FIX}"
             )
         if size != address.length:
-            raise self._lost(address, f"it is damaged: it has {size} bytes", _MEND)
+            raise self._lost(address, f"it is damaged: it has {size} bytes", _FIX)
 
     def listed(self) -> tuple[KeptPayload, ...]:
         """All files in the job's folder, sorted: payloads, and unfinished drafts.

@@ -358,7 +358,7 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
         last = result.last_checkpoint
         since = "the start" if last == NO_CHECKPOINT else f"checkpoint {last}"
         outcome = f"stopped without a checkpoint: rows read since {since} are read again"
-    return f"job {result.job_id} {outcome}; run it again to go on"
+    return f"job {result.job_id} {outcome}; run it again to continue"
 
 
 def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:

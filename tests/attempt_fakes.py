@@ -248,7 +248,7 @@ def runner_of(
         job_id="ingest",
         subtask=1,
         outbox=world.sent.append,
-        is_over=lambda: world.over,
+        why_over=lambda: world.over,
         flush=flush,
     )
 

@@ -24,7 +24,7 @@ class SourceSpec:
     restores: Sequence[int] = ()
     """Earlier versions whose state this version reads; a restore refuses any other."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Options that the state depends on; a restore with another value is refused by name. No secrets."""
+    """Options that the state depends on; a restore with another value is refused, with its name. No secrets."""
     create_reader: Callable[[], SourceReader]
     coordinator: CoordinatorProvider
     keeps_state_across_splits: bool = False
@@ -55,7 +55,7 @@ class OperatorSpec:
     restores: Sequence[int] = ()
     """Earlier versions whose state this version reads; a restore refuses any other."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Options that the state depends on; a restore with another value is refused by name. No secrets."""
+    """Options that the state depends on; a restore with another value is refused, with its name. No secrets."""
     create_operator: Callable[[], Operator]
     coordinator: CoordinatorProvider | None = None
     payload_types: Sequence[type[Payload]] = ()

@@ -43,9 +43,9 @@ class Relisted:
     """Result of a listing if splits of an earlier listing are already known (clause L6)."""
 
     discovered: SplitsDiscovered
-    """New splits, and present versions of known splits. A present version replaces a split that no reader has had."""
+    """New splits, and current versions of known splits that no reader has had, which replace the known ones."""
     withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Ids of withdrawn splits, by the reason: known splits that no reader has had."""
+    """Ids of known splits that are withdrawn, by the reason. No reader has had them."""
 
 
 class ListingContext(Protocol):
@@ -80,13 +80,13 @@ class ListingContext(Protocol):
 class ListingTries:
     """Reaction to a failed listing: another try, or the end of the job. On the mailbox.
 
-    A transient failure (a store that does not answer) is recorded and tried again, and attempts continue to read
-    the known splits. A permanent failure (a file that has changed), or a transient one that lasts longer than
-    `timeout_s`, fails the job for good.
+    After a transient failure (a store that does not answer) the listing is tried again, while attempts read the
+    known splits. A permanent failure (a file that has changed), or a transient one that lasts longer than `timeout_s`,
+    fails the job without a restart.
 
     Args:
         context: Context of the enumerator.
-        timeout_s: Limit of the time for which tries may fail one after the other.
+        timeout_s: Longest time from the first failed try to the last, if none succeeds between.
     """
 
     def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
@@ -115,11 +115,11 @@ class ListingTries:
             self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S, remaining_s), again)
 
     def give_up(self, problem: str) -> None:
-        """Fail the job for good."""
+        """Fail the job without a restart."""
         error = SourceError(
             f"source {self._context.operator_id!r}",
             f"it cannot be listed: {problem}",
-            "mend that and run the same command again",
+            "fix this, then run the same command again",
         )
         self._context.fail_job(error, is_final=True)
 
@@ -129,7 +129,7 @@ class PatientListing:
 
     Args:
         context: Context of the enumerator.
-        timeout_s: Limit of the time for which tries may fail one after the other.
+        timeout_s: Longest time from the first failed try to the last, if none succeeds between.
         is_bounded: Whether a listing is abandoned after `LISTING_CALL_S`, because the listed place may never answer.
     """
 
@@ -236,8 +236,8 @@ def listed_in_time(source: str, work: Callable[[], R]) -> R:
     except NotAnsweredError as error:
         raise SourceError(
             f"source {source!r}",
-            f"its listing has not come back within {LISTING_CALL_S:g} s",
-            "see that the listed place answers, then run the same command again",
+            f"its listing has not returned within {LISTING_CALL_S:g} s",
+            "check that the listed place answers, then run the same command again",
         ) from error
 
 
@@ -246,7 +246,7 @@ def listed_or_why_not(work: Callable[[], Payload]) -> Payload:
     try:
         return work()
     except Exception as error:  # noqa: BLE001, clause A6: the error is recorded
-        # Only errors of this package say whether they are transient; any other error is tried again.
+        # Only errors of this package have the attribute `retriable`; after any other error the listing is tried again.
         is_retriable = not isinstance(error, CoordlogError) or error.retriable
         problem = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
         return ListingFailed(problem=problem, is_retriable=is_retriable)

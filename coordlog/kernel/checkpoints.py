@@ -131,7 +131,7 @@ def complete_checkpoint(step: StepBuilder, action: CompleteCheckpoint) -> None:
 
 
 def fail_checkpoint(step: StepBuilder, action: FailCheckpoint) -> None:
-    """Abort a checkpoint because a coordinator failed its part; the job goes on (F5: failed results)."""
+    """Abort a checkpoint because a coordinator failed its part; the job continues (F5: failed results)."""
     if action.checkpoint_id in step.state.pending:
         abort(step, action.checkpoint_id, f"operator {action.operator_id!r}: {action.reason}")
 

@@ -248,7 +248,7 @@ def _completed(step: StepBuilder, sender: FromAttempt, message: Complete) -> Non
         step.call_all(
             lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE)
         )
-    # Pending checkpoints go on in the next turn: in this one a coordinator may fail the job because of the events that
+    # Pending checkpoints continue in the next turn: in this one a coordinator may fail the job because of events that
     # have failed here, and then no checkpoint may hold the subtask as finished.
 
 

@@ -174,7 +174,7 @@ def record_end_of_driver(step: StepBuilder, stop: DriverStops) -> None:
 
 
 _COMMITTED: Final = (
-    "a part is committed, and no reset follows: the next start goes on with the rest"
+    "a part is committed, and no reset follows: the next start continues with the rest"
 )
 """Why a batch job that fails in the middle of its commits is not restarted."""
 
@@ -262,7 +262,7 @@ class Left:
         if self.committables:
             advice.append("have its coordinator commit them once notified of the checkpoint")
         if self.splits:
-            advice.append("read the splits, or skip them by name")
+            advice.append("read the splits, or skip them with `coordlog skip`")
         return "; ".join(parts) + (f": {', and '.join(advice)}" if advice else "")
 
 

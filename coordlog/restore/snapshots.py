@@ -126,14 +126,14 @@ class SnapshotTaker:
         else:
             self._checkpoint_offset = offset
 
-    def asks(self, input_: object) -> bool:
-        """Whether this input is a client's request for a snapshot. If so, it waits for `next_asked`."""
+    def queue_request(self, input_: object) -> bool:
+        """Queue the input for `next_request` if it is a client's request for a snapshot; returns whether it is."""
         is_request = isinstance(input_, RequestArrived) and input_.payload_type == _WANTED
         if is_request:
             self._requests.append(cast("RequestArrived", input_))
         return is_request
 
-    def next_asked(self) -> RequestArrived | None:
+    def next_request(self) -> RequestArrived | None:
         """Next request that can be served now, or None; none can be while a watched record waits for the log."""
         return self._requests.popleft() if self._requests and not self._unreleased else None
 

@@ -521,7 +521,7 @@ class JobDriver:
             handle.resolve("the job had finished before")
         else:
             runtime.triggers.add(handle)
-            self._mailbox.post(lambda: runtime.triggers.remember(handle, runtime.state))
+            self._mailbox.post(lambda: runtime.triggers.queue(handle, runtime.state))
         return handle
 
     def stop(

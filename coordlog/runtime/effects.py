@@ -306,7 +306,7 @@ def _timed_out(effect: Settle) -> CommitSettled:
         sequence=effect.sequence,
         payload_type=None,
         payload=None,
-        error=f"its sink has not come back within {SETTLE_CALL_S:g} s",
+        error=f"its sink has not returned within {SETTLE_CALL_S:g} s",
     )
 
 

@@ -291,7 +291,7 @@ class Mailbox:
             payloads, records = group
             try:
                 if not records:
-                    appender.look()
+                    appender.check_epoch()
                     continue
                 runtime.payloads.keep(
                     payloads,

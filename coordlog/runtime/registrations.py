@@ -17,37 +17,36 @@ from coordlog.runtime.effects import Releasing
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.timers import Clock, Timers
 
-__all__ = ["Registrations", "StageControl", "lost_connection"]
+__all__ = ["Registrations", "StageControl", "lost_attempt"]
 
 
-def lost_connection(
+def lost_attempt(
     state: JobState, source: SourceSpec, key: tuple[int, int], reason: str, *, is_with_another: bool
 ) -> AttemptLost:
-    """Input of the kernel for an attempt whose connection is lost (clause B8: it ends the attempt).
+    """Kernel input that ends an attempt after the loss of its connection (clause B8: nothing reconnects).
 
-    The lost process could not report its split. So it is derived: the only delivered split, or the first of several
-    if the source reads them in order. A loss together with another one names no split.
+    The attempt can no longer report the split that it was reading, so the split is derived from the state.
 
     Args:
         state: State before the loss.
         source: Source of the job.
         key: Subtask and attempt number.
         reason: Reason of the loss, in words.
-        is_with_another: Whether it was lost together with another one: a killed Spark worker ends the other workers of
-            its executor, and a machine ends all of its processes.
+        is_with_another: Whether another attempt was lost at the same time, as at the end of an executor or a machine.
+            If so, the input names no split.
     """
     subtask, attempt_number = key
     return AttemptLost(
         subtask=subtask,
         attempt_number=attempt_number,
         reason=reason,
-        split_id=None if is_with_another else _read_last(state, source, subtask),
+        split_id=None if is_with_another else _split_in_progress(state, source, subtask),
         is_with_another=is_with_another,
     )
 
 
-def _read_last(state: JobState, source: SourceSpec, subtask: int) -> str | None:
-    """Split that a subtask was reading; None if it had none, or several of a source without an order."""
+def _split_in_progress(state: JobState, source: SourceSpec, subtask: int) -> str | None:
+    """Split that a subtask was reading; None if it had no split, or several and the source reads in no order."""
     splits = state.projections.get(source.operator_id)
     if not isinstance(splits, SplitsState):
         return None
@@ -61,7 +60,7 @@ def _read_last(state: JobState, source: SourceSpec, subtask: int) -> str | None:
     in_flight = set[int]()
     if gateway is not None:
         in_flight = {event.sequence for event in sorted_values(gateway.unacked)}
-    # A split that was assigned while another was being read, such as a returned split, has no ack yet.
+    # A subtask acks an assignment before it reads the split: assignments without an ack are the last choice.
     acked = [split_id for split_id, sequence in assigned.items() if sequence not in in_flight]
     candidates = acked or list(assigned)
     is_known = len(candidates) == 1 or (bool(candidates) and source.reads_in_order)
@@ -73,7 +72,7 @@ class _RuntimePort(Protocol):
 
     @property
     def state(self) -> JobState:
-        """The present job state, un-released turns included."""
+        """The present job state, including turns that the log does not have yet."""
         ...
 
     def handle(self, input_: Input, *, connection_id: int | None = None) -> None:
@@ -131,7 +130,7 @@ class Registrations:
         self._not_before_s[effect.subtask] = self._clock.monotonic_s() + effect.delay_s
 
     def is_delayed(self, connection_id: int) -> bool:
-        """Whether a task waits for its answer because of the backoff."""
+        """Whether the registration of this connection waits for the backoff."""
         return connection_id in self._delayed
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
@@ -143,7 +142,7 @@ class Registrations:
         if key is None or attempt is None:
             return
         is_together = is_of_one_cause(state, attempt, self._clock.now_us())
-        lost = lost_connection(state, self._source, key, reason, is_with_another=is_together)
+        lost = lost_attempt(state, self._source, key, reason, is_with_another=is_together)
         self._runtime.handle(lost)
 
     def arrived(self, connection_id: int, message: Register) -> None:
@@ -156,7 +155,7 @@ class Registrations:
             return
         key = self._releasing.attempt_of.get(connection_id)
         if key is not None:
-            reason = "its connection asked to become another attempt"
+            reason = "its connection registered a second time"
             lost = AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason)
             self._runtime.handle(lost, connection_id=connection_id)
             return
@@ -255,8 +254,8 @@ class StageControl:
 
         Args:
             state: State of the job.
-            error: Error of the run; None if its tasks have ended well.
-            final: Reason why no other run can help; empty if one may.
+            error: Error of the run; None if all its tasks ended without one.
+            final: Reason why another run cannot succeed, or empty.
         """
         is_cancelled, self.is_running, self._is_cancelled = self._is_cancelled, False, False
         unfinished = [

@@ -194,7 +194,7 @@ class Runtime:
         turn = self._turn
         assert turn is not None, "inside a turn"
         result = fitting_act(self._config, self.state, action, turn.clock_us)
-        # Before the step is taken, so that nothing of it is appended if this raises.
+        # First: if this raises, no record of the action may be appended.
         turn.add_acted(result.records)
         self._take(turn, result)
 
@@ -270,14 +270,14 @@ class Runtime:
     def fail_job(
         self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""
     ) -> None:
-        """Fail the job globally. Any thread; inside a turn as if the callback had raised at its end.
+        """Fail the job globally. Any thread; within a callback: at its end, as if the callback had raised.
 
         Args:
             operator_id: Operator of the coordinator that fails the job.
             reason: Reason in words.
-            generation: Generation of the calling coordinator object. If that is closed before its turn, nothing
-                happens (clause A1: new object after reset).
-            final: Reason why no restart may be tried, or empty.
+            generation: Generation of the calling coordinator object. If the object is closed before the turn of this
+                failure, nothing happens (clause A1: new object after reset).
+            final: Reason why a restart cannot succeed, or empty.
         """
         try:
             self.host.check_inside("fail_job")
@@ -319,7 +319,7 @@ class Runtime:
             self._queue(answer)
             self._release_ready()
             return
-        if self._snapshots.asks(input_):
+        if self._snapshots.queue_request(input_):
             self._take_requested()
             return
         self._run_turn(input_, connection_id)
@@ -337,7 +337,7 @@ class Runtime:
 
     def _take_requested(self) -> None:
         """Take the snapshots that clients have requested; each is answered once it counts."""
-        while (request := self._snapshots.next_asked()) is not None:
+        while (request := self._snapshots.next_request()) is not None:
             self._take_snapshot(request.request_id, is_standing=True)
         self._release_ready()
 
@@ -356,7 +356,7 @@ class Runtime:
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
             self._run_turn(RegisterType(payload_type=key), None)
-        place = self.state.next_sequence
+        sequence = self.state.next_sequence
         payload = self._snapshots.take(self.state, is_standing=is_standing)
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
@@ -364,7 +364,7 @@ class Runtime:
             if payload is None:
                 self._waiting.append(self._turn_of_effects())
             # The newest waiting turn is that of the snapshot, or the one without records.
-            answer = snapshot_answer(request_id, place, payload, self._snapshots.why_not)
+            answer = snapshot_answer(request_id, sequence, payload, self._snapshots.why_not)
             self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
@@ -610,7 +610,7 @@ class Runtime:
         self._queue(submit)
 
     def stage_ended(self, stage_run: int, error: str | None, *, final: str = "") -> None:
-        """Handle the end of a stage run; `final` is the reason why no other run can help, or empty."""
+        """Handle the end of a stage run; `final` is the reason why another run cannot succeed, or empty."""
         if not self._stages.is_current(stage_run):
             return
         failure = self._stages.ended(self.state, error, final)
@@ -642,7 +642,7 @@ class Runtime:
             return
         key = self._releasing.attempt_of.get(connection_id)
         if key is None or isinstance(message, Marker):
-            # The connection has no attempt, and was refused; or the message is no input.
+            # No turn: either the registration of this connection was refused, or the message is a marker.
             if key is not None:
                 self._releasing.acks.marker_returned(connection_id)
             self._connections.released(connection_id, 1)
@@ -694,16 +694,19 @@ class Runtime:
         return self._is_stopping
 
     def stop(self, input_: StopAsked | DriverStops, released: Callable[[], None]) -> None:
-        """Begin no stage or periodic checkpoint, nor a turn after `DriverStops`; `released` is called after release."""
+        """Begin no further stage or periodic checkpoint; after `DriverStops` no further turn either.
+
+        `released` is called once the log has all records up to the stop.
+        """
         self._is_stopping = True
         if self.outcome is None and not self.state.is_over and not self._is_sealed:
             self._run_turn(input_, None)
         self._is_sealed |= isinstance(input_, DriverStops)
         self.when_released(lambda _state: released())
 
-    def when_released(self, tell: Callable[[JobState], None]) -> None:
-        """Call `tell` with the present state once the log has all records up to it."""
-        self._queue(partial(tell, self.state))
+    def when_released(self, callback: Callable[[JobState], None]) -> None:
+        """Call `callback` with the present state once the log has all records up to it."""
+        self._queue(partial(callback, self.state))
         self._release_ready()
 
     # --- timers ---------------------------------------------------------------------------------

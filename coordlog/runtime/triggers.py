@@ -1,4 +1,4 @@
-"""Checkpoints that callers trigger: queued until one may start, each with a handle to wait for it."""
+"""Triggers of callers: each gets a handle, which waits until a checkpoint may start and then for its end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from coordlog.schemas.record import Kind, Record
 
 __all__ = ["CheckpointHandle", "Triggers"]
 
-_OVER = "its driver has ended"
+_DRIVER_ENDED = "its driver has ended"
 
 
 class CheckpointHandle:
     """A checkpoint that a caller has triggered. Any thread.
 
-    It begins as soon as a checkpoint may start (clause F8: not during a restore, another trigger, or without all
-    attempts). If a periodic checkpoint begins first, the handle is resolved by that one.
+    It begins as soon as one may start (clause F8: not during a restore or another trigger, and only if each unfinished
+    subtask has an attempt). If a periodic checkpoint begins first, the handle is resolved by that one.
     """
 
     def __init__(self, job_id: str, is_mailbox: Callable[[], bool]) -> None:
@@ -39,11 +39,11 @@ class CheckpointHandle:
 
         Raises:
             CheckpointFailedError: It was aborted, or its driver ended first.
-            UsageError: Called inside a coordinator's callback, which the checkpoint would wait for.
+            UsageError: Called inside a coordinator's callback: no checkpoint completes before the callback returns.
         """
         if self._is_mailbox():
             raise UsageError(
-                "`wait` was called inside a callback, which the checkpoint would wait for: "
+                "`wait` was called inside a callback, and no checkpoint completes before that returns: "
                 "wait on another thread, or act in `notify_checkpoint_complete`"
             )
         if not self._done.wait(timeout_s):
@@ -81,14 +81,14 @@ class Triggers:
         self._is_over = False
 
     def add(self, handle: CheckpointHandle) -> None:
-        """Add a handle, which is resolved at the latest by `end`; `remember` follows on the mailbox."""
+        """Register a handle, which `end` resolves at the latest. The caller must then call `queue` on the mailbox."""
         with self._lock:
             if not self._is_over:
                 self._open.add(handle)
                 return
-        handle.resolve(_OVER)
+        handle.resolve(_DRIVER_ENDED)
 
-    def remember(self, handle: CheckpointHandle, state: JobState) -> None:
+    def queue(self, handle: CheckpointHandle, state: JobState) -> None:
         """Queue a handle for the next checkpoint that is triggered."""
         self._waiting.append(handle)
         self.watch(state)
@@ -134,4 +134,4 @@ class Triggers:
             self._is_over = True
             handles, self._open = self._open, set()
         for handle in handles:
-            handle.resolve(_OVER)
+            handle.resolve(_DRIVER_ENDED)

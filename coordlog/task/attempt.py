@@ -141,11 +141,11 @@ class AttemptRunner:
         job_id: Id of the job.
         subtask: Subtask for which the task has registered.
         outbox: Sends a message to the driver, in the order of the calls; may block while the driver is slow.
-        is_over: Returns the reason why the attempt must assume its end (connection or lease is lost), or None. Called
+        why_over: Returns the reason why the attempt is over (its connection or lease is lost), or None. Called
             before each batch, so it must be cheap.
         payloads: Options of the job's large payloads.
-        flush: Returns after all messages of `outbox` have left this process, so that a process that is killed in the
-            next split has reported the end of the split before.
+        flush: Returns after all messages of `outbox` have left this process. Called at the end of each split: the
+            driver must know it, even if the process is killed in the next split.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class AttemptRunner:
         job_id: str,
         subtask: int,
         outbox: Callable[[UpMessage], None],
-        is_over: Callable[[], str | None],
+        why_over: Callable[[], str | None],
         payloads: PayloadOptions = NO_STORE,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
@@ -171,11 +171,11 @@ class AttemptRunner:
             payloads,
             accepted.epoch,
             accepted.driver_id,
-            is_over=lambda: self._is_over() is not None,
+            is_over=lambda: self._why_over() is not None,
         )
         chain = chain.opening(self._payloads.open)
         self._types = chain.payload_types
-        self._outbox, self._is_over, self._flush = outbox, is_over, flush
+        self._outbox, self._why_over, self._flush = outbox, why_over, flush
         self._event_count = 0
         self._pass_count = 0
         """Number of messages and steps so far."""
@@ -183,8 +183,9 @@ class AttemptRunner:
         self._is_finishing = False
         """Whether the reader has reported its end."""
         self._is_finish_due = False
-        """Whether an event was handled since `finish` returned that it waits."""
-        self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
+        """Whether an event was handled since `finish` last waited: then it is called again."""
+        self._flushes_splits = accepted.is_batch and not chain.keeps_state_across_splits
+        """Whether each split is flushed at its end, and not only at barriers."""
         states: dict[str, list[bytes]] = {}
         for part in accepted.states:
             if part.state is not None:
@@ -194,8 +195,8 @@ class AttemptRunner:
     def run(self, inbox: Inbox) -> None:
         """Run the attempt to its end; returns once its completion, or that of the job, is in the log.
 
-        After `Complete` it waits for the driver's answer as long as `is_over` returns None. The owner of `inbox` need
-        not wake it when the connection ends.
+        `why_over` is called several times a second, even while the attempt waits for a message. So the owner of
+        `inbox` does nothing if the connection ends.
 
         Raises:
             FencedAttemptError: The attempt is over; its driver has ended it, or is gone.
@@ -238,10 +239,12 @@ class AttemptRunner:
             case Accepted() | AlreadyFinished() | Refused():
                 raise AssertionError(f"{type(message).__name__} answers a registration only")
             case Marker():
-                if not self.is_completed:  # the completion has failed all events without an ack
+                if (
+                    not self.is_completed
+                ):  # the driver has failed all events without an ack at `Complete`
                     self._outbox(message)
             case DeliverEvent() | InjectBarrier() | CheckpointCompleted() | CheckpointAborted():
-                if not self.is_completed:  # a completion counts as its barriers and acks (F8)
+                if not self.is_completed:  # `Complete` counts as the ack of later barriers
                     self.check_alive()
                     self._handle(message)
             case _:
@@ -269,7 +272,7 @@ class AttemptRunner:
                 return StepOutcome(status=StepStatus.BATCH)
             case PollStatus.SPLIT_FINISHED:
                 assert poll.finished is not None, "`poll` has checked it"
-                finished = self._chain.end_split(poll.finished, is_flushed=self._is_flushed)
+                finished = self._chain.end_split(poll.finished, is_flushed=self._flushes_splits)
                 self._outbox(
                     FinishSplit(
                         operator_id=self._chain.source_id,
@@ -281,7 +284,7 @@ class AttemptRunner:
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.SPLIT_SKIPPED:
                 assert poll.skipped is not None, "`poll` has checked it"
-                rows = self._chain.skip_split(poll.skipped, is_flushed=self._is_flushed)
+                rows = self._chain.skip_split(poll.skipped, is_flushed=self._flushes_splits)
                 self._send_skipped(poll.skipped, rows)
                 self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
@@ -347,7 +350,7 @@ class AttemptRunner:
 
     def check_alive(self) -> None:
         """Raise FencedAttemptError if the attempt is over."""
-        reason = self._is_over()
+        reason = self._why_over()
         if reason is not None:
             raise self._fenced(reason)
 
@@ -372,11 +375,11 @@ class AttemptRunner:
 
     @property
     def progress(self) -> int:
-        """Number that rises with each message, step and call, unless the main thread hangs; any thread."""
+        """Number of messages, steps and calls so far. It rises unless the main thread hangs; any thread."""
         return self._pass_count + self._chain.call_count
 
-    def never_returned(self, place: Place, seconds: float, stack: str) -> None:
-        """Report a call that does not return to the driver, which kills the task; any thread.
+    def report_hanging_call(self, place: Place, seconds: float, stack: str) -> None:
+        """Report to the driver a call that does not return; the driver kills the task. On any thread.
 
         Raises:
             FencedAttemptError: The attempt is over already.
@@ -406,7 +409,8 @@ class AttemptRunner:
             operator_id=place.operator_id,
             callback=place.callback,
             reason=_reason_of(error)[-REASON_CHARS_MAX:],
-            # A failure with a split advises to skip it; a final failure only shows the split.
+            # With a split, the driver advises to skip it, unless the failure is final. That is wrong if the
+            # destination is at fault.
             split_id=place.split_id if final or not is_of_destination(error) else None,
             event_id=place.event_id,
             final=final,
@@ -436,8 +440,7 @@ class AttemptRunner:
                 if checkpoint_id <= self.last_barrier:
                     return
                 snapshot = self._chain.snapshot(checkpoint_id)
-                # Only now: an event that a link sent inside `snapshot_state` is before the barrier, like its
-                # state.
+                # Set after the snapshot: events that `snapshot_state` has sent belong before the barrier.
                 self.last_barrier = checkpoint_id
                 self._outbox(
                     AckCheckpoint(
@@ -445,9 +448,9 @@ class AttemptRunner:
                     )
                 )
             case CheckpointCompleted():
-                self._chain.tell_completed(message.checkpoint_id)
+                self._chain.notify_completed(message.checkpoint_id)
             case CheckpointAborted():
-                self._chain.tell_aborted(message.checkpoint_id)
+                self._chain.notify_aborted(message.checkpoint_id)
             case _:
                 assert_never(message)
 
@@ -482,7 +485,7 @@ def _reason_of(error: BaseException) -> str:
     is_unlimited = limit_bytes == resource.RLIM_INFINITY
     limit = "no limit" if is_unlimited else f"a limit of {limit_bytes >> 20:,} MiB"
     return (
-        f"{text.rstrip()} (no memory is left: its process has held up to {peak_mib:,} MiB and "
-        f"has {limit} on its addresses, which `spark.executor.pyspark.memory` sets: give it more, or "
-        "fewer rows at once with `batch_rows`)\n"
+        f"{text.rstrip()} (no memory is left: the process has used up to {peak_mib:,} MiB, with {limit} "
+        "of address space: raise `spark.executor.pyspark.memory`, or give it fewer rows at once with "
+        "`batch_rows`)\n"
     )

@@ -1,4 +1,4 @@
-"""Watch of an attempt's main thread: a call that does not return in time fails the attempt, by name.
+"""Watch of an attempt's main thread: a call that does not return in time is reported, and fails the attempt.
 
 A main thread may also hang outside any call, and the watching thread may have died. So the attempt's heartbeats stop
 too, after a longer time, and its lease runs out at the driver.
@@ -27,7 +27,7 @@ _FRAMES: Final = 12
 class MainThread:
     """Activity of an attempt's main thread, as the condition of its heartbeats. Used by one other thread.
 
-    The time limit is above that of a call, which is reported by name first, and that of a message to be sent.
+    The time limit is above that of a call, so that the call is reported first, and above that of a message to be sent.
 
     Args:
         progress: Number that rises with each action of the main thread: `AttemptRunner.progress`.
@@ -73,7 +73,7 @@ def watched_calls(runner: AttemptRunner, limit_s: float) -> Generator[None, None
                 frame = sys._current_frames().get(caller)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)[-_FRAMES:])
                 with suppress(FencedAttemptError):
-                    runner.never_returned(calling[0], now_s - since_s, stack)
+                    runner.report_hanging_call(calling[0], now_s - since_s, stack)
                 return
 
     thread = threading.Thread(target=watch, name="coordlog-watch", daemon=True)

@@ -346,13 +346,13 @@ class OpenChain:
         self._check_size(f"its snapshot for checkpoint {checkpoint_id}", "snapshot_state", snapshot)
         return snapshot
 
-    def tell_completed(self, checkpoint_id: int) -> None:
+    def notify_completed(self, checkpoint_id: int) -> None:
         """Notify all links of a completed checkpoint."""
         for link in self._links:
             with self._calling(link, "notify_checkpoint_complete"):
                 (link.reader or _operator(link)).notify_checkpoint_complete(checkpoint_id)
 
-    def tell_aborted(self, checkpoint_id: int) -> None:
+    def notify_aborted(self, checkpoint_id: int) -> None:
         """Notify the operators of an aborted checkpoint."""
         for link in self._links[1:]:
             with self._calling(link, "notify_checkpoint_aborted"):

@@ -225,7 +225,7 @@ class InMemorySurroundings:
             job_id=self._job_id,
             subtask=subtask,
             outbox=say,
-            is_over=lambda: "its connection is cut" if connection.is_cut else None,
+            why_over=lambda: "its connection is cut" if connection.is_cut else None,
             payloads=self._payloads,
         )
         try:

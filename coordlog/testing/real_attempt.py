@@ -84,7 +84,7 @@ class RealAttempt:
             job_id=job.runtime.state.job_id,
             subtask=subtask,
             outbox=self.attempt.say,
-            is_over=lambda: "its connection is lost" if self.attempt.is_closed else None,
+            why_over=lambda: "its connection is lost" if self.attempt.is_closed else None,
             payloads=job.payloads.options,
         )
         self.runner.open()

@@ -1,12 +1,12 @@
-"""The guard of a broker: a small process that starts Java and decides when it must end.
+"""The guard of a broker: a small process that starts Java and ends it.
 
-It runs apart from the process that started the broker, so that neither a signal to that process, nor
-Ctrl-C in its terminal, nor its death ends the broker by chance. It has two modes:
+The guard is separate from the process that started the broker, so that no signal to that process, and no Ctrl-C in its
+terminal, ends the broker by accident. It has two modes:
 
-* following a process: the broker ends when that process does, however that happens;
-* shared: the broker ends when no client has been connected for long enough.
+* following a process: the broker ends with that process, even if that is killed;
+* shared: the broker ends after a time without clients.
 
-Either way it ends when Java does. It may run for days, so it imports no large library.
+The guard ends when Java does. It may run for days, so it imports no large library.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Orders:
     """Options of a guard at its start.
 
     Attributes:
-        run: The name of this start.
+        run: Random id of this start; the starter waits for a state that has it.
         folder: The broker's folder, in which Java runs.
         command: Command that starts the broker.
         port: Port on which the broker will listen.
         cluster_id: The broker's cluster.
         follow: The process with which the broker ends; None for a shared broker. The guard's
             standard input is then a pipe from that process.
-        delete: Remove the folder if the followed process is gone.
+        delete: Whether to remove the folder at the end of the followed process.
         idle_minutes: Minutes without a client after which a shared broker stops; None: never.
-        idle_check_s: How often to count clients.
+        idle_check_s: Seconds between two counts of the clients.
     """
 
     run: str
@@ -74,12 +74,12 @@ class Orders:
     idle_check_s: float = limits.IDLE_CHECK_S
 
     def to_json(self) -> str:
-        """For the command line."""
+        """The orders as an argument of the guard's command line."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Orders:
-        """The other direction."""
+        """Inverse of `to_json`."""
         fields: dict[str, Any] = json.loads(text)
         fields["command"] = tuple(fields["command"])
         return cls(**fields)
@@ -120,7 +120,7 @@ class _Guard:
             stdin=subprocess.DEVNULL,
             preexec_fn=self._end_with_guard(),  # noqa: PLW1509, there is one thread
         ) as java:
-            # A process that has failed already is written too: the starter waits for this state.
+            # The starter waits for this state, so it is written even if Java has ended already.
             process = find_process(java.pid) or Process(pid=java.pid, born="ended at once")
             state = BrokerState(
                 run=self._orders.run,
@@ -145,22 +145,22 @@ class _Guard:
         self._ending = True
 
     def _end_with_guard(self) -> Callable[[], None] | None:
-        """Function for Java's process before the exec: request a signal for the guard's death."""
+        """Function that runs in Java's process before the exec, so that the guard's death sends it a signal."""
         if sys.platform != "linux":
             return None
         libc = ctypes.CDLL(None, use_errno=True)
         number = signal.SIGTERM if self._orders.follow is None else signal.SIGKILL
         guard = os.getpid()
 
-        def ask() -> None:
+        def request_signal() -> None:
             libc.prctl(_PR_SET_PDEATHSIG, int(number))
-            if os.getppid() != guard:  # dead already
+            if os.getppid() != guard:  # the guard has died before the request
                 os._exit(1)
 
-        return ask
+        return request_signal
 
     def _pause(self, seconds: float, *, listen: bool) -> bool:
-        """Wait for a signal, the time, or the end of standard input; True for the last."""
+        """Wait for a signal, the end of the time, or the end of standard input; returns whether it was the latter."""
         readable, _, _ = select.select([self._wake, *([0] if listen else [])], [], [], seconds)
         if self._wake in readable:
             with contextlib.suppress(BlockingIOError):
@@ -170,7 +170,8 @@ class _Guard:
     def _watch_process(self, java: subprocess.Popen[bytes], followed: int) -> None:
         gone = False
         while java.poll() is None and not self._ending and not gone:
-            # Both checks: another process may have inherited the pipe's other end; if not, it closes at once.
+            # The pipe ends at once with the followed process, unless a child has inherited it: so the parent is
+            # checked too.
             gone = self._pause(limits.GUARD_CHECK_S, listen=True) or os.getppid() != followed
         if self._orders.delete and java.poll() is None and _is_gone(followed):
             java.kill()
@@ -185,7 +186,7 @@ class _Guard:
             touch = touched(self._folder)
             if self._has_clients(process) or touch != last_touch:
                 idle_since, last_touch = time.monotonic(), touch
-            elif self._idle_too_long(idle_since) and self._stop_unless_wanted(
+            elif self._idle_too_long(idle_since) and self._stop_unless_used(
                 java, process, last_touch
             ):
                 return
@@ -197,12 +198,13 @@ class _Guard:
         limit = self._orders.idle_minutes
         return limit is not None and time.monotonic() - idle_since >= limit * 60
 
-    def _stop_unless_wanted(
+    def _stop_unless_used(
         self, java: subprocess.Popen[bytes], process: Process, last_touch: int | None
     ) -> bool:
-        """Stop Java under the lock: a client that checks meanwhile waits, and finds no broker.
+        """Stop Java under the lock, unless a client has used the broker meanwhile.
 
-        A client that found it running before has touched the state while it held the lock.
+        A client takes the same lock, and touches the state if the broker runs. So it came before, and the touch is
+        seen here; or it comes after, and finds no broker.
         """
         try:
             held = lock_on(self._folder / LOCK_FILE).acquire(blocking=False)
@@ -216,10 +218,9 @@ class _Guard:
 
 
 def _is_gone(parent: int) -> bool:
-    """Whether the parent has died, or is about to have.
+    """Whether the parent has died; waits a moment for it.
 
-    A killed process closes its files first, and loses its children last: its pipe ends before its
-    process number is gone.
+    A dying process first closes its files, and later gives its children a new parent: its pipe ends before that.
     """
     deadline = time.monotonic() + limits.KILL_LIMIT_S
     while os.getppid() == parent:

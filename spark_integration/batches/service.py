@@ -302,7 +302,7 @@ class BatchService:
             if name in refusals and name not in standing.done_sinks
         ]
         return (
-            f"{key} is not committed: {', '.join(reasons) or 'a sink has not taken its part'}; mend "
+            f"{key} is not committed: {', '.join(reasons) or 'a sink has not taken its part'}; fix "
             "the function that makes the rows, or the destination, then start the query again: Spark "
             "gives the batch again"
         )

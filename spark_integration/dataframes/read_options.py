@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("coordlog")` and of `.load(path)`: each is applied, or refused by name."""
+"""Options of `spark.read.format("coordlog")` and of `.load(path)`: each is applied, or refused with its name."""
 
 from __future__ import annotations
 

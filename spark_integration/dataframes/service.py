@@ -216,7 +216,7 @@ class CoordinatedReads:
         while True:
             seen = self._query(driver)
             if seen is not None and seen.problem:
-                raise SourceError(f"source of job {self.job_id}", seen.problem, "mend that")
+                raise SourceError(f"source of job {self.job_id}", seen.problem, "fix that")
             if seen is not None and (seen.is_listed or self._source.is_unbounded):
                 break
             if time.monotonic() > until:
@@ -387,7 +387,7 @@ def _warn_of_many_tries(spark: SparkSession) -> None:
     tries = task_failures_max(spark)
     if tries >= _TRIES_MANY:
         _log.warning(
-            "this session tries each task %d times, which is right for jobs alone: an error that a retry may mend "
+            "this session tries each task %d times, which is right for jobs alone: an error that a retry may fix "
             "ends a query only after all of them; make the session with query_session(…)",
             tries,
         )

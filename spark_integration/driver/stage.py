@@ -379,7 +379,7 @@ def lost_session_named(spark: SparkSession) -> Generator[None]:
 def _session_lost(why: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
         f"Spark has gone from under the job: {why}",
-        "start it again with a new session: it goes on from what its log has",
+        "start it again with a new session: it continues from what its log has",
     )
 
 

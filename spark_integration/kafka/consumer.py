@@ -136,7 +136,7 @@ def connect(cluster: Cluster, positions: Mapping[Partition, int], records_max: i
     connection = cluster.connection
     options: dict[str, object] = {
         **connection.options(cluster.timeout_s),
-        # Where reading goes on is in the job's checkpoints, and nowhere else.
+        # Where reading continues is in the job's checkpoints, and nowhere else.
         "group_id": None,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",

@@ -256,7 +256,7 @@ class DriverConnection:
             if self._lost is not None:
                 raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
 
-    def is_over(self) -> str | None:
+    def why_over(self) -> str | None:
         """Reason for which the attempt must assume that it has ended (M4: fenced attempts stop), or None."""
         if self._fenced is not None:
             # The message of a finished job must be handled, not mistaken for a lost connection.

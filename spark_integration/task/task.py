@@ -184,7 +184,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
             job_id=work.job_id,
             subtask=ids.subtask,
             outbox=connection.send,
-            is_over=connection.is_over,
+            why_over=connection.why_over,
             payloads=work.payloads,
             flush=connection.flush,
         )
@@ -235,7 +235,7 @@ def _answer(connection: DriverConnection, work: TaskWork, ids: TaskIds) -> DownM
     deadline = time.monotonic() + work.registration_timeout_s
     while True:
         # Read before the inbox: messages from before the loss of the connection are in the inbox by then.
-        reason = connection.is_over()
+        reason = connection.why_over()
         try:
             return connection.inbox.get(timeout=_LOOK_S)
         except queue.Empty:

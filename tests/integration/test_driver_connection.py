@@ -62,7 +62,7 @@ def test_what_is_said_arrives_in_order_both_ways_and_no_thread_is_left() -> None
                 task.send(sent(n))
             got = [task.inbox.get(timeout=20) for _ in range(200)]
             wait_for(lambda: len(heard.messages(number)) == 200, "all have arrived")
-            assert task.is_over() is None
+            assert task.why_over() is None
         assert own_threads() == during
         assert heard.messages(number) == [sent(n) for n in range(200)]
         assert got == [delivered(n) for n in range(200)]
@@ -156,7 +156,7 @@ def test_a_flush_on_a_connection_that_is_gone_ends_the_attempt() -> None:
     with running() as (endpoint, heard), opened(endpoint.address) as task:
         task.send(register())
         endpoint.close(heard.connection_of(0))
-        wait_for(lambda: task.is_over() is not None, "the task notices")
+        wait_for(lambda: task.why_over() is not None, "the task notices")
         with pytest.raises(FencedAttemptError, match="closed the connection"):
             task.flush()
 
@@ -244,7 +244,7 @@ def test_a_lost_connection_ends_the_attempt() -> None:
         task.send(register())
         number = heard.connection_of(0)
         endpoint.close(number)
-        assert wait_for(task.is_over, "it notices") == "its driver has closed the connection"
+        assert wait_for(task.why_over, "it notices") == "its driver has closed the connection"
         with pytest.raises(FencedAttemptError, match="its driver has closed the connection"):
             task.send(acked(1))
         with pytest.raises(queue.Empty):
@@ -256,7 +256,7 @@ def test_a_fenced_attempt_is_over_before_it_reads_the_message() -> None:
     with running() as (endpoint, heard), opened(endpoint.address) as task:
         task.send(register())
         endpoint.send(heard.connection_of(0), Fenced(reason="a newer attempt registered"))
-        assert wait_for(task.is_over, "it notices") == "a newer attempt registered"
+        assert wait_for(task.why_over, "it notices") == "a newer attempt registered"
 
 
 def test_a_finished_attempt_is_not_over_if_its_connection_is_gone() -> None:
@@ -268,7 +268,7 @@ def test_a_finished_attempt_is_not_over_if_its_connection_is_gone() -> None:
         heard.reason_of(number)
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
-            assert task.is_over() is None
+            assert task.why_over() is None
             time.sleep(0.005)
         assert task.inbox.get(timeout=10) == Fenced(reason="done", is_finished=True)
 
@@ -278,11 +278,11 @@ def test_a_driver_that_is_silent_for_the_lease_is_taken_for_dead() -> None:
     # The endpoint's own lease is long, and it says nothing for most of it.
     with running(heartbeat_s=30) as (endpoint, _), opened(endpoint.address, lease_s=0.5) as task:
         task.send(register())
-        assert task.is_over() is None
-        reason = wait_for(task.is_over, "the lease runs out") or ""
+        assert task.why_over() is None
+        reason = wait_for(task.why_over, "the lease runs out") or ""
         assert reason.startswith("its driver sent nothing for ")
         assert reason.endswith(" s; the lease is 0.5 s")
-        assert task.is_over() == reason
+        assert task.why_over() == reason
 
 
 def test_heartbeats_keep_both_sides_alive_while_nothing_else_is_said() -> None:
@@ -294,7 +294,7 @@ def test_heartbeats_keep_both_sides_alive_while_nothing_else_is_said() -> None:
         number = heard.connection_of(0)
         until = time.monotonic() + 2
         while time.monotonic() < until:
-            assert task.is_over() is None
+            assert task.why_over() is None
             time.sleep(0.01)
         assert heard.lost == []
         endpoint.send(number, AlreadyFinished(attempt_number=3))
@@ -327,7 +327,7 @@ def test_a_process_that_stood_still_reads_what_waits_before_it_judges() -> None:
         assert loop is not None
         loop.call_soon_threadsafe(time.sleep, 1.2)
         time.sleep(1.0)
-        assert task.is_over() is None
+        assert task.why_over() is None
 
 
 def test_a_full_inbox_holds_the_driver_back_and_loses_nothing(
@@ -346,7 +346,7 @@ def test_a_full_inbox_holds_the_driver_back_and_loses_nothing(
         # Longer than the lease: what is not read says nothing about the driver.
         until = time.monotonic() + 1.2
         while time.monotonic() < until:
-            assert task.is_over() is None
+            assert task.why_over() is None
             time.sleep(0.02)
         got = [task.inbox.get(timeout=20) for _ in range(2000)]
         assert got == [delivered(n, bytes(5000)) for n in range(2000)]
@@ -375,7 +375,7 @@ def test_a_sender_waits_while_the_driver_reads_nothing(
         sender.start()
         wait_for(lambda: len(heard.messages(number)) == 4, "the driver reads no more")
         assert not done.wait(1.5)
-        assert task.is_over() is None, "its driver lives, and says so"
+        assert task.why_over() is None, "its driver lives, and says so"
         while not done.is_set() or len(heard.messages(number)) < 100:
             endpoint.released(number, 1)
             time.sleep(0.001)

@@ -169,7 +169,7 @@ def test_who_speaks_no_tls_gets_nothing_and_disturbs_nobody() -> None:
             with socket.create_connection((host, int(port)), timeout=20) as raw:
                 raw.sendall(b"GET /attempt HTTP/1.1\r\n\r\n")
                 assert b"HTTP" not in _received(raw)
-            assert task.is_over() is None
+            assert task.why_over() is None
             assert len(heard.arrivals) == 1
 
 

@@ -344,7 +344,7 @@ class Cluster:
             job_id="job",
             subtask=task.subtask,
             outbox=lambda said: self._say(task, said),
-            is_over=lambda: "its connection is gone" if task.is_noticed else None,
+            why_over=lambda: "its connection is gone" if task.is_noticed else None,
         )
         task.runner = runner
         self._around.open(task)

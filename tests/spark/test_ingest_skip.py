@@ -30,7 +30,7 @@ pytestmark = [
 FILES, ROWS, BAD = 66, 20, 32
 """More files than a listing samples, so that it does not see the bad one."""
 LIMIT_S = 120.0
-TO_GO_ON = "to go on without it: "
+TO_CONTINUE = "to continue without it: "
 
 
 class Command:
@@ -92,7 +92,7 @@ def test_the_command_printed_at_the_third_failure_lets_the_job_continue(
     job = ["--job-id", f"skip-{secrets.token_hex(4)}", "--restarts-max", "2"]
     status, lines = command.ingest("out", *job)
     assert status == 1
-    (printed,) = [one.partition(TO_GO_ON)[2] for one in lines if one.startswith("warning: ")]
+    (printed,) = [one.partition(TO_CONTINUE)[2] for one in lines if one.startswith("warning: ")]
     assert printed.startswith("coordlog skip ")
 
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -200,7 +200,7 @@ def test_an_allocation_that_is_refused_is_named_with_split_and_number(
         job_on(folder, MemoryLog("job"), limited()).run(session)
 
     assert re.search(r"which read split '.*\.csv': process of operator 'transform'", str(why.value))
-    assert re.search(r"has held up to \d{2,} MiB", str(why.value))
+    assert re.search(r"has used up to \d{2,} MiB", str(why.value))
     assert "fewer rows at once with `batch_rows`" in str(why.value)
 
 

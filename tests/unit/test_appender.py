@@ -39,19 +39,19 @@ def log(clock: FakeClock) -> MemoryLog:
 def test_a_driver_that_appends_nothing_finds_that_it_is_fenced_by_looking(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     assert driver.appender.append(turns([1], 0, 0)) == (1,)
-    driver.appender.look()
+    driver.appender.check_epoch()
     start_driver(log, "b")
 
     with pytest.raises(FencedError, match="epoch 1"):
-        driver.appender.look()
+        driver.appender.check_epoch()
     with pytest.raises(ClosedError):
-        driver.appender.look()
+        driver.appender.check_epoch()
 
 
 def test_a_look_reads_over_what_does_not_count_and_appends_nothing(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.store(plain("late", 9, 0))
-    driver.appender.look()
+    driver.appender.check_epoch()
     assert driver.appender.end_offset == log.high_watermark() == 2
     assert driver.appender.append(turns([1], 0, 0)) == (2,)
 
@@ -60,7 +60,7 @@ def test_a_look_at_a_log_that_does_not_answer_changes_nothing(log: MemoryLog) ->
     driver = start_driver(log, "a")
     log.store(plain("late", 9, 0))
     log.faults.is_gone = True
-    driver.appender.look()
+    driver.appender.check_epoch()
     log.faults.is_gone = False
     assert driver.appender.append(turns([1], 0, 0)) == (2,)
 

@@ -247,7 +247,7 @@ def test_a_failure_that_cannot_be_told_is_raised_with_a_note() -> None:
         job_id="ingest",
         subtask=1,
         outbox=lost,
-        is_over=lambda: None,
+        why_over=lambda: None,
     )
     with pytest.raises(ValueError, match="scripted") as caught:
         runner.run(inbox_of())
@@ -376,7 +376,7 @@ def failure_of(error: BaseException) -> Fail:
 
 @pytest.mark.parametrize(
     ("limit", "says"),
-    [(resource.RLIM_INFINITY, "has no limit"), (3 << 30, "has a limit of 3,072 MiB")],
+    [(resource.RLIM_INFINITY, "with no limit of"), (3 << 30, "with a limit of 3,072 MiB")],
 )
 def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int, says: str
@@ -385,7 +385,7 @@ def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
 
     last = failure_of(MemoryError()).reason.strip().splitlines()[-1]
 
-    assert last.startswith("MemoryError (no memory is left: its process has held up to ")
+    assert last.startswith("MemoryError (no memory is left: the process has used up to ")
     assert says in last
     assert "fewer rows at once with `batch_rows`" in last
 

@@ -189,7 +189,7 @@ def test_a_split_that_no_task_has_read_cannot_be_skipped_either() -> None:
     result = run(log, "skip", "--split", "a.csv")
 
     assert result.exit_code == Exit.USAGE, result.output
-    assert "its source is read by queries" in result.stderr
+    assert "each query on its source reads every split" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_what_cannot_be_skipped_is_refused_by_name_and_nothing_is_appended() -> 
     for arguments, said in (
         (("--split", "x"), "it has no split 'x'; `coordlog splits job` lists its splits"),
         (("--split", "a"), "split 'a' has been read to its end"),
-        (("--event", "9999"), "sequence 9999 is no record, and no operator event"),
-        (("--event", str(started.sequence)), "is ATTEMPT_STARTED, and no operator event"),
+        (("--event", "9999"), "sequence 9999 does not exist"),
+        (("--event", str(started.sequence)), "is ATTEMPT_STARTED, not an event"),
         (("--event", str(assigned.sequence)), "skip the split instead, with --split"),
         ((), "give either --split or --event"),
     ):

@@ -75,7 +75,7 @@ def test_a_listing_that_raises_fails_the_job_with_its_text() -> None:
     assert "/data: permission denied; grant it" in reasons[0]
 
 
-@pytest.mark.may_fail("its listing has not come back")
+@pytest.mark.may_fail("its listing has not returned")
 def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     assert job.runtime.state.phase is Phase.FAILED
     (reason,) = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
     assert (
-        "source 'source': its listing has not come back within 0.05 s; see that the listed"
+        "source 'source': its listing has not returned within 0.05 s; check that the listed"
         in reason
     )
 
@@ -104,7 +104,7 @@ def test_a_place_that_never_answers_ends_the_command_before_it_begins(
     """`coordlog ingest` looks at a new job's source before it starts anything."""
     answers = threading.Event()
     monkeypatch.setattr(listing_module, "LISTING_CALL_S", 0.05)
-    with pytest.raises(SourceError, match=r"source '/mnt/in': its listing has not come back"):
+    with pytest.raises(SourceError, match=r"source '/mnt/in': its listing has not returned"):
         listing_module.listed_in_time("/mnt/in", lambda: answers.wait(20))
     answers.set()
 

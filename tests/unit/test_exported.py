@@ -363,8 +363,11 @@ def test_a_command_reads_a_file_where_it_is_given_one(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("payloads", "--clean"), "is a file, and the log itself may address more by now: --clean"),
-        (("payloads",), "is redacted: it has no addresses of payloads any more"),
+        (
+            ("payloads", "--clean"),
+            "is an exported file, and newer records of the log may address more",
+        ),
+        (("payloads",), "is redacted: the addresses of its payloads were removed"),
     ],
 )
 def test_what_would_change_something_refuses_a_file(

@@ -307,7 +307,8 @@ def test_a_job_with_a_split_that_waits_fails_by_source_and_number() -> None:
 
     assert isinstance(ended, FinishJob)
     assert (
-        ended.left == "source 'source' has 2 splits waiting: read the splits, or skip them by name"
+        ended.left
+        == "source 'source' has 2 splits waiting: read the splits, or skip them with `coordlog skip`"
     )
     done = replace(waiting, projections=Map({"source": SplitsState()}))
     assert due(done) == FinishJob()

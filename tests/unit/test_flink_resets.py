@@ -218,7 +218,7 @@ def test_a_subtask_whose_handler_raises_fails_and_acks_no_event() -> None:
         job_id="job",
         subtask=0,
         outbox=say,
-        is_over=lambda: None,
+        why_over=lambda: None,
     )
     runner.open()
     with pytest.raises(NotImplementedError, match="handles no events"):

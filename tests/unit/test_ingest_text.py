@@ -203,7 +203,7 @@ FAILED = replace(
     [
         (Progress(), True, []),
         (STREAMING, False, []),
-        (STREAMING, True, ["job ingest has not finished: it goes on, and is not opened again"]),
+        (STREAMING, True, ["job ingest has not finished: it continues, and is not opened again"]),
         (
             FINISHED,
             True,
@@ -214,7 +214,7 @@ FAILED = replace(
             False,
             [
                 "job ingest failed at 2023-11-14T22:13:20.000000Z: ValueError: no rows today",
-                "it goes on, with a fresh count of failures",
+                "it continues, with a fresh count of failures",
             ],
         ),
     ],
@@ -284,7 +284,7 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
             7,
             (
                 "stopped after checkpoint 7: 1,234 rows are published; "
-                "run the same command again to go on"
+                "run the same command again to continue"
             ),
         ),
         (
@@ -292,20 +292,20 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
             None,
             (
                 "stopped without a checkpoint of its own, rows read since checkpoint 7 are read "
-                "again: 1,234 rows are published; run the same command again to go on"
+                "again: 1,234 rows are published; run the same command again to continue"
             ),
         ),
         (
             BATCH,
             None,
-            "stopped: 2 of 3 splits are finished and stay so; run the same command again to go on",
+            "stopped: 2 of 3 splits are finished and stay so; run the same command again to continue",
         ),
         (
             Progress(),
             None,
             (
                 "stopped before the first checkpoint: nothing is published yet; "
-                "run the same command again to go on"
+                "run the same command again to continue"
             ),
         ),
     ],

@@ -99,7 +99,7 @@ def test_a_sink_that_never_comes_back_is_tried_again_and_heard_no_more() -> None
     job.advance(SETTLE_CALL_S)
     (failed,) = job.history(Kind.COMMIT_OUTCOME)
     assert failed.attributes["settled"] == "false"
-    assert f"its sink has not come back within {SETTLE_CALL_S:g} s" in str(failed.reason)
+    assert f"its sink has not returned within {SETTLE_CALL_S:g} s" in str(failed.reason)
 
     job.is_work_held = False
     job.advance(60)

@@ -377,8 +377,8 @@ def test_a_partition_is_left_out_only_by_who_says_so() -> None:
 
     refused = CliRunner().invoke(main, command, obj=lambda _servers: OneLog(job.log))
     assert refused.exit_code == Exit.USAGE
-    assert "all of its partition that is not read yet" in refused.output
-    assert "or leave the partition out with --rest-of-partition" in refused.output
+    assert "this skips all its unread records" in refused.output
+    assert "or skip the partition with --rest-of-partition" in refused.output
 
     done = CliRunner().invoke(
         main, (*command, "--rest-of-partition"), obj=lambda _servers: OneLog(job.log)

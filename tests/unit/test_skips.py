@@ -371,7 +371,7 @@ def test_poison_is_named_within_a_reason_before_its_traceback(
     assert reason_in_words(replace(failed, attributes=at)) == reason
     assert reason_in_words(failed) == (
         f"{'x' * (REASON_CHARS_MAX // 4)}; {what} is poison: 4 attempts in a row have failed at it; "
-        f"to go on without it: "
+        f"to continue without it: "
         f"`coordlog skip job {option} --reason '4 attempts in a row failed at it'`\ntraceback"
     )
 
@@ -393,7 +393,7 @@ def test_a_failed_job_names_poison_once_in_its_record_and_its_error() -> None:
     assert end is not None
     assert len(end.reasons) == 1, "equal reasons are one"
     error = JobFailedError("job", end.reasons, end.where, end.final, end.skip_command)
-    command = str(error).split("; to go on without it: `")[1]
+    command = str(error).split("; to continue without it: `")[1]
     assert shlex.split(command.rstrip("`"))[:5] == ["coordlog", "skip", "job", "--split", "a"]
 
 

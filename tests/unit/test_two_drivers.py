@@ -219,7 +219,7 @@ def test_a_driver_paused_over_a_prune_ends_and_names_the_epoch_in_force(
         if is_late_to_append:
             attempt.send("source", Up(n=1))
         else:
-            first.appender.look()
+            first.appender.check_epoch()
 
     with pytest.raises(FencedError) as raised:
         act()

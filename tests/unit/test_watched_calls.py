@@ -33,7 +33,7 @@ class Runner:
             self.is_looked_through.set()
         return None if number is None else (PLACE, number)
 
-    def never_returned(self, place: Place, seconds: float, stack: str) -> None:
+    def report_hanging_call(self, place: Place, seconds: float, stack: str) -> None:
         self.told.append((place, seconds, stack))
         self.is_told.set()
 

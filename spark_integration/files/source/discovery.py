@@ -158,7 +158,7 @@ class Discovery:
             listed: The files as they are now.
             known: Splits in the log, by path.
             as_read: Files that were read otherwise than they were listed, by path.
-            skipped: Splits that are not read: a file that is skipped as a whole stays so, mended or
+            skipped: Splits that are not read: a file that is skipped as a whole stays so, fixed or
                 not.
 
         Raises:

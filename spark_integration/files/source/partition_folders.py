@@ -1,4 +1,4 @@
-"""Folders such as `month=3`, by which Hive and Spark keep a column out of the files: refused by name, or ignored."""
+"""Folders such as `month=3`, by which Hive and Spark keep a column out of the files: refused, or ignored."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class FileSource:
     mark (its time, or an object store's etag) are in its splits, and are compared when it is opened
     and when it has been read. One exception: if the job is run again, without `watch`, a file that
     is one split and of which no row was read is read as it is then, so that a file that could not
-    be read may be mended.
+    be read may be fixed.
 
     Args:
         path: A local path or an fsspec URL without credentials; may be a glob, unless something of
@@ -127,7 +127,7 @@ class FileSource:
         exclude: Globs of files and folders that are left out of every listing. A glob without a slash
             is compared with each name below the path, a glob with a slash with the path below it, a
             glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
-            listed before, and of which nothing was read, is left out too, by name; others stay.
+            listed before, and of which nothing was read, is left out too, and the history has its name; others stay.
         allow_other_path: A job may continue although its history has another path, glob or URL.
             Splits in the history are read as they were listed; new listings use this path, and a
             file that has another path than before is another file.

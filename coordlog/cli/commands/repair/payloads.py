@@ -28,7 +28,7 @@ __all__ = ["payloads"]
     "--drop-payloads",
     "is_dropping",
     is_flag=True,
-    help="Also remove large payloads that only removed records address; the archive lacks them then.",
+    help="Also remove payloads of pruned records; an archive of those records is incomplete without them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @payload_store_option
@@ -44,23 +44,27 @@ def payloads(
 ) -> None:
     """Show the payloads of JOB in its payload store, and those that no record addresses.
 
-    A payload is left over if its driver or task could not append its address any more. Payloads
-    that a record addresses, those of the driver in force, and those of epochs missing from this log
-    are never removed; of a pruned log, --drop-payloads with --clean removes those of epochs before
-    its beginning, which no archive and no other log must need. The exit status is 1 if an addressed
-    payload is missing; `coordlog verify` names its records. With a file in JOB's place nothing is
-    removed.
+    A payload is left over if its driver or task ended before a record with its address was
+    appended. --clean removes these payloads. It never removes payloads that a record addresses,
+    payloads of the driver in force, and payloads of epochs that are not in this log.
+
+    If the log was pruned, --clean --drop-payloads also removes payloads of the epochs before its
+    beginning: be sure that no archive and no other log needs them.
+
+    The exit status is 1 if an addressed payload is missing; `coordlog verify` names its records.
+    JOB may be an exported file, but not with --clean.
     """
     if is_dropping and not is_cleaning:
         raise OptionError("--drop-payloads", "given", "left out without --clean")
     if isinstance(logs, FileLogs) and is_cleaning:
         raise click.UsageError(
-            f"{logs.where} is a file, and the log itself may address more by now: --clean takes a job's id"
+            f"{logs.where} is an exported file, and newer records of the log may address more payloads: "
+            "give --clean the job's id"
         )
     with opened(logs, job) as log:
         if isinstance(log, ExportedLog) and log.is_redacted:
             raise click.UsageError(
-                f"{logs.where} is redacted: it has no addresses of payloads any more"
+                f"{logs.where} is redacted: the addresses of its payloads were removed"
             )
         store = StoreFinder(job, payload_store, log).store_of(log)
         if store is None:
@@ -102,30 +106,30 @@ def _print(
     is_dropping: bool,
 ) -> None:
     click.echo(f"{store.where}, compared with {many(use.record_count, 'record')}:")
-    click.echo(f"  {_sum(use.of(FileUse.ADDRESSED))} addressed by records")
+    click.echo(f"  {_count_and_size(use.of(FileUse.ADDRESSED))} addressed by records")
     left_over = use.of(FileUse.LEFT_OVER)
     done = "removed" if is_cleaning else f"`coordlog payloads {job} --clean` removes them"
-    click.echo(f"  {_sum(left_over)} left over" + (f": {done}" if left_over else ""))
+    click.echo(f"  {_count_and_size(left_over)} left over" + (f": {done}" if left_over else ""))
     drop = (
         f"`coordlog payloads {job} --clean --drop-payloads` removes them, if no archive needs them"
     )
     pruned = frozenset(use.pruned)
     unknown = [kept for kept in use.of(FileUse.UNKNOWN) if kept not in pruned]
     for files, text in (
-        (use.of(FileUse.IN_FORCE), "of the driver in force, not addressed so far: they stay"),
+        (use.of(FileUse.IN_FORCE), "of the driver in force, not addressed yet: not removed"),
         (
             use.pruned,
             f"of epochs of pruned records: {'removed' if is_dropping else drop}",
         ),
-        (unknown, "of drivers that are not in this log: they stay; is this their log?"),
-        (use.of(FileUse.FOREIGN), "that are no payloads: they stay"),
+        (unknown, "of drivers that are not in this log, but maybe in another log: not removed"),
+        (use.of(FileUse.FOREIGN), "other than payloads: not removed"),
     ):
         if files:
-            click.echo(f"  {_sum(files)} {text}")
+            click.echo(f"  {_count_and_size(files)} {text}")
     for path in use.missing:
         click.echo(f"  missing: {path}")
 
 
-def _sum(files: Sequence[KeptPayload]) -> str:
+def _count_and_size(files: Sequence[KeptPayload]) -> str:
     size = sum(file.size_bytes for file in files)
     return f"{many(len(files), 'file')} of {many(size, 'byte')}"

@@ -43,7 +43,7 @@ _NEXT: Final = "`coordlog checkpoint JOB` lists them"
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Take the place of the driver, if it cannot be known whether one runs.",
+    help="Replace the driver if this command cannot find out whether it runs.",
 )
 @with_logs
 def savepoint(

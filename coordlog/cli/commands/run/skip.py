@@ -1,4 +1,4 @@
-"""`coordlog skip`: lets a job go on without a split or an event at which it fails again and again."""
+"""`coordlog skip`: skips a split or an event at which a job fails again and again."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from coordlog.spark_integration.kafka.payloads import KafkaListing
 
 __all__ = ["skip"]
 
-_OF_SPLITS = frozenset(
+_SPLIT_EVENTS = frozenset(
     payload_type_of(event).key for event in (AddSplits, NoMoreSplits, RequestSplit)
 )
-_DONE = (SplitPlace.FINISHED, SplitPlace.IN_CHECKPOINT, SplitPlace.COMMITTED)
+_READ = (SplitPlace.FINISHED, SplitPlace.IN_CHECKPOINT, SplitPlace.COMMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +66,13 @@ class _Target:
 @click.option(
     "--rest-of-partition",
     is_flag=True,
-    help="Leave out all unread records of the partition, if the split is a partition of a topic.",
+    help="If the split is a partition of a topic: skip all unread records of the partition.",
 )
 @click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Take the place of the driver, if it cannot be known whether one runs.",
+    help="Replace the driver if this command cannot find out whether it runs.",
 )
 @with_logs
 def skip(
@@ -85,20 +85,20 @@ def skip(
     rest_of_partition: bool,
     is_take_over: bool,
 ) -> None:
-    """Skip a split, or an event, of JOB: the job goes on without it, and no restart brings it back.
+    """Skip a split, or an event, of JOB: the job continues without it, also after a restart.
 
     Committed rows of a split stay; the history has their number. An event is identified by its
     content: if it is sent again to, or by, the same subtask, it is skipped too.
 
     If a driver runs, it records the skip; otherwise this command appends it to the log, and the
-    next run goes on without the split or event.
+    next run continues without the split or event.
     """
     if (split_id is None) == (sequence is None):
         raise click.UsageError("give either --split or --event")
     why = reason or "skipped by command"
     log = logs.open_to_write(job)
     try:
-        rebuild = read_job(log, job, _check_goes_on)
+        rebuild = read_job(log, job, _check_can_skip)
         state = rebuild.state
         target = (
             _find_event(log, job, sequence)
@@ -117,18 +117,18 @@ def skip(
         log.close()
 
 
-def _check_goes_on(state: JobState) -> None:
+def _check_can_skip(state: JobState) -> None:
     if state.phase in (Phase.FINISHED, Phase.ENDING):
         raise SkipError(
             state.job_id,
             f"it is {state.phase.value}",
-            "nothing of it is read or handled any more",
+            "it reads no split and handles no event any more",
         )
     if payload_type_of(ReadsOpened).key in state.types:
         raise SkipError(
             state.job_id,
-            "its source is read by queries, each of which reads all of it",
-            "restore the split's file as it was, or read the rest under another job id",
+            "each query on its source reads every split",
+            "put the split's file back unchanged, or read the other files under another job id",
         )
 
 
@@ -136,7 +136,7 @@ def _find_split(log: Log, state: JobState, split_id: str) -> _Target:
     rows = audit(History(log).stored()).splits
     split = next((row for row in rows if row.split_id == split_id), None)
     shown = f"split {split_id!r}"
-    if split is not None and split.place in _DONE:
+    if split is not None and split.place in _READ:
         problem = f"{shown} has been read to its end"
         raise SkipError(state.job_id, problem, "there is nothing to skip")
     return _Target(
@@ -166,30 +166,30 @@ def _failed_source(log: Log, state: JobState, split_id: str) -> str:
 
 
 def _check_is_no_partition(state: JobState, split_id: str) -> None:
-    """Refuse a split of a topic: it is all of a partition that is not read yet, and may have no end."""
+    """Refuse a split of a topic: it is not one record, but the unread rest of a partition."""
     if payload_type_of(KafkaListing).key in state.types:
         raise SkipError(
             state.job_id,
-            f"split {split_id!r} is a part of a topic: to skip it leaves out not one record, but "
-            "all of its partition that is not read yet, for ever if it has no end",
-            "change the transform to skip the records that it cannot handle: a job goes on with a changed "
-            "transform; or leave the partition out with --rest-of-partition",
+            f"split {split_id!r} is a partition of a topic: this skips all its unread records, and later "
+            "ones if the source has no end",
+            "make the transform skip the records that it cannot handle (a job continues with a changed "
+            "transform), or skip the partition with --rest-of-partition",
         )
 
 
 def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
     record = _record_at(log, sequence)
     if record is None or record.kind not in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
-        kind = "no record" if record is None else record.kind.value
+        problem = "does not exist" if record is None else f"is {record.kind.value}, not an event"
         raise SkipError(
             job,
-            f"sequence {sequence} is {kind}, and no operator event",
-            f"`coordlog history {job} --kind EVENT_TO_SUBTASK --kind EVENT_TO_COORDINATOR` lists them",
+            f"sequence {sequence} {problem}",
+            f"`coordlog history {job} --kind EVENT_TO_SUBTASK --kind EVENT_TO_COORDINATOR` lists events",
         )
-    if record.payload_type in _OF_SPLITS:
+    if record.payload_type in _SPLIT_EVENTS:
         raise SkipError(
             job,
-            f"sequence {sequence} is a {record.payload_type}, without which a source stops",
+            f"sequence {sequence} is a {record.payload_type}, and its source needs this event",
             "skip the split instead, with --split",
         )
     return _Target(
@@ -255,12 +255,12 @@ def _append(log: Log, job: str, rebuild: Rebuild, target: _Target, why: str) -> 
         rebuild,
         target.fact,
         command="skip",
-        check=_check_goes_on,
+        check=_check_can_skip,
         operator_id=target.operator_id,
         subtask=target.subtask,
         why=why,
     )
     click.echo(
-        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to go on",
+        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to continue",
         err=True,
     )

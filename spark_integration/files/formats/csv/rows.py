@@ -373,7 +373,7 @@ def reading_error(
             path,
             f"{_row(match['row'], begins_at, header_rows)} has {match['got']} fields where "
             f"{match['expected']} are expected: {match['text'][:_SHOWN_CHARS]!r}",
-            "mend the line, or see `delimiter=`, `quote=` and `escape=`",
+            "fix the line, or see `delimiter=`, `quote=` and `escape=`",
         )
     if "straddl" in text:
         return SourceError(

@@ -99,11 +99,11 @@ def wrong_json(
                 "see that the file is whole; write it under another name and rename it when it is",
             )
         return SourceError(
-            path, f"{where} is no JSON: {problem}: {shown}", "mend the line: one object each"
+            path, f"{where} is no JSON: {problem}: {shown}", "fix the line: one object each"
         )
     if not isinstance(value, dict):
         return SourceError(
-            path, f"{where} is no JSON object: {shown}", "mend the line: one object each"
+            path, f"{where} is no JSON object: {shown}", "fix the line: one object each"
         )
     if schema is not None:
         new = [name for name in value if name not in schema.names]
