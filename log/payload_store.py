@@ -35,7 +35,7 @@ from coordlog.log.local.fsync import make_folders, sync_path
 from coordlog.schemas.payload_address import PayloadAddress, is_path
 
 __all__ = [
-    "KeptPayload",
+    "PayloadFile",
     "PayloadStore",
     "default_payload_url",
     "is_draft",
@@ -62,8 +62,8 @@ _AGAIN: Final = "see that it works and can be reached, then run the same command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPayload:
-    """A file of a job in its store."""
+class PayloadFile:
+    """A file in a job's folder of the store: a payload, an unfinished draft, or a foreign file."""
 
     owner: str
     """Folder of the file: the epoch that created it."""
@@ -96,7 +96,7 @@ class _Files(Protocol):
         """Make the name of an existing file durable."""
         ...
 
-    def files(self) -> Iterator[KeptPayload]:
+    def files(self) -> Iterator[PayloadFile]:
         """Every file."""
         ...
 
@@ -208,7 +208,7 @@ class PayloadStore:
         if size != address.length:
             raise self._lost(address, f"it is damaged: it has {size} bytes", _FIX)
 
-    def listed(self) -> tuple[KeptPayload, ...]:
+    def listed(self) -> tuple[PayloadFile, ...]:
         """All files in the job's folder, sorted: payloads, and unfinished drafts.
 
         Raises:
@@ -218,7 +218,7 @@ class PayloadStore:
         listed = self._do("listing it", lambda: tuple(files.files()), timeout_s=PAYLOAD_LISTING_S)
         return tuple(sorted(listed, key=lambda payload: payload.path))
 
-    def remove(self, kept: Iterable[KeptPayload]) -> int:
+    def remove(self, kept: Iterable[PayloadFile]) -> int:
         """Remove these files, and the folders that are empty then. Returns the number of files.
 
         Raises:
@@ -311,7 +311,7 @@ class _LocalFiles:
     def sync(self, path: str) -> None:
         sync_path((self._folder / path).parent)
 
-    def files(self) -> Iterator[KeptPayload]:
+    def files(self) -> Iterator[PayloadFile]:
         if not self._folder.is_dir():
             return
         for owner in sorted(self._folder.iterdir()):
@@ -320,7 +320,7 @@ class _LocalFiles:
             for path in sorted(owner.iterdir()):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
-                    yield KeptPayload(owner=owner.name, name=path.name, size_bytes=status.st_size)
+                    yield PayloadFile(owner=owner.name, name=path.name, size_bytes=status.st_size)
 
     def remove(self, path: str) -> None:
         (self._folder / path).unlink(missing_ok=True)
@@ -371,7 +371,7 @@ class _FsspecFiles:
     def sync(self, path: str) -> None:
         """Do nothing: a visible object is durable."""
 
-    def files(self) -> Iterator[KeptPayload]:
+    def files(self) -> Iterator[PayloadFile]:
         try:
             details: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
         except FileNotFoundError:
@@ -380,7 +380,7 @@ class _FsspecFiles:
         for name, detail in sorted(details.items()):
             owner, _, rest = name.lstrip("/").removeprefix(base).partition("/")
             if owner and rest and "/" not in rest:
-                yield KeptPayload(owner=owner, name=rest, size_bytes=int(detail["size"]))
+                yield PayloadFile(owner=owner, name=rest, size_bytes=int(detail["size"]))
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -410,12 +410,12 @@ def default_payload_url(home: Path) -> str:
     return str(home / "payloads")
 
 
-def is_payload(payload: KeptPayload) -> bool:
+def is_payload(payload: PayloadFile) -> bool:
     """Whether the file is a payload, and no unfinished draft nor a foreign file."""
     return is_path(payload.path)
 
 
-def is_draft(payload: KeptPayload) -> bool:
+def is_draft(payload: PayloadFile) -> bool:
     """Whether the file is an unfinished draft that an interrupted `put` has left."""
     return payload.name.startswith(".") and payload.name.endswith(_DRAFT)
 

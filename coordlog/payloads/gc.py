@@ -19,7 +19,7 @@ from coordlog.errors import PayloadLostError, RecordError
 from coordlog.history import History
 from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.interface import Log, LogIdentity, StoredRecord
-from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
+from coordlog.log.payload_store import PayloadFile, PayloadStore, is_draft, is_payload
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
@@ -79,7 +79,7 @@ class FileUse(enum.Enum):
 class StoredFile:
     """A file with its use."""
 
-    kept: KeptPayload
+    kept: PayloadFile
     use: FileUse
 
 
@@ -96,12 +96,12 @@ class PayloadUse:
     """Number of records read, void ones included."""
     copy_of: str = ""
     """Original log, to which the epoch in force was written, if the log read here is a copy; else empty."""
-    pruned: tuple[KeptPayload, ...] = ()
+    pruned: tuple[PayloadFile, ...] = ()
     """Unknown files of epochs of pruned records, without those before an adoption: an archive may address them."""
     shared: frozenset[str] = frozenset()
     """Folders of epochs before an adoption: the log from which the job was adopted may need their files."""
 
-    def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
+    def of(self, use: FileUse) -> tuple[PayloadFile, ...]:
         """The files of that use."""
         return tuple(file.kept for file in self.files if file.use is use)
 
@@ -274,7 +274,7 @@ class _LogScan:
         record = last.record()
         return record.kind in _ENDS and record.turn_remaining == 0
 
-    def use_of(self, kept: KeptPayload) -> FileUse:
+    def use_of(self, kept: PayloadFile) -> FileUse:
         """The use of a file, once the log has been read."""
         if not is_payload(kept) and not is_draft(kept):
             return FileUse.FOREIGN
@@ -290,7 +290,7 @@ class _LogScan:
             return FileUse.UNKNOWN if is_archived else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
-    def is_pruned(self, kept: KeptPayload) -> bool:
+    def is_pruned(self, kept: PayloadFile) -> bool:
         """Whether only pruned records may address a file: its use is unknown, and its epoch is one of theirs."""
         begun = self.epochs.get(self._begun_in)
         if begun is None or kept.owner in self.shared:
@@ -346,14 +346,14 @@ def _other_log(launch: Mapping[str, str], identity: LogIdentity) -> str:
     return "" if is_here else f"topic {topic_id} of cluster {cluster_id}"
 
 
-def _epoch_of(kept: KeptPayload) -> int:
+def _epoch_of(kept: PayloadFile) -> int:
     number = kept.owner.partition("-")[0]
     return int(number) if number.isdecimal() else _NO_EPOCH
 
 
 def clean(
     store: PayloadStore, use: PayloadUse, *, is_dropping: bool = False
-) -> Sequence[KeptPayload]:
+) -> Sequence[PayloadFile]:
     """Remove the files that are left over. Returns the removed files.
 
     Args:

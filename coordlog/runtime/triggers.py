@@ -1,4 +1,4 @@
-"""Triggers of callers: each gets a handle, which waits until a checkpoint may start and then for its end."""
+"""Checkpoints that callers trigger. Each is queued until it may start, and has a handle on which the caller waits."""
 
 from __future__ import annotations
 

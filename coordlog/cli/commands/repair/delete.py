@@ -15,7 +15,7 @@ from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
 from coordlog.errors import CommandError, CoordlogError, OptionError, PayloadStoreError, TopicError
 from coordlog.log.interface import LogIdentity
-from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
+from coordlog.log.payload_store import PayloadFile, PayloadStore, is_draft, is_payload
 from coordlog.payloads.gc import FileUse, PayloadUse, payload_use
 from coordlog.schemas.header import Header
 
@@ -106,7 +106,7 @@ def _delete_left_payloads(logs: Logs, store: PayloadStore, *, yes: bool) -> None
     _remove(store, left)
 
 
-def _remove(store: PayloadStore, doomed: Sequence[KeptPayload]) -> None:
+def _remove(store: PayloadStore, doomed: Sequence[PayloadFile]) -> None:
     """Remove payloads after their log. An error names the command that removes the rest."""
     try:
         store.remove(doomed)
@@ -164,7 +164,7 @@ def _refuse_change(logs: Logs, job: str, seen: _LogVersion) -> None:
 
 def _payloads_of(
     logs: Logs, job: str, finder: StoreFinder | None, *, is_all: bool
-) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
+) -> tuple[PayloadStore | None, Sequence[PayloadFile], str]:
     """Store and payloads to delete, those of this log's own epochs; and the reason why payloads are kept.
 
     The store has one folder for a job, shared by all of its logs: another log may need the payloads of its epochs.
@@ -189,7 +189,7 @@ def _payloads_of(
     return store, own, _why_kept([*use.of(FileUse.UNKNOWN), *shared], use)
 
 
-def _why_kept(others: Sequence[KeptPayload], use: PayloadUse) -> str:
+def _why_kept(others: Sequence[PayloadFile], use: PayloadUse) -> str:
     """Number and folders of the files that are kept, with the reasons; empty if there are none."""
     shared = [payload for payload in others if payload.owner in use.shared]
     unknown = [payload for payload in others if payload.owner not in use.shared]
@@ -208,7 +208,7 @@ def _why_kept(others: Sequence[KeptPayload], use: PayloadUse) -> str:
     return ", and ".join(parts)
 
 
-def _folders(files: Sequence[KeptPayload]) -> str:
+def _folders(files: Sequence[PayloadFile]) -> str:
     names = sorted({payload.owner for payload in files})
     more = f" and {len(names) - _FOLDERS_SHOWN:,} more" if len(names) > _FOLDERS_SHOWN else ""
     return f" (in {', '.join(names[:_FOLDERS_SHOWN])}{more})"

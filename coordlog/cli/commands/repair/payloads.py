@@ -14,7 +14,7 @@ from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
 from coordlog.errors import OptionError
 from coordlog.log.file import ExportedLog
-from coordlog.log.payload_store import KeptPayload, PayloadStore
+from coordlog.log.payload_store import PayloadFile, PayloadStore
 from coordlog.payloads.gc import FileUse, PayloadUse, clean, payload_use
 from coordlog.projections.tables.payload_json import Json
 
@@ -83,7 +83,7 @@ def payloads(
         click.get_current_context().exit(Exit.FAILED)
 
 
-def _as_json(store: PayloadStore, use: PayloadUse, removed: Sequence[KeptPayload]) -> Json:
+def _as_json(store: PayloadStore, use: PayloadUse, removed: Sequence[PayloadFile]) -> Json:
     return {
         "store": store.where,
         "high_watermark": use.high_watermark,
@@ -130,6 +130,6 @@ def _print(
         click.echo(f"  missing: {path}")
 
 
-def _count_and_size(files: Sequence[KeptPayload]) -> str:
+def _count_and_size(files: Sequence[PayloadFile]) -> str:
     size = sum(file.size_bytes for file in files)
     return f"{many(len(files), 'file')} of {many(size, 'byte')}"
