@@ -30,7 +30,7 @@ OUT_OF_SPACE: Final = "out of space"
 """`final` in records and in `JobFailedError` for a full destination, disk or quota: a restart frees no space."""
 
 MOVED: Final = "moved"
-"""`final` for a job that goes on elsewhere."""
+"""`final` for a job that continues elsewhere."""
 
 UNFIT_WORKERS: Final = "the workers cannot load the job"
 """`final` for a job whose workers cannot import its modules."""

@@ -299,7 +299,7 @@ class LogUnavailableError(LogError):
         last = f" (last: {self.last_error})" if self.last_error else ""
         return (
             f"the log {self.log} did not answer for {self.waited_s:.1f} s while {self.doing}{last}: "
-            "see that its broker runs and can be reached, then run the same command again"
+            "check that its broker runs and can be reached, then run the same command again"
         )
 
 
@@ -393,7 +393,7 @@ class AppendRefusedError(LogError):
     def __str__(self) -> str:
         return (
             f"the log {self.log} refuses records for good: {self.problem}; "
-            "nothing of them was acted on, and the log stays readable; mend that, then run the same command again"
+            "nothing of them was acted on, and the log stays readable; fix that, then run the same command again"
         )
 
 
@@ -570,7 +570,7 @@ class RequestFailedError(RequestError):
     def __str__(self) -> str:
         return (
             f"the request to operator {self.operator_id!r} has failed the job, and what it did does not hold: "
-            f"{self.reason}; mend its handler, then ask again"
+            f"{self.reason}; fix its handler, then ask again"
         )
 
 
@@ -680,10 +680,10 @@ class JobFailedError(CoordlogError):
         chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
         where = f" in {self.where}" if self.where else ""
         final = f" (no restart: {self.final})" if self.final else ""
-        skip = f"; to go on without it: `{self.skip_command}`" if self.skip_command else ""
+        skip = f"; to continue without it: `{self.skip_command}`" if self.skip_command else ""
         return (
-            f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: mend the cause "
-            f"and run the same command again, it goes on from the last checkpoint{skip}"
+            f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: fix the cause "
+            f"and run the same command again, it continues from the last checkpoint{skip}"
         )
 
 

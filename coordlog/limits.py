@@ -137,7 +137,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 """How long `close` of a coordinator may take on its worker before it is abandoned."""
 
 DRIVER_CLOSE_TIMEOUT_S: Final = 180.0
-"""How long the whole close of a driver may take before its caller goes on. Its parts have lower bounds of their own,
+"""How long the whole close of a driver may take before its caller continues. Its parts have lower bounds of their own,
 but the removal of staged files that are left takes as long as their store does."""
 
 WORKER_COUNT: Final = 4

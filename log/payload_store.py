@@ -49,7 +49,9 @@ _LOCAL: Final = ("file", "local", "")
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
 _DRAFT: Final = ".part"
 _PRIVATE: Final = 0o700
-_MEND: Final = "put the file back from a copy, or go on from a checkpoint that does not need it"
+_NEXT_STEP: Final = (
+    "put the file back from a copy, or continue from a checkpoint that does not need it"
+)
 _FINAL: Final = {
     errno.ENOSPC: "free some space there, then run the same command again",
     errno.EDQUOT: "free some of the quota there, then run the same command again",
@@ -58,7 +60,7 @@ _FINAL: Final = {
     errno.EROFS: "name a store on a file system that can be written",
     errno.ENOTDIR: "name a store of whose path every part is a folder",
 }
-_AGAIN: Final = "see that it works and can be reached, then run the same command again"
+_AGAIN: Final = "check that it works and can be reached, then run the same command again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +182,11 @@ class PayloadStore:
         files = self._files()
         data = self._do(f"reading {address.path}", lambda: files.read(address.path))
         if data is None:
-            raise self._lost(address, "it is not there", _MEND)
+            raise self._lost(address, "it is not there", _NEXT_STEP)
         digest = hashlib.sha256(data).hexdigest()
         if len(data) != address.length or digest != address.sha256:
             raise self._lost(
-                address, f"it is damaged: {len(data)} bytes with SHA-256 {digest}", _MEND
+                address, f"it is damaged: {len(data)} bytes with SHA-256 {digest}", _NEXT_STEP
             )
         return data
 
@@ -197,16 +199,20 @@ class PayloadStore:
         """
         if address.length > STORED_PAYLOAD_BYTES_MAX:
             raise self._lost(
-                address, f"no stored payload has more than {STORED_PAYLOAD_BYTES_MAX} bytes", _MEND
+                address,
+                f"no stored payload has more than {STORED_PAYLOAD_BYTES_MAX} bytes",
+                _NEXT_STEP,
             )
         files = self._files()
         size = self._do(f"looking for {address.path}", lambda: files.size(address.path))
         if size is None:
             raise self._lost(
-                address, "it is not there", f"name the right store with --payload-store, or {_MEND}"
+                address,
+                "it is not there",
+                f"name the right store with --payload-store, or {_NEXT_STEP}",
             )
         if size != address.length:
-            raise self._lost(address, f"it is damaged: it has {size} bytes", _MEND)
+            raise self._lost(address, f"it is damaged: it has {size} bytes", _NEXT_STEP)
 
     def listed(self) -> tuple[KeptPayload, ...]:
         """All files in the job's folder, sorted: payloads, and unfinished drafts.

@@ -114,7 +114,7 @@ class CheckpointResult(Protocol):
         ...
 
     def fail(self, cause: BaseException | str) -> None:
-        """Abort the checkpoint; the job goes on."""
+        """Abort the checkpoint; the job continues."""
         ...
 
 

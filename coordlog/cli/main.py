@@ -111,7 +111,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
             "Put an exported history into a log, to inspect it.",
         ),
         "adopt": _Command(
-            "commands.repair.adopt", "adopt", "Let a job go on here from an exported history."
+            "commands.repair.adopt", "adopt", "Let a job continue here from an exported history."
         ),
         "prune": _Command(
             "commands.repair.prune", "prune", "Remove the beginning of a job's log, archived first."

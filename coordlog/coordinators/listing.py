@@ -119,7 +119,7 @@ class ListingTries:
         error = SourceError(
             f"source {self._context.operator_id!r}",
             f"it cannot be listed: {problem}",
-            "mend that and run the same command again",
+            "fix that and run the same command again",
         )
         self._context.fail_job(error, is_final=True)
 
@@ -237,7 +237,7 @@ def listed_in_time(source: str, work: Callable[[], R]) -> R:
         raise SourceError(
             f"source {source!r}",
             f"its listing has not come back within {LISTING_CALL_S:g} s",
-            "see that the listed place answers, then run the same command again",
+            "check that the listed place answers, then run the same command again",
         ) from error
 
 

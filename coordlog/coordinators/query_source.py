@@ -95,7 +95,7 @@ class CoordinatedSource:
 
 
 class _ListingContext:
-    """Context of a listing whose failure ends no job: new queries get the error, and running queries go on."""
+    """Context of a listing whose failure ends no job: new queries get the error, and running queries continue."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context

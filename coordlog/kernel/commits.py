@@ -43,7 +43,7 @@ def conclude(step: StepBuilder) -> None:
     New coordinators of operators with uncommitted committables are notified again; there is no reset.
     """
     if step.state.is_end_committed and job_end.is_given_up(step):
-        return  # the next start goes on here, with a new count
+        return  # the next start continues here, with a new count
     operator_ids, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
     if operator_ids or counted:
         step.add(Kind.COORDINATORS_STARTED, attributes={"restore": CONCLUDE, **counted})

@@ -94,7 +94,7 @@ class AdvanceCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """A new driver of a batch job whose subtasks have all completed goes on with its commits, without a reset."""
+    """A new driver of a batch job whose subtasks have all completed continues with its commits, without a reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

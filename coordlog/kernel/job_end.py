@@ -174,7 +174,7 @@ def record_end_of_driver(step: StepBuilder, stop: DriverStops) -> None:
 
 
 _COMMITTED: Final = (
-    "a part is committed, and no reset follows: the next start goes on with the rest"
+    "a part is committed, and no reset follows: the next start continues with the rest"
 )
 """Why a batch job that fails in the middle of its commits is not restarted."""
 

@@ -1,4 +1,4 @@
-"""Adoption: copies a history to another log, where its job goes on. Needed after the loss of a cluster."""
+"""Adoption: copies a history to another log, where its job continues. Needed after the loss of a cluster."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _adopted_before(source: Log, target: Log, job_id: str) -> Adopted | None:
                 job_id,
                 f"it has been adopted at {target.identity.name} from another copy of its log, "
                 f"recorded at offset {adoption.offset}, and differs from this one at {stored.offset}",
-                "start the job: it goes on from that copy, without the records that only this copy has",
+                "start the job: it continues from that copy, without the records that only this copy has",
             )
         count += 1
     epoch = read_records(target).state.epoch

@@ -182,9 +182,9 @@ def check_topic(topic: FoundTopic, wanted: Durability, bootstrap_servers: str) -
         problems = "; ".join(
             f"{rule.setting} is {topic.settings[rule.setting]}: {rule.why}" for rule in wrong
         )
-        mended = {rule.setting: rule.wanted for rule in wrong}
+        corrected = {rule.setting: rule.wanted for rule in wrong}
         raise TopicError(
             topic.name,
             problems,
-            f"run {command_to_set(bootstrap_servers, topic.name, mended)}",
+            f"run {command_to_set(bootstrap_servers, topic.name, corrected)}",
         )

@@ -234,6 +234,6 @@ def reason_in_words(record: Record) -> str | None:
     first, line_end, rest = record.reason.partition("\n")
     poison = (
         f"; {place} is poison: {attributes['poison']} attempts in a row have failed at it; "
-        f"to go on without it: `{command}`"
+        f"to continue without it: `{command}`"
     )
     return f"{first[:_FIRST_CHARS]}{poison}{line_end}{rest}"

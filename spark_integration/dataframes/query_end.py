@@ -1,4 +1,4 @@
-"""The end of queries that no retry can mend: a stage is cancelled with the reason, a plan is not run any more."""
+"""The end of queries that no retry can fix: a stage is cancelled with the reason, a plan is not run any more."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.log_choice import LogChoice
 from coordlog.spark_integration.driver.stage import (
     is_local_session,
-    lost_session_named,
+    name_lost_session,
     task_failures_max,
 )
 from coordlog.spark_integration.driver.stageless import (
@@ -138,11 +138,9 @@ class CoordinatedReads:
             LogError: The log failed.
         """
         if self._driver is not None:
-            raise UsageError(
-                f"the reads of job {self.job_id} have been started before: make new ones"
-            )
+            raise UsageError(f"the reads of job {self.job_id} were started before: create new ones")
         try:
-            with lost_session_named(self._spark):
+            with name_lost_session(self._spark):
                 self._start()
         except BaseException:
             self.close()
@@ -216,7 +214,7 @@ class CoordinatedReads:
         while True:
             seen = self._query(driver)
             if seen is not None and seen.problem:
-                raise SourceError(f"source of job {self.job_id}", seen.problem, "mend that")
+                raise SourceError(f"source of job {self.job_id}", seen.problem, "fix that")
             if seen is not None and (seen.is_listed or self._source.is_unbounded):
                 break
             if time.monotonic() > until:
@@ -387,7 +385,7 @@ def _warn_of_many_tries(spark: SparkSession) -> None:
     tries = task_failures_max(spark)
     if tries >= _TRIES_MANY:
         _log.warning(
-            "this session tries each task %d times, which is right for jobs alone: an error that a retry may mend "
+            "this session tries each task %d times, which is right for jobs alone: an error that a retry may fix "
             "ends a query only after all of them; make the session with query_session(…)",
             tries,
         )

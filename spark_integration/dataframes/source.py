@@ -166,7 +166,7 @@ class _StreamReader(DataSourceStreamReader):
                 f"job {self._ticket.job_id}",
                 f"the first {seen.first} splits of its history have been read by other streams, and "
                 "are forgotten",
-                "read the source under a new job id, or go on from the other stream's checkpoint",
+                "read the source under a new job id, or continue from the other stream's checkpoint",
             )
         self._after = 0
         return self._offset(seen.history, -1, 0)
@@ -178,7 +178,7 @@ class _StreamReader(DataSourceStreamReader):
             raise SourceError(
                 f"job {self._ticket.job_id}",
                 seen.problem,
-                "mend that, then start the service and the query again",
+                "fix that, then start the service and the query again",
             )
         return self._offset(seen.history, seen.sequence, seen.end)
 

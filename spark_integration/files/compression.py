@@ -56,7 +56,7 @@ def refuse_archive(path: str, compression: Compression) -> None:
 def unpacked(file: BinaryIO, codec: str) -> BinaryIO:
     """The content of a packed file, to be read from its start. Closing it leaves `file` open.
 
-    A file that ends before its packed content does, or goes on with something else, raises OSError,
+    A file that ends before its packed content does, or continues with something else, raises OSError,
     EOFError or LZMAError when it is read.
     """
     if codec in ("xz", "bz2"):

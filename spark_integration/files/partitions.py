@@ -54,7 +54,7 @@ def _values_of(
             raise DestinationMisfitError(
                 where,
                 f"a value of partition column {column!r}, of {scalar.type}, has no text: {error}",
-                "mend such values in the transform, or partition by another column",
+                "fix such values in the transform, or partition by another column",
             ) from error
     return tuple(values)
 

@@ -225,7 +225,7 @@ def test_a_driver_left_at_the_old_cluster_publishes_nothing_more(
         before.wait(WAIT_S)
     second.go_on()
     result = now.wait(WAIT_S)
-    said = "since this driver began the job goes on there with another log, adopted"
+    said = "since this driver began the job continues there with another log, adopted"
     assert said in str(failed.value)
     later = [one.record() for one in left.read(end, left.high_watermark())]
     outcomes = [one for one in later if one.kind is Kind.COMMIT_OUTCOME]

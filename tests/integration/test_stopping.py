@@ -276,7 +276,7 @@ def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
     assert [one.is_at_once for one in stops(pipeline)] == [False, True]
 
 
-GONE = EnvironmentSetupError("Spark has gone from under the job: its JVM", "start it again")
+GONE = EnvironmentSetupError("the job's Spark session has ended: its JVM", "start the job again")
 
 
 def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(

@@ -89,7 +89,7 @@ def test_one_job_fails_is_stopped_twice_over_finishes_and_is_opened_again(
     follower.wait_for(kind_of(Kind.SPLIT_FINISHED), is_over=lambda: run.has_ended, limit_s=LIMIT_S)
     failed = next(line for line in run.lines if " failed at " in line)
     assert re.search(r"failed at 20\d\d-.*No space left on device", failed)
-    assert "it goes on, with a fresh count of failures" in run.lines
+    assert "it continues, with a fresh count of failures" in run.lines
     assert any(line.startswith("restored by rollback") for line in run.lines)
 
     # Ctrl-C, and again before the last checkpoint can be whole: at once, and both are recorded.

@@ -30,7 +30,7 @@ pytestmark = [
 FILES, ROWS, BAD = 66, 20, 32
 """More files than a listing samples, so that it does not see the bad one."""
 LIMIT_S = 120.0
-TO_GO_ON = "to go on without it: "
+TO_GO_ON = "to continue without it: "
 
 
 class Command:

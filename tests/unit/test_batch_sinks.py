@@ -280,7 +280,7 @@ def test_an_intent_whose_rows_the_table_has_come_to_refuse_jams_no_job(shop: Sho
 
     case = BatchCase(shop.sink)
     first = case.driver(at)
-    with pytest.raises(UsageError, match=r"'sink' has not taken its part \(IntegrityError: UNIQUE"):
+    with pytest.raises(UsageError, match=r"'sink' refused its part \(IntegrityError: UNIQUE"):
         first(frame_of([1, 2]), 0)
     first.close()
     (outcome,) = [one for one in records_of(case.log) if one.kind is Kind.COMMIT_OUTCOME]

@@ -61,7 +61,7 @@ def test_the_list_says_when_where_and_which_the_job_can_go_back_to() -> None:
 
     assert [n for n in rows if "no: not retained" in rows[n]] == ["1", "2"]
     assert [n for n in rows if rows[n].endswith(" yes")] == ["3", "4"]
-    assert rows["5"].endswith("yes: the job goes on from it")
+    assert rows["5"].endswith("yes: the job continues from it")
     offsets = [
         one.offset
         for one in job.log.read(0, job.log.high_watermark())

@@ -93,7 +93,7 @@ def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     assert job.runtime.state.phase is Phase.FAILED
     (reason,) = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
     assert (
-        "source 'source': its listing has not come back within 0.05 s; see that the listed"
+        "source 'source': its listing has not come back within 0.05 s; check that the listed"
         in reason
     )
 
@@ -117,7 +117,7 @@ def test_a_listing_that_is_not_complete_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(provider))
 
     reasons = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
-    assert "this enumerator lists once" in reasons[0]
+    assert "the default enumerator lists only once" in reasons[0]
 
 
 def test_a_listing_larger_than_a_record_is_paged_and_used_once_whole() -> None:

@@ -66,11 +66,11 @@ def test_its_message_has_its_values(cls: type[CoordlogError]) -> None:
     [
         (errors.OffsetGapError, "put an export on a new topic with `coordlog adopt`"),
         (errors.OutOfRangeError, "on a new topic with `coordlog adopt`, or use another job id"),
-        (errors.AppendRefusedError, "mend that, then run the same command again"),
-        (errors.RequestFailedError, "mend its handler, then ask again"),
+        (errors.AppendRefusedError, "fix that, then run the same command again"),
+        (errors.RequestFailedError, "fix its handler, then ask again"),
         (errors.RequestUnansweredError, "if `coordlog history` has its REQUEST, it was handled"),
         (errors.LogUnavailableError, "run the same command again"),
-        (errors.JobFailedError, "mend the cause and run the same command again"),
+        (errors.JobFailedError, "fix the cause and run the same command again"),
     ],
 )
 def test_one_that_is_given_no_advice_has_its_own(cls: type[CoordlogError], step: str) -> None:

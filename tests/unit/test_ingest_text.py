@@ -203,7 +203,7 @@ FAILED = replace(
     [
         (Progress(), True, []),
         (STREAMING, False, []),
-        (STREAMING, True, ["job ingest has not finished: it goes on, and is not opened again"]),
+        (STREAMING, True, ["job ingest has not finished: it continues, and is not opened again"]),
         (
             FINISHED,
             True,
@@ -214,7 +214,7 @@ FAILED = replace(
             False,
             [
                 "job ingest failed at 2023-11-14T22:13:20.000000Z: ValueError: no rows today",
-                "it goes on, with a fresh count of failures",
+                "it continues, with a fresh count of failures",
             ],
         ),
     ],

@@ -371,7 +371,7 @@ def test_poison_is_named_within_a_reason_before_its_traceback(
     assert reason_in_words(replace(failed, attributes=at)) == reason
     assert reason_in_words(failed) == (
         f"{'x' * (REASON_CHARS_MAX // 4)}; {what} is poison: 4 attempts in a row have failed at it; "
-        f"to go on without it: "
+        f"to continue without it: "
         f"`coordlog skip job {option} --reason '4 attempts in a row failed at it'`\ntraceback"
     )
 
@@ -393,7 +393,7 @@ def test_a_failed_job_names_poison_once_in_its_record_and_its_error() -> None:
     assert end is not None
     assert len(end.reasons) == 1, "equal reasons are one"
     error = JobFailedError("job", end.reasons, end.where, end.final, end.skip_command)
-    command = str(error).split("; to go on without it: `")[1]
+    command = str(error).split("; to continue without it: `")[1]
     assert shlex.split(command.rstrip("`"))[:5] == ["coordlog", "skip", "job", "--split", "a"]
 
 
@@ -451,7 +451,7 @@ def test_a_skipped_event_is_not_redelivered_and_counts_as_processed() -> None:
     assert second.got(DeliverEvent) == []
     assert done == ["failed", "processed"]
     acked = job.history(Kind.EVENT_ACKED)[-1]
-    assert acked.reason == "not delivered: it is skipped: it kills them"
+    assert acked.reason == "it is skipped and not delivered: it kills them"
     assert job.trigger() == 1, "a checkpoint does not wait for it"
     second.ack_checkpoint(1)
     assert job.runtime.state.last_checkpoint == 1

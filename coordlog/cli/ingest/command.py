@@ -26,7 +26,7 @@ def ingest(context: click.Context, /, **values: object) -> None:
     without credentials (they come from the environment). DEST is a local folder of this job's own,
     or s3://BUCKET/PREFIX.
 
-    After a kill at any time, the same command goes on: from the last checkpoint, or with --batch
+    After a kill at any time, the same command continues: from the last checkpoint, or with --batch
     from the finished files. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job
     has finished, the same command changes nothing; with --again it reads new files.
     """

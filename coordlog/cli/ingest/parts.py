@@ -58,7 +58,7 @@ class IngestParts:
 def default_job_id(destination: str) -> str:
     """Job id derived from a destination, if the user gives none.
 
-    A second run of a command goes on with the job of the first, and commands with different
+    A second run of a command continues with the job of the first, and commands with different
     destinations never share a job.
     """
     path = destination.rstrip("/")

@@ -307,7 +307,7 @@ class _Ingest:
         for place, command in sorted(progress.poison.items()):
             if place not in earlier.poison:
                 self._shown.say(
-                    f"warning: the job fails again and again at {place}; to go on without it: "
+                    f"warning: the job fails again and again at {place}; to continue without it: "
                     f"{command}{self._servers_option()}"
                 )
         if self._is_waiting:

@@ -203,12 +203,14 @@ def _former_status(progress: Progress, *, is_again: bool) -> list[str]:
             cause = (progress.last_failure or "no cause is recorded").partition("\n")[0]
             return [
                 f"job {progress.job_id} failed at {iso(progress.ended_us)}: {cause}",
-                "it goes on, with a fresh count of failures",
+                "it continues, with a fresh count of failures",
             ]
         case JobEnd.FINISHED:
             return [f"{_finished(progress, progress.job_id)}; it is opened again"]
         case _ if is_again and progress.epoch >= 0:
-            return [f"job {progress.job_id} has not finished: it goes on, and is not opened again"]
+            return [
+                f"job {progress.job_id} has not finished: it continues, and is not opened again"
+            ]
         case _:
             return []
 
@@ -313,7 +315,7 @@ def stopped_lines(
             f"{progress.rows_published:,} rows are published"
         )
     return [
-        f"{result}; run the same command again to go on",
+        f"{result}; run the same command again to continue",
         *_history_lines(progress, around),
         *_commands(around),
     ]

@@ -46,7 +46,7 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
-_AGAIN: Final = "mend the database, then start the query again"
+_AGAIN: Final = "fix the database, then start the query again"
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
 _RAISED: Final = "P0"
 """Class of SQLSTATE of errors that a trigger raises."""
@@ -195,7 +195,7 @@ class DatabaseTable:
         """
         with self._open(
             "a rehearsal moved the rows of this batch and was refused; nothing of it is committed",
-            "mend the function that makes the rows, or the table, then start the query again: Spark "
+            "fix the function that makes the rows, or the table, then start the query again: Spark "
             "gives the batch again",
         ) as (connection, cursor):
             try:

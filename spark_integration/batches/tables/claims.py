@@ -174,7 +174,7 @@ def _java_errors(where: str) -> Generator[None]:
     except (Py4JError, PySparkException, OSError) as error:
         reason = " ".join(str(error).split())[:500]
         problem = f"which log writes there cannot be looked up or kept: {reason}"
-        raise SinkError(where, problem, "mend it, and start the job again") from error
+        raise SinkError(where, problem, "fix it, and start the job again") from error
 
 
 def _java_side(spark: SparkSession) -> tuple[Any, Any]:

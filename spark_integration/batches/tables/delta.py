@@ -132,7 +132,7 @@ class DeltaTable:
                 )
             except PySparkException as error:
                 raise SinkError(
-                    self.destination, f"it takes no batch: {_message(error)}", "mend the table"
+                    self.destination, f"it takes no batch: {_message(error)}", "fix the table"
                 ) from error
             at("written")
             is_done = True

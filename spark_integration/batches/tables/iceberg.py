@@ -147,7 +147,7 @@ class IcebergTable:
             raise SinkError(
                 self.destination,
                 f"a snapshot cannot be staged: {_message(error)}",
-                "mend the table",
+                "fix the table",
             ) from error
         finally:
             conf.unset(_WAP_ID)
@@ -188,7 +188,7 @@ class IcebergTable:
             row = names.first()
         except (PySparkException, Py4JJavaError) as error:
             raise SinkError(
-                self.destination, f"its history cannot be read: {_message(error)}", "mend the table"
+                self.destination, f"its history cannot be read: {_message(error)}", "fix the table"
             ) from error
         return "" if row is None else str(row["name"])
 

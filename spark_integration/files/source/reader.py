@@ -233,7 +233,7 @@ class FileReader(SourceReader):
         """The split of a whole file of which nothing was read, as the file is now.
 
         No row of it can be in use: rows after the last barrier of an attempt, or in batch before the
-        end of its split, are not committed. So a file that could not be read may be mended before the
+        end of its split, are not committed. So a file that could not be read may be repaired before the
         job is run again; within one run a change means that the file is still being written.
         """
         now = self._options.files.look(split)

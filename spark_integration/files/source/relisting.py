@@ -31,7 +31,7 @@ def relisted(
     """The present files of a source, of which `known` was listed before (clause L6: no split waits for ever).
 
     A file of which no reader has had a split is listed as if it were new: options may have changed,
-    and it may have been mended. If it is gone, its splits stay as they are if the source skips files
+    and it may have been repaired. If it is gone, its splits stay as they are if the source skips files
     at fault: its reader skips it by name. A file of which some splits are skipped stays cut as it is:
     in other cuts the skipped rows would be read (clause J2: a skip is permanent).
 
@@ -136,7 +136,7 @@ def _check_there(discovery: Discovery, waiting: Mapping[str, Sequence[FileSplit]
             discovery.files.url,
             f"{named_files(missing)} of an earlier listing of this job, of which no row is in use, "
             "cannot be found any more",
-            "put them back; or go on without them, by name: `coordlog skip`, `exclude=`, or "
+            "put them back; or continue without them, by name: `coordlog skip`, `exclude=`, or "
             '`on_error="skip"`',
         )
 

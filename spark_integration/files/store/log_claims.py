@@ -89,7 +89,7 @@ def claim_for(
             raise SinkError(
                 keeper.where,
                 f"{keeper.claim_path(written)} was written, and is not there",
-                "see that what is written there can be read, then start the job again",
+                "check that what is written there can be read, then start the job again",
             )
     return Claim(log=log, following=number)
 
@@ -98,13 +98,13 @@ def check_held(keeper: ClaimKeeper, claim: Claim) -> None:
     """See that no other log writes there since: one look for an entry, as a rule.
 
     Raises:
-        JobMovedError: The job has been adopted, and goes on in another log.
+        JobMovedError: The job has been adopted, and continues in another log.
     """
     _, holder = _holder(keeper, claim.following)
     if holder is not None and not _is_same_log(holder, claim.log):
         raise JobMovedError(
             keeper.where,
-            f"since this driver began the job goes on there with another log, {_described(holder)}; "
+            f"since this driver began the job continues there with another log, {_described(holder)}; "
             f"this one's is {_described(claim.log)}: rows would be written a second time",
             "nothing more is published from here: stop this driver, and leave the job to the other one",
         )

@@ -93,7 +93,7 @@ def _cells(row: CompletedRow) -> tuple[str, ...]:
     took = ""
     if row.triggered_us is not None and row.completed_us is not None:
         took = lasted(row.triggered_us, row.completed_us)
-    yes = "yes: the job goes on from it" if row.is_last else "yes"
+    yes = "yes: the job continues from it" if row.is_last else "yes"
     back = yes if row.why_not is None else f"no: {row.why_not}"
     return (
         str(row.checkpoint_id),

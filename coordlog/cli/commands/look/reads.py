@@ -71,7 +71,7 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
 
     A read is a range of the splits in the order of their discovery, for one batch DataFrame or one
     batch of a stream. TASK is Spark's task attempt id; a partition that was tried again has several
-    tasks with the same splits. The last line has the streams that may go on, with the progress of
+    tasks with the same splits. The last line has the streams that may continue, with the progress of
     their commits.
     """
     with opened(logs, job) as log:

@@ -1,4 +1,4 @@
-"""`coordlog adopt`: an exported history as a log, in which its job goes on."""
+"""`coordlog adopt`: an exported history as a log, in which its job continues."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def adopt(
     is_take_over: bool,
     payload_store: str | None,
 ) -> None:
-    """Let JOB go on at this broker, from an exported or a mirrored history, after the loss of its cluster.
+    """Let JOB continue at this broker, from an exported or a mirrored history, after the loss of its cluster.
 
     All of the history is checked first, with every hash, and read back afterwards. The copy lacks
     later work of the job: see docs/adopting.md. Only the driver named in the copy is checked; a
@@ -103,7 +103,7 @@ def adopt(
     if adopted.is_before:
         click.echo(
             f"job {job} has been adopted already at {logs.where}: it comes from cluster "
-            f"{adopted.cluster_id}, topic {adopted.topic_id}, and goes on in epoch {adopted.epoch + 1}; "
+            f"{adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch {adopted.epoch + 1}; "
             "start it",
             err=True,
         )
@@ -111,7 +111,7 @@ def adopt(
     click.echo(
         f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, "
         f"{verified.payload_count:,} payloads and {verified.snapshot_count:,} snapshots checked; it comes "
-        f"from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and goes on in epoch "
+        f"from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch "
         f"{adopted.epoch + 1}",
         err=True,
     )
@@ -143,7 +143,7 @@ def _warn_of_ahead(verified: Verified) -> None:
     if verified.ahead is not None:
         text = ahead_text(verified.ahead, verified.state.next_sequence - 1)
         click.echo(
-            f"warning: {text}; if there is another copy, compare: the job goes on from the last record that counts",
+            f"warning: {text}; if there is another copy, compare: the job continues from the last record that counts",
             err=True,
         )
 

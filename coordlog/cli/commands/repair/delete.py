@@ -113,7 +113,7 @@ def _remove(store: PayloadStore, doomed: Sequence[KeptPayload]) -> None:
     except PayloadStoreError as error:
         place = f"--payload-store {shlex.quote(store.url)}"
         command = f"coordlog delete {store.job_id} --all-payloads {place}"
-        next_step = f"the log is deleted: mend this, then remove the rest with `{command}`"
+        next_step = f"the log is deleted: fix this, then remove the rest with `{command}`"
         raise type(error)(error.store, error.doing, error.problem, next_step) from error
     click.echo(f"deleted {len(doomed):,} payloads in {store.where}", err=True)
 

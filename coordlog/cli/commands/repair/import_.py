@@ -23,7 +23,7 @@ __all__ = ["import_"]
 def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     """Put an exported history into a log at the broker, to be inspected there, as with Spark SQL.
 
-    No job goes on from this log: `coordlog adopt` is for that. The commands that show a history
+    No job continues from this log: `coordlog adopt` is for that. The commands that show a history
     also read FILE itself.
     """
     source = ExportedLog(file)

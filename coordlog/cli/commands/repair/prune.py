@@ -70,7 +70,7 @@ def prune(
 ) -> None:
     """Remove the beginning of JOB's log, up to its newest snapshot.
 
-    If a driver runs, it takes a new snapshot and goes on. If none runs, the newest snapshot in the
+    If a driver runs, it takes a new snapshot and continues. If none runs, the newest snapshot in the
     log is used: each driver that finishes, fails or stops has taken one at its end. All of the log
     is folded and compared with its snapshots before any removal, and the removed records are
     archived first, in the form of `coordlog export`.

@@ -1,4 +1,4 @@
-"""`coordlog skip`: lets a job go on without a split or an event at which it fails again and again."""
+"""`coordlog skip`: lets a job continue without a split or an event at which it fails again and again."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def skip(
     rest_of_partition: bool,
     is_take_over: bool,
 ) -> None:
-    """Skip a split, or an event, of JOB: the job goes on without it, and no restart brings it back.
+    """Skip a split, or an event, of JOB: the job continues without it, and no restart brings it back.
 
     Committed rows of a split stay; the history has their number. An event is identified by its
     content: if it is sent again to, or by, the same subtask, it is skipped too.
 
     If a driver runs, it records the skip; otherwise this command appends it to the log, and the
-    next run goes on without the split or event.
+    next run continues without the split or event.
     """
     if (split_id is None) == (sequence is None):
         raise click.UsageError("give either --split or --event")
@@ -172,7 +172,7 @@ def _check_is_no_partition(state: JobState, split_id: str) -> None:
             state.job_id,
             f"split {split_id!r} is a part of a topic: to skip it leaves out not one record, but "
             "all of its partition that is not read yet, for ever if it has no end",
-            "change the transform to skip the records that it cannot handle: a job goes on with a changed "
+            "change the transform to skip the records that it cannot handle: a job continues with a changed "
             "transform; or leave the partition out with --rest-of-partition",
         )
 
@@ -261,6 +261,6 @@ def _append(log: Log, job: str, rebuild: Rebuild, target: _Target, why: str) -> 
         why=why,
     )
     click.echo(
-        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to go on",
+        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to continue",
         err=True,
     )
