@@ -306,7 +306,7 @@ class BatchService:
             if name in refusals and name not in standing.done_sinks
         ]
         return (
-            f"{key} is not committed: {', '.join(reasons) or 'a sink has not committed its part'}. Correct the "
+            f"{key} is not committed: {', '.join(reasons) or 'a sink has not committed its part'}. Fix the "
             "function that makes the rows, or the destination, then start the query again: Spark runs "
             "the batch again"
         )

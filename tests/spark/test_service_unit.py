@@ -129,7 +129,7 @@ def test_the_units_command_stops_with_a_checkpoint_and_leaves_no_process(
         assert pids_with_tag(service.tag) == [], "systemd has nothing left to kill"
         assert process.returncode == Exit.TERMINATED, said
         assert not service.is_restarted_after(process.returncode)
-        assert "run the same command again to go on" in said
+        assert "run the same command again to continue" in said
         follower.catch_up()
         stops = [one for one in follower.records if one.reason == "stop requested by SIGTERM"]
         assert len(stops) == 1

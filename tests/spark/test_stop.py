@@ -178,7 +178,7 @@ def test_a_signal_stops_a_script_with_a_checkpoint(
             process.communicate()
     assert process.returncode == status, output
     assert "stopped with checkpoint" in output
-    assert "run it again to go on" in output
+    assert "run it again to continue" in output
     follower.catch_up()
     check_stopped_with_a_checkpoint(follower.records, by)
     assert set(case.committed()) <= set(ALL_ROWS)

@@ -211,7 +211,7 @@ def test_rows_of_a_lost_staging_table_are_staged_again_by_spark(
     case = BatchCase(shop.sink)
     first = case.driver(at)
     with pytest.raises(
-        UsageError, match=r"part \(the staging table \w+ is gone\).*gives the batch again"
+        UsageError, match=r"part \(the staging table \w+ is gone\).*runs the batch again"
     ):
         first(frame_of([0, 1], [2]), 0)
     first.close()
@@ -312,7 +312,7 @@ def test_a_constraint_that_sqlite_checks_at_the_commit_jams_no_job(shop: Shop) -
 
     case = BatchCase(lambda: DatabaseTable(connect, "orders", where="here"))
     refused = case.driver()
-    with pytest.raises(UsageError, match=r"not taken its part \(IntegrityError: FOREIGN KEY"):
+    with pytest.raises(UsageError, match=r"refused its part \(IntegrityError: FOREIGN KEY"):
         refused(frame_of([1, 2]), 0)
     refused.close()
     mended = case.driver()

@@ -284,7 +284,7 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
             7,
             (
                 "stopped after checkpoint 7: 1,234 rows are published; "
-                "run the same command again to go on"
+                "run the same command again to continue"
             ),
         ),
         (
@@ -292,20 +292,20 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
             None,
             (
                 "stopped without a checkpoint of its own, rows read since checkpoint 7 are read "
-                "again: 1,234 rows are published; run the same command again to go on"
+                "again: 1,234 rows are published; run the same command again to continue"
             ),
         ),
         (
             BATCH,
             None,
-            "stopped: 2 of 3 splits are finished and stay so; run the same command again to go on",
+            "stopped: 2 of 3 splits are finished and stay so; run the same command again to continue",
         ),
         (
             Progress(),
             None,
             (
                 "stopped before the first checkpoint: nothing is published yet; "
-                "run the same command again to go on"
+                "run the same command again to continue"
             ),
         ),
     ],
