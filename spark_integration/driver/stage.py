@@ -120,7 +120,7 @@ class SparkStage:
         on_lost: Callable[[int, EnvironmentSetupError], None] | None = None,
         on_import_failure: Callable[[int, str], None] | None = None,
     ) -> None:
-        self._on_lost, self._on_unfit = on_lost, on_import_failure
+        self._on_lost, self._on_import_failure = on_lost, on_import_failure
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
         self._chain = TaskChain.of(chain)
@@ -227,8 +227,8 @@ class SparkStage:
             lost = None if error is None or run.cancelled else _lost_session(self._spark)
             if lost is not None and self._on_lost is not None:
                 self._on_lost(run.stage_run, _session_lost(lost))
-            elif run.cannot_import and self._on_unfit is not None and not run.cancelled:
-                self._on_unfit(run.stage_run, error or "")
+            elif run.cannot_import and self._on_import_failure is not None and not run.cancelled:
+                self._on_import_failure(run.stage_run, error or "")
             else:
                 run.report_once(self._events, error)
 
