@@ -299,7 +299,7 @@ class LogUnavailableError(LogError):
         last = f" (last: {self.last_error})" if self.last_error else ""
         return (
             f"the log {self.log} did not answer for {self.waited_s:.1f} s while {self.doing}{last}: "
-            "see that its broker runs and can be reached, then run the same command again"
+            "check that its broker runs and can be reached, then run the same command again"
         )
 
 

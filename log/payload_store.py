@@ -58,7 +58,7 @@ _FINAL: Final = {
     errno.EROFS: "name a store on a file system that can be written",
     errno.ENOTDIR: "name a store of whose path every part is a folder",
 }
-_AGAIN: Final = "see that it works and can be reached, then run the same command again"
+_AGAIN: Final = "check that it works and can be reached, then run the same command again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

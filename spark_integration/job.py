@@ -39,7 +39,7 @@ from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.environment import SparkSurroundings
 from coordlog.spark_integration.driver.jvm_end import told_of_jvm_end
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
-from coordlog.spark_integration.driver.stage import lost_session_named
+from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.job_options import (
     Callbacks,
@@ -249,7 +249,7 @@ class Job:
             raise UsageError(
                 f"job {self.job_id}: this object has been started before; make a new one"
             )
-        with lost_session_named(spark):
+        with name_lost_session(spark):
             self._start(spark)
 
     def _start(self, spark: SparkSession) -> None:

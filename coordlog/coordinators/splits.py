@@ -64,34 +64,33 @@ DiscoverAgain = Callable[
 ]
 Listing = Callable[[], SplitsDiscovered | Relisted]
 NoteEvent = Callable[[bytes | None, Payload], bytes | None]
-NoteBack = Callable[[bytes | None, Sequence[Split]], bytes | None]
+NoteLostSplits = Callable[[bytes | None, Sequence[Split]], bytes | None]
 EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
 
 class DefaultEnumerator(SplitEnumerator):
-    """Lists once per start of the job, then assigns the listed splits.
+    """Lists once, then assigns the splits in the order of discovery.
 
-    `pull`: one split for each request, in the order of discovery, so that a slow subtask gets
-    fewer. `static`: the splits are dealt out round robin, by the order of discovery, to all
-    subtasks; a subtask gets the same splits again when its attempt is replaced.
+    `pull`: one split for each request, so that a slow subtask gets fewer. `static`: all splits at
+    once, round robin over the subtasks; a new attempt of a subtask gets the same splits again.
 
     Args:
         context: Calls that the enumerator may make.
-        discover: The listing of all splits; blocks, runs on a worker.
-        assignment: See above.
+        discover: Lists all splits; runs on a worker and may block.
+        assignment: `pull` or `static`.
         allow_empty: Whether a listing without splits is allowed; if not, it fails the job.
-        discover_again: The listing if splits are known: the job was finished, or went back to its
-            start, or had a watch before. Its arguments: the known splits, the kept state, the ids of
-            the skipped splits, and the ids of the splits that no reader has had. It may return a
-            split of the last group again to replace it, or withdraw it; other known splits that it
-            returns are ignored, by their ids. Without it `discover`.
-        note_event: New kept state, from the old one and an event of the source's own.
-        note_back: New kept state, from the old one and the splits that a reader has lost: the
-            source's own events about these are void.
-        kept: State that the former enumerator kept.
-        listing_timeout_s: Limit of the time for which attempts to list may fail one after the other,
-            seconds; see `PatientListing`.
-        is_bounded: Whether a listing may hang and has a time limit. False for one without I/O.
+        discover_again: Lists instead of `discover` if the log has splits: the job had finished, went
+            back to its start, or ended a watch. Arguments: the known splits, the kept state, the ids
+            of the skipped splits, and the ids of the unread splits, which no reader has had. The
+            result may replace an unread split by one with the same id, or withdraw it; other known
+            ids in it are ignored.
+        note_event: Computes the new kept state from the old one and an event of the source's own.
+        note_lost_splits: Computes the new kept state from the old one and the splits that a reader
+            has lost; events of the source about these splits do not count any more.
+        kept: Kept state of the former enumerator, or None.
+        listing_timeout_s: Longest time in seconds for which listings may fail in a row; see
+            `PatientListing`.
+        is_bounded: Whether a listing has a time limit. False for one without I/O, which cannot hang.
     """
 
     def __init__(
@@ -103,19 +102,19 @@ class DefaultEnumerator(SplitEnumerator):
         allow_empty: bool = False,
         discover_again: DiscoverAgain | None = None,
         note_event: NoteEvent | None = None,
-        note_back: NoteBack | None = None,
+        note_lost_splits: NoteLostSplits | None = None,
         kept: bytes | None = None,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         is_bounded: bool = True,
     ) -> None:
         self._context, self._discover = context, discover
         self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
-        self._note_back = note_back
+        self._note_lost_splits = note_lost_splits
         self._assignment, self._allow_empty = assignment, allow_empty
         self._listing = PatientListing(context, timeout_s=listing_timeout_s, is_bounded=is_bounded)
 
     def start(self) -> None:
-        """List, unless the state has a whole listing."""
+        """List, unless the log has a complete listing."""
         context = self._context
         if context.state.is_discovery_complete:
             return
@@ -126,20 +125,20 @@ class DefaultEnumerator(SplitEnumerator):
         if again is not None and state.splits:
             unread = frozenset(state.unassigned())
             discover = partial(again, state.in_order(), self._kept, state.skipped(), unread)
-        self._listing.begin(lambda: partial(self._list, discover), self._listed)
+        self._listing.begin(lambda: partial(self._list, discover), self._on_listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
-        """Assign a split, unless the listing is in progress."""
+        """Assign a split. During a listing the request waits."""
         self._serve()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
-        """Assign the splits to waiting readers."""
-        if self._note_back is not None:
-            self._kept = self._note_back(self._kept, splits)
+        """Assign the returned splits to waiting readers."""
+        if self._note_lost_splits is not None:
+            self._kept = self._note_lost_splits(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:
-        """Send the reader its static splits, or again the end of the input."""
+        """Send the reader its static splits, or repeat the end of the input."""
         state = self._context.state
         if not state.is_discovery_complete:
             return
@@ -160,18 +159,18 @@ class DefaultEnumerator(SplitEnumerator):
         return self._kept
 
     def _list(self, discover: Listing) -> SplitsDiscovered | Relisted:
-        """A complete listing. On a worker."""
+        """List; fail if the listing is not complete. Runs on a worker."""
         listing = discover()
         discovered = listing.discovered if isinstance(listing, Relisted) else listing
         if not discovered.is_complete:
             raise SourceError(
                 f"source {self._context.operator_id!r}",
-                "its listing is not complete, and this enumerator lists once",
-                "give the provider an `enumerator` of your own that lists again",
+                "its listing is not complete, and the default enumerator lists only once",
+                "pass the provider an `enumerator` that lists again",
             )
         return listing
 
-    def _listed(self, page: SplitsDiscovered) -> None:
+    def _on_listed(self, page: SplitsDiscovered) -> None:
         context = self._context
         if not page.is_complete:
             return
@@ -180,7 +179,7 @@ class DefaultEnumerator(SplitEnumerator):
                 SourceError(
                     f"source {context.operator_id!r}",
                     "its listing has found no splits",
-                    "see that the listed place has input, or set `allow_empty`",
+                    "check that the listed path has input, or set `allow_empty`",
                 ),
                 is_final=True,
             )
@@ -191,7 +190,7 @@ class DefaultEnumerator(SplitEnumerator):
             self._serve()
 
     def _serve(self) -> None:
-        """Answer the open requests, oldest first, with a split each, until no split is left."""
+        """Assign a split to each open request, oldest first, until no split is left."""
         context = self._context
         if not context.state.is_discovery_complete or self._assignment == "static":
             return
@@ -216,9 +215,8 @@ class DefaultEnumerator(SplitEnumerator):
 class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
     """Coordinator of a source: the enumerator decides, the projection `SPLITS` holds all state.
 
-    Requests without a registered reader (redelivered by a restore, or part of the checkpoint that a
-    replaced attempt begins from) stay in the projection. The enumerator gets them when the next
-    attempt is ready (D3, D5: exactly once after a restore).
+    A restore may bring back requests before their reader has registered. They stay in the projection
+    until the reader's next attempt is ready (D3, D5: exactly once after a restore).
     """
 
     def __init__(self, context: CoordinatorContext, factory: EnumeratorFactory) -> None:
@@ -228,13 +226,13 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         self._enumerator: SplitEnumerator | None = None
 
     def start(self) -> None:
-        """Create the enumerator, with its kept state, and start it."""
+        """Create the enumerator from its kept state, and start it."""
         self._enumerator = self._factory(self._readers, self.state.enumerator_state)
         self._enumerator.start()
-        self._note()
+        self._record_state()
 
     def close(self) -> None:
-        """Close the enumerator, if it was created."""
+        """Close the enumerator, if any."""
         if self._enumerator is not None:
             self._enumerator.close()
 
@@ -244,40 +242,40 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
             self._started.handle_source_event(subtask, attempt_number, event)
         elif subtask in self._readers.waiting_readers():
             self._started.handle_split_request(subtask, event.finished_split_id)
-        self._note()
+        self._record_state()
 
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
     ) -> None:
-        """Register the reader; then pass the requests of its checkpoint to the enumerator."""
+        """Register the reader, then pass its open requests of the checkpoint to the enumerator."""
         self._readers.reader_is_ready(subtask, gateway)
         self._started.add_reader(subtask)
         for _ in range(self.state.reader(subtask).owed):
-            if self.state.reader(subtask).owed:
+            if self.state.reader(subtask).owed:  # an answer to one request may close the others
                 self._started.handle_split_request(subtask, None)
-        self._note()
+        self._record_state()
 
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
         """Pass the splits that the reader has lost to the enumerator (L4: splits return)."""
         state = self.state
         back = [state.splits[split_id].split for split_id in state.reader(subtask).given_back]
         self._started.add_splits_back(back, subtask)
-        self._note()
+        self._record_state()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Notify the enumerator. Fails if all subtasks have ended and splits are unassigned."""
         started = self._started
         self._check_all_read()
         started.notify_checkpoint_complete(checkpoint_id)
-        self._note()
+        self._record_state()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Notify the enumerator."""
         self._started.notify_checkpoint_aborted(checkpoint_id)
-        self._note()
+        self._record_state()
 
     def _check_all_read(self) -> None:
-        """Fail if all subtasks have ended and splits are unassigned: the input would seem to be read in full."""
+        """Fail if all subtasks have ended and splits are unassigned: the job would finish without reading these."""
         state = self.state
         subtasks = range(self.context.current_parallelism())
         if not all(state.reader(subtask).is_completed for subtask in subtasks):
@@ -286,9 +284,9 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         if unassigned:
             raise SourceError(
                 f"source {self.context.operator_id!r}",
-                f"all its subtasks have ended, and {len(unassigned)} of {len(state.splits)} splits were "
-                f"given to none of them, the first {unassigned[0]!r}",
-                "see that the enumerator calls `signal_no_more_splits` only if no split is left",
+                f"all its subtasks have ended, and {len(unassigned)} of {len(state.splits)} splits are "
+                f"unassigned, the first {unassigned[0]!r}",
+                "call `signal_no_more_splits` in the enumerator only if no split is left",
             )
 
     @property
@@ -296,35 +294,26 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         assert self._enumerator is not None, "`start` is called first"
         return self._enumerator
 
-    def _note(self) -> None:
-        """Record the enumerator's own state, if it has changed."""
+    def _record_state(self) -> None:
+        """Record the enumerator's kept state, if it has changed."""
         content = self._started.snapshot_state()
         if content is not None and content != self.state.enumerator_state:
             self.context.record(EnumeratorState(content=content))
 
 
 class SplitCoordinatorProvider(CoordinatorProvider):
-    """Makes a source's coordinators.
-
-    Whether a finished split stays finished in batch (L4: splits return) depends on the whole chain, not
-    on the source: each `SPLIT_FINISHED` records it.
+    """Creates the coordinators of a source.
 
     Args:
         operator_id: Id of the source.
-        discover: Lists all splits, once; see `DefaultEnumerator`.
-        note_event: With `discover`: new kept state after an event of the source's own.
-        note_back: With `discover`: new kept state after a reader has lost splits.
-        enumerator: Instead of `discover`: creates the source's own enumerator, from its context and
+        discover: Lists all splits. This and `assignment`, `allow_empty`, `discover_again`, `note_event`,
+            `note_lost_splits` and `listing_timeout_s` are options of `DefaultEnumerator`; see there.
+        enumerator: Instead of `discover`: creates the source's own enumerator from its context and
             the former enumerator's `snapshot_state`, or None.
         keeps_listed: With `enumerator`: whether listed splits stay known if the job goes back to a
-            checkpoint, so that none is lost if a new listing lacks it (L6: no split is lost). The
-            enumerator then starts with unassigned splits. Always so with `discover`.
-        assignment: With `discover`: `pull`, or `static`, round robin.
-        allow_empty: With `discover`: whether a listing without splits is allowed.
-        discover_again: With `discover`: the listing if splits are known; see `DefaultEnumerator`.
+            checkpoint, even if a new listing lacks them (L6: no split is lost). The enumerator may
+            then start with unassigned splits. With `discover` they always stay known.
         payload_types: Events and facts of the source's own.
-        listing_timeout_s: With `discover`: limit of the time for which attempts to list may fail one
-            after the other, seconds; then the job fails.
 
     Raises:
         OptionError: Not exactly one of `discover` and `enumerator`, or an unknown assignment.
@@ -338,7 +327,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         *,
         discover: Callable[[], SplitsDiscovered] | None = None,
         note_event: NoteEvent | None = None,
-        note_back: NoteBack | None = None,
+        note_lost_splits: NoteLostSplits | None = None,
         enumerator: EnumeratorFactory | None = None,
         keeps_listed: bool = False,
         assignment: Assignment = "pull",
@@ -348,7 +337,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         listing_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
         if (discover is None) == (enumerator is None):
-            raise OptionError("discover", discover, "given, or `enumerator` in its place")
+            raise OptionError("discover", discover, "set, or `enumerator` instead, not both")
         if assignment not in ("pull", "static"):
             raise OptionError("assignment", assignment, "'pull' or 'static'")
         self.operator_id = operator_id
@@ -356,13 +345,13 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         self._discover, self._enumerator = discover, enumerator
         if discover is not None or keeps_listed:
             self.projection = LISTED_SPLITS
-        self._note_event, self._note_back = note_event, note_back
+        self._note_event, self._note_lost_splits = note_event, note_lost_splits
         self._assignment: Assignment = assignment
         self._allow_empty, self._discover_again = allow_empty, discover_again
         self._listing_timeout_s = listing_timeout_s
 
     def create(self, context: CoordinatorContext) -> SplitCoordinator:
-        """A new coordinator."""
+        """Create a coordinator with the enumerator of the options."""
         return SplitCoordinator(context, self._enumerator or self._default)
 
     def _default(self, context: EnumeratorContext, kept: bytes | None) -> DefaultEnumerator:
@@ -374,7 +363,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             allow_empty=self._allow_empty,
             discover_again=self._discover_again,
             note_event=self._note_event,
-            note_back=self._note_back,
+            note_lost_splits=self._note_lost_splits,
             kept=kept,
             listing_timeout_s=self._listing_timeout_s,
         )

@@ -13,7 +13,7 @@ from coordlog.coordinators.enumerator import (
     give_waiting,
 )
 from coordlog.coordinators.listing import PatientListing, Relisted
-from coordlog.coordinators.splits import NoteBack, NoteEvent
+from coordlog.coordinators.splits import NoteEvent, NoteLostSplits
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
@@ -62,13 +62,13 @@ class WatchingEnumerator(SplitEnumerator):
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         note_event: NoteEvent | None = None,
-        note_back: NoteBack | None = None,
+        note_lost_splits: NoteLostSplits | None = None,
         kept: bytes | None = None,
         relist: Relist | None = None,
     ) -> None:
         self._context, self._watch = context, watch
         self._relist, self._is_relisting = relist, False
-        self._note_event, self._note_back, self._kept = note_event, note_back, kept
+        self._note_event, self._note_lost_splits, self._kept = note_event, note_lost_splits, kept
         self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
@@ -94,8 +94,8 @@ class WatchingEnumerator(SplitEnumerator):
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
         """Assign the splits to waiting readers."""
-        if self._note_back is not None:
-            self._kept = self._note_back(self._kept, splits)
+        if self._note_lost_splits is not None:
+            self._kept = self._note_lost_splits(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:

@@ -49,10 +49,10 @@ __all__ = [
     "attempt_lost",
     "attempt_registered",
     "fail_attempt",
+    "fail_sender",
+    "fail_stray_committables",
     "fail_without_events",
-    "is_lost_by_committables",
-    "lose",
-    "stale_attempt",
+    "reset_stale_subtask",
 ]
 
 _HOST_CHARS_MAX: Final = 255
@@ -60,10 +60,10 @@ _HOST_CHARS_MAX: Final = 255
 
 
 def attempt_registered(step: StepBuilder, registration: AttemptRegistered) -> None:
-    """Make the task an attempt, unless its subtask has finished or a newer task registered (B4: newer attempt wins)."""
+    """Start an attempt for the task. Refuse if its subtask has finished or a newer task is known (B4: newer wins)."""
     state, task = step.state, registration.message
-    known = state.subtasks.get(task.subtask)
-    if known is None:
+    current = state.subtasks.get(task.subtask)
+    if current is None:
         step.effects.append(
             RefuseAttempt(
                 connection_id=registration.connection_id,
@@ -71,15 +71,15 @@ def attempt_registered(step: StepBuilder, registration: AttemptRegistered) -> No
             )
         )
         return
-    if known.completion is not None:
+    if current.completion is not None:
         step.effects.append(
             AnswerFinished(
                 connection_id=registration.connection_id,
-                attempt_number=known.completion.attempt_number,
+                attempt_number=current.completion.attempt_number,
             )
         )
         return
-    place = (state.epoch, task.stage_run, task.task_attempt_id)
+    task_order = (state.epoch, task.stage_run, task.task_attempt_id)
     if not registration.is_current_run or state.phase is not Phase.RUNNING:
         _refuse_task(
             step,
@@ -87,20 +87,20 @@ def attempt_registered(step: StepBuilder, registration: AttemptRegistered) -> No
             f"stage run {task.stage_run} is over, and the job is {state.phase.value}",
         )
         return
-    if place <= known.newest_task:
+    if task_order <= current.newest_task:
         reason = (
             f"task {task.task_attempt_id} of stage run {task.stage_run} is not newer than task "
-            f"{known.newest_task[2]} of stage run {known.newest_task[1]}, which has been an attempt"
+            f"{current.newest_task[2]} of stage run {current.newest_task[1]}, which registered before"
         )
         _refuse_task(step, registration, reason)
         return
-    if known.attempt is not None:
+    if current.attempt is not None:
         reason = f"fenced by the newer task {task.task_attempt_id}"
         fail_attempt(
             step,
             AttemptLost(
                 subtask=task.subtask,
-                attempt_number=known.attempt.attempt_number,
+                attempt_number=current.attempt.attempt_number,
                 reason=reason,
             ),
         )
@@ -121,13 +121,13 @@ def _refuse_task(step: StepBuilder, registration: AttemptRegistered, reason: str
 
 def _start_attempt(step: StepBuilder, registration: AttemptRegistered) -> None:
     task = registration.message
-    known = step.state.subtasks[task.subtask]
-    attempt_number = known.next_attempt_number
+    current = step.state.subtasks[task.subtask]
+    attempt_number = current.next_attempt_number
     step.add(
         Kind.ATTEMPT_STARTED,
         subtask=task.subtask,
         attempt_number=attempt_number,
-        checkpoint_id=known.restore_from,
+        checkpoint_id=current.restore_from,
         attributes={
             "stage_run": str(task.stage_run),
             "spark_task_attempt_id": str(task.task_attempt_id),
@@ -142,7 +142,7 @@ def _start_attempt(step: StepBuilder, registration: AttemptRegistered) -> None:
             subtask=task.subtask,
             attempt_number=attempt_number,
             epoch=step.state.epoch,
-            restored_checkpoint=known.restore_from,
+            restored_checkpoint=current.restore_from,
             states=states_of(step.state, task.subtask),
             skipped_splits=skipped_in_reader(step.state, task.subtask),
         )
@@ -154,17 +154,17 @@ def _start_attempt(step: StepBuilder, registration: AttemptRegistered) -> None:
     )
 
 
-def lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
-    """Fail one attempt, and no other, because of a message that it has sent (D2: refusals fail alone)."""
+def fail_sender(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
+    """Fail only the attempt that sent an invalid message (D2: refusals fail alone)."""
     fail_attempt(step, AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=reason))
 
 
-def is_lost_by_committables(
+def fail_stray_committables(
     step: StepBuilder, subtask: int, attempt_number: int, committables: Sequence[Committable]
 ) -> bool:
-    """Fail the job if an operator hands over committables and has no coordinator (H4: committers need sinks).
+    """Fail the job if committables are of an operator without a coordinator (H4: committers need sinks).
 
-    There is no restart, because the operator would hand them over again.
+    Returns whether it failed. There is no restart, because the operator would hand them over again.
     """
     operators = step.config.operators
     stray = next(
@@ -179,8 +179,8 @@ def is_lost_by_committables(
         return False
     count = sum(1 for committable in committables if committable.operator_id == stray)
     reason = (
-        f"operator {stray!r} handed over {count} committables and has no coordinator, so that "
-        "nothing would commit them: give its OperatorSpec a coordinator with a sink"
+        f"operator {stray!r} handed over {count} committables and has no coordinator that could "
+        "commit them: add a coordinator with a sink to its OperatorSpec"
     )
     lost = AttemptLost(
         subtask=subtask,
@@ -194,7 +194,7 @@ def is_lost_by_committables(
 
 
 def attempt_lost(step: StepBuilder, loss: AttemptLost) -> None:
-    """Fail over locally because an attempt is over; a repeated report of its end changes nothing."""
+    """Fail over a lost attempt locally. A repeated report of its end changes nothing."""
     state = step.state
     if state.attempt(loss.subtask, loss.attempt_number) is None:
         return
@@ -206,7 +206,7 @@ def attempt_lost(step: StepBuilder, loss: AttemptLost) -> None:
 
 
 def fail_attempt(step: StepBuilder, loss: AttemptLost, *, is_counted: bool = True) -> None:
-    """Record a local failover in one turn: failed events, end, aborted checkpoints, reset (E1: local failovers)."""
+    """Fail over locally: failed events, the attempt's end, aborted checkpoints, the reset (E1: local failovers)."""
     state = step.state
     attempt = state.attempt(loss.subtask, loss.attempt_number)
     assert attempt is not None, "a live attempt fails"
@@ -312,7 +312,7 @@ def _call_subtask_reset(
 def _place_of_failure(state: JobState, loss: AttemptLost) -> dict[str, str]:
     """Attributes with the split and the event at which an attempt failed.
 
-    The event by its content too: a repeated event has a new id and the same content.
+    The attributes include the event's content, because an event that is sent again has a new id.
     """
     attributes = {}
     if loss.split_id is not None:
@@ -329,15 +329,15 @@ def _place_of_failure(state: JobState, loss: AttemptLost) -> dict[str, str]:
 def _lost_events(
     state: JobState, attempt: AttemptState
 ) -> tuple[tuple[UpEvent, ...], tuple[DownEvent, ...]]:
-    """Events up and down, in send order, that a failover to the last completed checkpoint loses (D5: lost events)."""
+    """Events up and down that a reset to the last completed checkpoint loses, in send order (D5: lost events)."""
     last = state.last_checkpoint
     up = tuple(event for _, event in sorted_items(attempt.received) if event.last_barrier >= last)
-    # Events sent before the checkpoint's cut were forgotten when it completed.
+    # `sent` has no events from before the checkpoint's cut: they were removed when it completed.
     return up, tuple(event for _, event in sorted_items(attempt.sent))
 
 
-def stale_attempt(step: StepBuilder, subtask: int) -> None:
-    """Fail over locally a subtask of the former driver, at a resume."""
+def reset_stale_subtask(step: StepBuilder, subtask: int) -> None:
+    """At a resume, reset a subtask of the former driver; its attempt, if any, fails."""
     attempt = step.state.subtasks[subtask].attempt
     if attempt is None:
         step.add(
@@ -360,14 +360,14 @@ def stale_attempt(step: StepBuilder, subtask: int) -> None:
 
 
 def fail_without_events(step: StepBuilder, attempt: AttemptState, reason: str) -> None:
-    """Fail globally instead of locally: the list of the lost events is no longer known (D5: lost events are listed)."""
+    """Fail globally, because the lost events of the attempt are forgotten (D5: lost events are listed)."""
     last = step.state.last_checkpoint
-    step.calls.clear()  # as at every global failover, the old objects are called only to `close`
+    step.calls.clear()  # at a global failover the old coordinators get no call but `close`
     job_end.fail_globally(
         step,
         FailGlobally(
             reason=f"attempt {attempt.attempt_number} of subtask {attempt.subtask} failed: {reason}; "
-            f"all subtasks go back to checkpoint {last}, because the events since then had more than "
+            f"all subtasks go back to checkpoint {last}, because the events since then exceeded "
             f"{step.config.remembered_bytes_max} bytes and are forgotten",
             subtask=attempt.subtask,
         ),

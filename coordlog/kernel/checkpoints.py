@@ -19,8 +19,8 @@ from coordlog.kernel.outputs import (
     CompletedReleased,
     DeliverEvent,
     InjectBarrier,
+    NotifyAttempt,
     StartCheckpointTimer,
-    TellAttempt,
 )
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.projections.job.branches import savepoint_numbers
@@ -59,7 +59,7 @@ __all__ = [
     "fail_checkpoint",
     "gateways_of",
     "last_is_final",
-    "tell_complete",
+    "notify_complete",
 ]
 
 
@@ -105,12 +105,12 @@ def checkpoint_due(step: StepBuilder, due: CheckpointDue) -> None:
 
 
 def complete_checkpoint(step: StepBuilder, action: CompleteCheckpoint) -> None:
-    """Record a coordinator's cut at this place of the log; after an abort it has no effect (F6: late results)."""
+    """Record a coordinator's cut. Does nothing if the checkpoint is aborted (F6: late results)."""
     pending = step.state.pending.get(action.checkpoint_id)
     if pending is None or action.operator_id in pending.cuts:
         return
     if action.operator_id not in step.config.operators:
-        return  # cuts are counted: that of an unknown operator would replace a missing one (F9: complete sets)
+        return  # `_is_cut` counts cuts: one of an unknown operator would stand in for a missing one (F9: complete sets)
     for older, checkpoint in sorted_items(step.state.pending):
         # Barriers keep the order of their checkpoints, so cuts must keep it too (F10: overlapping checkpoints).
         if older < action.checkpoint_id and action.operator_id not in checkpoint.cuts:
@@ -141,9 +141,8 @@ def advance(step: StepBuilder) -> None:
     if not step.state.pending:
         return
     for checkpoint_id in sorted(step.state.pending):
-        pending = step.state.pending[
-            checkpoint_id
-        ]  # a completed checkpoint removes older ones only
+        # Completing a checkpoint removes older ones only, so this one is still pending.
+        pending = step.state.pending[checkpoint_id]
         if not pending.is_injected and _is_cut(step.state, pending):
             _inject(step, pending)
             pending = step.state.pending[checkpoint_id]
@@ -185,15 +184,15 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    kept = savepoint_numbers(step.state)
-    others = [number for number in sorted(step.state.completed) if number not in kept]
+    savepoints = savepoint_numbers(step.state)
+    others = [number for number in sorted(step.state.completed) if number not in savepoints]
     retained = [*others, checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     attributes = {}
     metadata = _metadata(step, pending, retained[0])
     key, encoded = refusals.encoded(metadata)
     if len(encoded) > RECORD_BYTES_MAX:
-        # Every fold reads the states from the records of the cuts and acks.
+        # Folds do not need the states here: they read them from the records of the cuts and acks.
         attributes["states"] = "in the records of its cuts and acks"
         key, encoded = refusals.encoded(_without_states(metadata))
     if len(encoded) > RECORD_BYTES_MAX:
@@ -212,7 +211,7 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
         if older < checkpoint_id:
             abort(step, older, f"checkpoint {checkpoint_id} completed first", is_subsumed=True)
     step.effects.append(CompletedReleased(checkpoint_id=checkpoint_id))
-    _tell_attempts(step, checkpoint_id, is_completed=True)
+    _notify_attempts(step, checkpoint_id, is_completed=True)
 
 
 def _metadata(
@@ -261,7 +260,7 @@ def _metadata(
 
 
 def _without_states(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """The metadata with the hash of the states, but without the states."""
+    """The metadata without the states; their hash stays."""
     return replace(
         metadata,
         coordinators=[replace(cut, state=None) for cut in metadata.coordinators],
@@ -277,9 +276,9 @@ def abort(
     *,
     is_subsumed: bool = False,
     is_timed_out: bool = False,
-    is_told: bool = True,
+    is_notified: bool = True,
 ) -> None:
-    """Abort a checkpoint: deliver events that it alone held, and notify its coordinators (G3, H2: aborts)."""
+    """Abort a checkpoint: deliver events that it alone held, notify coordinators and attempts (G3, H2: aborts)."""
     before = dict(step.state.gateways.items())
     attributes = {}
     if is_subsumed:
@@ -293,7 +292,7 @@ def abort(
         attributes=attributes,
     )
     deliver_released(step, before)
-    if not is_told:
+    if not is_notified:
         return
     for operator_id in step.config.operators:
         step.add(
@@ -305,18 +304,18 @@ def abort(
     step.call_all(
         lambda operator_id: CallAborted(operator_id=operator_id, checkpoint_id=checkpoint_id)
     )
-    _tell_attempts(step, checkpoint_id, is_completed=False)
+    _notify_attempts(step, checkpoint_id, is_completed=False)
 
 
 def checkpoint_released(step: StepBuilder, release: CheckpointReleased) -> None:
-    """Notify the coordinators of a checkpoint that is in the log, in a separate turn (H1: notify after release)."""
+    """Notify the coordinators that a checkpoint has completed, once the log has it (H1: notify after release)."""
     if step.state.owed_complete != release.checkpoint_id or step.state.phase is not Phase.RUNNING:
         return
-    tell_complete(step, release.checkpoint_id)
+    notify_complete(step, release.checkpoint_id)
 
 
-def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
-    """Record `COORDINATOR_NOTIFIED` for each coordinator, and call it."""
+def notify_complete(step: StepBuilder, checkpoint_id: int) -> None:
+    """Record `COORDINATOR_NOTIFIED` for each coordinator, and call its `notify_checkpoint_complete`."""
     for operator_id in step.config.operators:
         step.add(
             Kind.COORDINATOR_NOTIFIED,
@@ -333,11 +332,11 @@ def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
         )
 
 
-def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool) -> None:
+def _notify_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool) -> None:
     for subtask in sorted_values(step.state.subtasks):
         if subtask.attempt is not None:
             step.effects.append(
-                TellAttempt(
+                NotifyAttempt(
                     subtask=subtask.subtask,
                     attempt_number=subtask.attempt.attempt_number,
                     checkpoint_id=checkpoint_id,
@@ -353,7 +352,7 @@ def gateways_of(state: JobState, subtask: int) -> dict[tuple[str, int], GatewayS
 
 
 def deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewayState]) -> None:
-    """Deliver the events that were held in `before` and no longer are, in send order (G2: order of held events)."""
+    """Deliver events, in send order, that were held in `before` and are not held now (G2: order of held events)."""
     released: list[HeldEvent] = []
     for key in sorted(before):
         old, new = before[key], step.state.gateways[key]
@@ -365,5 +364,5 @@ def deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewaySta
 
 
 def last_is_final(state: JobState) -> bool:
-    """Whether the last completed checkpoint holds every subtask as finished."""
+    """Whether all subtasks had finished at the last completed checkpoint."""
     return state.finished_in(state.last_checkpoint) == state.parallelism

@@ -1,4 +1,4 @@
-"""Events of coordinators to their subtasks: sent, and failed with the attempt; and the limit of remembered events."""
+"""Decisions about events to subtasks: sending, failing with the attempt, the limit of remembered events."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.record import Kind
 
-__all__ = ["fail_events", "is_held", "make_room", "send_event", "unacked_events"]
+__all__ = ["fail_events", "forget_above_limit", "is_held", "send_event", "unacked_events"]
 
 
 def send_event(step: StepBuilder, action: SendEvent) -> int:
-    """Append an event to a subtask; deliver it now, or once no checkpoint closes the gateway. Returns its id.
+    """Record an event to a subtask, and deliver it unless a checkpoint closes the gateway. Returns the event's id.
 
-    An event to an attempt that is over is recorded as failed in the same turn (B5: events to dead attempts).
+    An event to an attempt that is over is recorded as failed instead (B5: events to dead attempts).
     """
     attempt = step.state.attempt(action.subtask, action.attempt_number)
-    attributes = {} if attempt is None else make_room(step, action.payload)
+    attributes = {} if attempt is None else forget_above_limit(step, action.payload)
     state = step.state
     event_id = state.next_event_id
     gateway = state.gateways.get((action.operator_id, action.subtask))
@@ -89,7 +89,7 @@ def send_event(step: StepBuilder, action: SendEvent) -> int:
 
 
 def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> None:
-    """Record a skipped event as processed: a failed event would be sent again without end (J2: skip poison)."""
+    """Record a skipped event as acked: coordinators would send a failed one again and again (J2: skip poison)."""
     step.add(
         Kind.EVENT_ACKED,
         operator_id=event.operator_id,
@@ -97,7 +97,7 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
         attempt_number=event.attempt_number,
         event_id=event.event_id,
         cause=event.sequence,
-        reason=f"not delivered: it is skipped: {skip.reason}",
+        reason=f"it is skipped and not delivered: {skip.reason}",
         attributes={"skipped": "true"},
     )
     step.calls.append(
@@ -127,7 +127,7 @@ def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
 
 
 def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
-    """Fail all events without an ack, held events included, with futures in send order (C7, C9, G4: dead attempts)."""
+    """Fail a subtask's unacked events, held ones too, and their futures, in send order (C7, C9, G4: dead attempts)."""
     for event in unacked_events(step.state, subtask):
         step.add(
             Kind.EVENT_FAILED,
@@ -151,10 +151,11 @@ def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
         )
 
 
-def make_room(step: StepBuilder, payload: bytes) -> dict[str, str]:
-    """Attributes of an event that is about to be recorded: above the limit, all events before it are forgotten.
+def forget_above_limit(step: StepBuilder, payload: bytes) -> dict[str, str]:
+    """Keep remembered events within the limit (D5: limit of events). Returns attributes for the next event's record.
 
-    Pending checkpoints are aborted then, because their channel state may be among these events (D5: limit of events).
+    If the event would exceed the limit, its record makes the job forget all events before it. Pending checkpoints are
+    aborted first, because their channel state may be among these events.
     """
     limit = step.config.remembered_bytes_max
     if step.state.remembered_bytes + weight(payload) <= limit or not step.state.remembered_bytes:
@@ -163,7 +164,6 @@ def make_room(step: StepBuilder, payload: bytes) -> dict[str, str]:
         checkpoints.abort(
             step,
             checkpoint_id,
-            f"the events since the last completed checkpoint have more than {limit} bytes, and are "
-            "forgotten",
+            f"the events since the last completed checkpoint exceed {limit} bytes and are forgotten",
         )
     return {FORGETS: "true"}

@@ -25,7 +25,7 @@ from coordlog.kernel.restart_policy import is_exhausted
 from coordlog.projections.job.checkpoints import (
     coordinator_state,
     late_attempts,
-    missing,
+    missing_parts,
 )
 from coordlog.projections.job.grants import uncommitted
 from coordlog.projections.job.reopen import AGAIN
@@ -68,11 +68,11 @@ def reopen(step: StepBuilder) -> None:
 
 
 def resume(step: StepBuilder) -> None:
-    """Continue from the folded state. `stale_attempt` later fails each attempt of the former driver over, locally."""
+    """Continue from the folded state. `reset_stale_subtask` later resets each subtask of the former driver."""
     if is_given_up(step):
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
-        checkpoints.abort(step, checkpoint_id, "its driver is gone", is_told=False)
+        checkpoints.abort(step, checkpoint_id, "its driver is gone", is_notified=False)
     step.add(
         Kind.COORDINATORS_STARTED, attributes={"restore": "resume", **counted_if_dead(step.state)}
     )
@@ -91,7 +91,9 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
     # A failure is counted by its reset. If the driver died between the two, this reset counts it.
     has_failed = step.state.resumed_phase is Phase.FAILING or step.state.is_former_dead
     for checkpoint_id, _ in sorted_items(step.state.pending):
-        checkpoints.abort(step, checkpoint_id, "the job goes back to a checkpoint", is_told=False)
+        checkpoints.abort(
+            step, checkpoint_id, "the job goes back to a checkpoint", is_notified=False
+        )
     reason = "global failover" if reset.is_failover else "its driver is gone"
     for subtask in sorted_values(step.state.subtasks):
         attempt = subtask.attempt
@@ -162,7 +164,7 @@ def redeliver(step: StepBuilder) -> None:
 def tell_restored(step: StepBuilder) -> None:
     """Notify the coordinators of the restored checkpoint again, before any attempt is ready (E6: restore order)."""
     assert step.state.owed_complete is not None, "the caller has checked it"
-    checkpoints.tell_complete(step, step.state.owed_complete)
+    checkpoints.notify_complete(step, step.state.owed_complete)
 
 
 def record_fact(step: StepBuilder, action: RecordFact) -> None:
@@ -243,7 +245,7 @@ def checkpoint_timed_out(step: StepBuilder, timeout: CheckpointTimedOut) -> None
     pending = step.state.pending.get(timeout.checkpoint_id)
     if pending is None or step.state.phase is not Phase.RUNNING:
         return
-    lacking = missing(step.state, pending, step.config.operators)
+    lacking = missing_parts(step.state, pending, step.config.operators)
     late = late_attempts(step.state, pending)
     reason = f"not whole after {timeout.timeout_s:g} s; missing: {lacking}"
     abort(step, timeout.checkpoint_id, reason, is_timed_out=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordlog.errors import TooLargeError
-from coordlog.kernel.attempts import attempt_lost, is_lost_by_committables, lose
+from coordlog.kernel.attempts import attempt_lost, fail_sender, fail_stray_committables
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
-from coordlog.kernel.events import fail_events, is_held, make_room
+from coordlog.kernel.events import fail_events, forget_above_limit, is_held
 from coordlog.kernel.inputs import AttemptLost, FromAttempt
 from coordlog.kernel.outputs import (
     CallComplete,
@@ -74,7 +74,7 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
         return
     fault = _fault_of(step, message)
     if fault is not None:
-        lose(step, sender.subtask, sender.attempt_number, fault)
+        fail_sender(step, sender.subtask, sender.attempt_number, fault)
         return
     event = UpEvent(
         sequence=step.state.next_sequence,
@@ -92,7 +92,7 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
         reason = f"event {message.payload_type} is skipped: {skip.reason}"
         refuse(step, "event", sender.subtask, sender.attempt_number, reason)
         return
-    attributes = make_room(step, message.payload)
+    attributes = forget_above_limit(step, message.payload)
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
         operator_id=message.operator_id,
@@ -168,12 +168,12 @@ def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit
         refuse_and_fence(step, "split end", sender.subtask, sender.attempt_number)
         return
     committables = message.finished.committables
-    if is_lost_by_committables(step, sender.subtask, sender.attempt_number, committables):
+    if fail_stray_committables(step, sender.subtask, sender.attempt_number, committables):
         return
     key, data = encoded(message.finished)
     if len(data) > RECORD_BYTES_MAX:
         reason = too_large(f"the end of split {message.finished.split_id!r}", data)
-        lose(step, sender.subtask, sender.attempt_number, reason)
+        fail_sender(step, sender.subtask, sender.attempt_number, reason)
         return
     kept = {"kept": str(step.config.keeps_finished_splits).lower()} if step.config.is_batch else {}
     step.add(
@@ -212,11 +212,11 @@ def _completed(step: StepBuilder, sender: FromAttempt, message: Complete) -> Non
     if not is_handled(step.state, subtask, attempt_number):
         refuse_and_fence(step, "completion", subtask, attempt_number)
         return
-    if is_lost_by_committables(step, subtask, attempt_number, message.snapshot.committables):
+    if fail_stray_committables(step, subtask, attempt_number, message.snapshot.committables):
         return
     key, data = encoded(message.snapshot)
     if len(data) > RECORD_BYTES_MAX:
-        lose(step, subtask, attempt_number, too_large("its last snapshot", data))
+        fail_sender(step, subtask, attempt_number, too_large("its last snapshot", data))
         return
     fail_events(step, subtask, f"subtask {subtask} has completed")
     step.add(
@@ -285,12 +285,12 @@ def _checkpoint_acked(step: StepBuilder, sender: FromAttempt, message: AckCheckp
         )
         return
     committables = message.snapshot.committables
-    if is_lost_by_committables(step, subtask, attempt_number, committables):
+    if fail_stray_committables(step, subtask, attempt_number, committables):
         return
     key, data = encoded(message.snapshot)
     if len(data) > RECORD_BYTES_MAX:
         reason = too_large(f"its snapshot of checkpoint {message.checkpoint_id}", data)
-        lose(step, subtask, attempt_number, reason)
+        fail_sender(step, subtask, attempt_number, reason)
         return
     is_late = pending is None
     before = gateways_of(state, subtask)

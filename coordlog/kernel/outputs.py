@@ -37,12 +37,12 @@ __all__ = [
     "FenceAttempt",
     "InjectBarrier",
     "KillTask",
+    "NotifyAttempt",
     "RefuseAttempt",
     "Settle",
     "StartCheckpointTimer",
     "Step",
     "StopAckTimer",
-    "TellAttempt",
 ]
 
 
@@ -233,7 +233,7 @@ class InjectBarrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellAttempt:
+class NotifyAttempt:
     """Notify an attempt that a checkpoint has completed or was aborted."""
 
     subtask: int
@@ -345,7 +345,7 @@ Effect = (
     | RefuseAttempt
     | DeliverEvent
     | InjectBarrier
-    | TellAttempt
+    | NotifyAttempt
     | FenceAttempt
     | KillTask
     | DelayNextAttempt

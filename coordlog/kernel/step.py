@@ -108,7 +108,7 @@ def _dispatch(builder: StepBuilder, input_: Input) -> None:
         case AttemptLost():
             attempts.attempt_lost(builder, input_)
         case StaleAttempt():
-            attempts.stale_attempt(builder, input_.subtask)
+            attempts.reset_stale_subtask(builder, input_.subtask)
         case CheckpointDue():
             checkpoints.checkpoint_due(builder, input_)
         case CheckpointTimedOut():

@@ -386,7 +386,7 @@ class DriverPayloads:
                 store.url,
                 f"reading {address.path} ({address.length} bytes)",
                 f"it has not answered within {limit_s:.1f} s",
-                "see that it works and can be reached, and how fast it is",
+                "check that it works and can be reached, and how fast it is",
             ) from None
         finally:
             if is_in_turn:

@@ -16,7 +16,7 @@ from coordlog.log.interface import Log, LogIdentity, StoredRecord
 from coordlog.payloads.gc import store_named_in
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.checkpoint_digest import metadata_differences
-from coordlog.projections.job.checkpoints import restored_subtasks
+from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.remembered import has_forgotten
 from coordlog.projections.job.state import CompletedCheckpoint, JobState, Phase, sorted_items
@@ -338,7 +338,9 @@ def _no_beginning(history: History, search: SnapshotSearch) -> RestoreError:
         )
     if start in search.lost:
         store = store_named_in(history)
-        advice = f"see that the payload store can be read: the history names {store!r}; or {advice}"
+        advice = (
+            f"check that the payload store can be read: the history names {store!r}; or {advice}"
+        )
     elif "projection" in why_not:
         advice = f"start the version of the job that pruned it, or one with defaults for added fields; or {advice}"
     return RestoreError(
@@ -486,7 +488,7 @@ def _check_parallelism(
         if link.merge_states is not None:
             continue
         for subtask in range(parallelism):
-            numbers = restored_subtasks(checkpoint.parallelism, parallelism, subtask)
+            numbers = restoring_subtasks(checkpoint.parallelism, parallelism, subtask)
             if _count_states(checkpoint, numbers, link.operator_id) > 1:
                 raise RestoreError(
                     job_id,
@@ -501,7 +503,7 @@ def _check_parallelism(
 def _check_handed_over(job_id: str, checkpoint: CompletedCheckpoint, parallelism: int) -> None:
     """Refuse a rescaling that gives one subtask states above the size limit (E7: refused before any append)."""
     for subtask in range(parallelism):
-        numbers = restored_subtasks(checkpoint.parallelism, parallelism, subtask)
+        numbers = restoring_subtasks(checkpoint.parallelism, parallelism, subtask)
         states = [part for number in numbers for part in _states_in(checkpoint, number)]
         size_bytes = sum(len(part.state or b"") for part in states)
         if size_bytes <= RESTORED_STATES_BYTES_MAX:

@@ -263,7 +263,7 @@ class JobDriver:
         if ahead_s > CLOCK_AHEAD_S:
             _log.warning(
                 "job=%s: its last record is %.0f s ahead of this machine's clock, and its times do not "
-                "advance for as long: see that the machines' clocks agree",
+                "advance for as long: check that the machines' clocks agree",
                 options.job_id,
                 ahead_s,
             )

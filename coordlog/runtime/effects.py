@@ -18,10 +18,10 @@ from coordlog.kernel.outputs import (
     DeliverEvent,
     FenceAttempt,
     InjectBarrier,
+    NotifyAttempt,
     RefuseAttempt,
     Settle,
     StopAckTimer,
-    TellAttempt,
 )
 from coordlog.limits import PAYLOAD_BYTES_MAX, SETTLE_CALL_S
 from coordlog.messages import (
@@ -52,7 +52,7 @@ AttemptEffect = (
     | RefuseAttempt
     | DeliverEvent
     | InjectBarrier
-    | TellAttempt
+    | NotifyAttempt
     | FenceAttempt
     | StopAckTimer
 )
@@ -152,7 +152,7 @@ class Releasing:
                     self._connections.send(
                         connection, BarrierMessage(checkpoint_id=effect.checkpoint_id)
                     )
-            case TellAttempt():
+            case NotifyAttempt():
                 self._tell(effect)
             case FenceAttempt():
                 self._fence(effect, after)
@@ -196,7 +196,7 @@ class Releasing:
         if not event.is_loss_tolerant:
             self.acks.delivered(connection, event)
 
-    def _tell(self, effect: TellAttempt) -> None:
+    def _tell(self, effect: NotifyAttempt) -> None:
         connection = self._connection_of.get((effect.subtask, effect.attempt_number))
         if connection is None:
             return

@@ -380,7 +380,7 @@ class WorkTimeoutError(UsageError):
     def __str__(self) -> str:
         return (
             f"a listing, a commit or a `call_async` on {self.work.thread} has not returned within "
-            f"{self.timeout_s:g} s: see that the service behind it responds, and run the job again; it "
+            f"{self.timeout_s:g} s: check that the service behind it responds, and run the job again; it "
             f"continues from its log. It is at:\n{self.work.stack}"
         )
 

@@ -52,12 +52,12 @@ from coordlog.kernel.outputs import (
     FenceAttempt,
     InjectBarrier,
     KillTask,
+    NotifyAttempt,
     RefuseAttempt,
     Settle,
     StartCheckpointTimer,
     Step,
     StopAckTimer,
-    TellAttempt,
 )
 from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
@@ -563,7 +563,7 @@ class Runtime:
                 | RefuseAttempt()
                 | DeliverEvent()
                 | InjectBarrier()
-                | TellAttempt()
+                | NotifyAttempt()
                 | FenceAttempt()
                 | StopAckTimer()
             ):

@@ -1,7 +1,7 @@
-"""A job whose attempts are driven by hand: register, send, ack, fail, finish; then inspect the messages and the log.
+"""A job whose attempts a test drives by hand: it registers them, sends, acks, fails, and inspects messages and log.
 
-The real kernel, runtime, appender and counting fold run here on an in-memory log, on the caller's thread. The job acts
-only in calls of this kit, so that a test can write down each interleaving.
+Kernel, runtime, appender and folds are the real ones, on an in-memory log and the caller's thread. The job acts only in
+calls of this module, so that a test fixes each interleaving.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ M = TypeVar("M")
 P = TypeVar("P", bound=Payload)
 
 MayFail = bool | str | Sequence[str]
-"""Whether a job may fail; with texts: only for a reason that contains one of them."""
+"""Whether a job may fail. A text, or several: only for a reason that contains one of them."""
 
 
 class UnexpectedFailureError(AssertionError):
-    """The job failed in a test, for example because a callback raised; `may_fail=True` allows it."""
+    """The job failed, for example because a callback raised, and `may_fail` does not allow it."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(kind, reason)
@@ -89,7 +89,7 @@ class UnexpectedFailureError(AssertionError):
     def __str__(self) -> str:
         return (
             f"the job has failed ({self.kind}): {self.reason}\n"
-            "if the test is about that, create HandDrivenJob with may_fail=True, or may_fail= and a text of the reason"
+            "if the test expects this, pass may_fail=True to HandDrivenJob, or may_fail= with a part of the reason"
         )
 
 
@@ -110,7 +110,7 @@ class FakeClock:
 
 @dataclass(slots=True)
 class FakeStage:
-    """Stores the calls to the stage."""
+    """A stage that only stores the calls to it."""
 
     submitted: list[int] = field(default_factory=list)
     cancelled: list[tuple[int, str]] = field(default_factory=list)
@@ -141,11 +141,11 @@ class FakeAttempt:
     last_barrier: int = -1
     event_count: int = 0
     returns_markers: bool = True
-    """Whether markers are returned at once; if not, they wait in the inbox, as during a long call."""
+    """Whether markers are returned at once. If not, they stay in the inbox, as during a long call."""
 
     @property
     def accepted(self) -> Accepted:
-        """The acceptance of its registration. Fails the test if the answer was another."""
+        """The answer to its registration. Fails the test if the registration was refused."""
         first = self.inbox[0]
         assert isinstance(first, Accepted), f"answered {first}"
         return first
@@ -157,11 +157,11 @@ class FakeAttempt:
         return AttemptPayloads(self.job.payloads.options, state.epoch, state.driver_id)
 
     def got(self, kind: type[M]) -> list[M]:
-        """The messages of one kind, in order."""
+        """Received messages of one type, in order."""
         return [message for message in self.inbox if isinstance(message, kind)]
 
     def events(self, payload_class: type[P]) -> list[P]:
-        """The events of one type that were delivered to it, in order."""
+        """Delivered events of one type, in order."""
         types = self.job.chain.payload_types
         delivered = self.got(DeliverEvent)
         values = [types.decode(message.payload_type, message.payload) for message in delivered]
@@ -215,7 +215,7 @@ class FakeAttempt:
         rows: int = 1,
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Report that a split is read."""
+        """Report that a split was read to its end."""
         finished = SplitFinished(
             split_id=split_id,
             rows=rows,
@@ -229,7 +229,7 @@ class FakeAttempt:
     def skip_split(
         self, operator_id: str, split_id: str, *, rows: int = 0, reason: str = "scripted"
     ) -> None:
-        """Report that the reader has released a skipped split."""
+        """Report that the reader has stopped reading a skipped split."""
         self.say(
             SkipSplit(
                 operator_id=operator_id,
@@ -257,7 +257,7 @@ class FakeAttempt:
     def fail(
         self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
     ) -> None:
-        """Report that a call of the chain raised; `final` ends the job for good, as if the disk is full."""
+        """Report that a call of the chain raised. `final` is why a restart cannot help: the job fails too."""
         self.say(
             Fail(
                 operator_id="source",
@@ -269,7 +269,7 @@ class FakeAttempt:
         )
 
     def return_marker(self) -> None:
-        """Return the oldest marker in the inbox: all messages before it are handled."""
+        """Return the oldest marker in the inbox, as an attempt does once all messages before it are handled."""
         marker = next(message for message in self.inbox if isinstance(message, Marker))
         self.inbox.remove(marker)
         self.say(marker)
@@ -288,20 +288,20 @@ class FakeAttempt:
         }
 
     def say(self, message: UpMessage) -> None:
-        """Send a message to the driver, as the other methods do."""
+        """Send any message to the driver. The other methods use it."""
         runtime = self.job.runtime
         self.job.run(lambda: runtime.arrived(self.connection_id, message))
 
 
 @dataclass(slots=True, eq=False)
 class FakeRequest:
-    """A client's request, made by hand."""
+    """A request that `HandDrivenJob.ask` has sent, and its answer."""
 
     types: PayloadTypes
     operator_id: str
     payload_type: str
     answers: list[AnswerRequest] = field(default_factory=list)
-    """The answer, once there is one: at most one item."""
+    """Empty, or the one answer."""
 
     @property
     def is_open(self) -> bool:
@@ -309,7 +309,7 @@ class FakeRequest:
         return not self.answers
 
     def answer(self) -> Answer:
-        """The answer. Raises the error that the client would get."""
+        """The answer. Raises the error that a client would raise."""
         (effect,) = self.answers
         return answer_of(effect, self.types, self.operator_id, self.payload_type)
 
@@ -331,13 +331,12 @@ class HandDrivenJob:
         parallelism: Number of subtasks.
         is_batch: Whether the job runs without checkpoints.
         log: Log of an earlier driver, to restore from it; None for a new one.
-        again: Whether to open a finished job again.
+        again: Whether to reopen a finished job.
         from_checkpoint: Id of the checkpoint to go back to.
-        is_held: Whether appends wait until `release`: a test then sees the state before the log has acknowledged.
+        is_held: Whether appends wait until `release`. The test can then inspect a state that is not in the log yet.
         payloads: Store of large payloads; without it they are refused.
-        may_fail: Whether the job may fail as a whole; with a text, or several, only for a reason that contains one. If
-            not, the call that fails the job raises UnexpectedFailureError, with the traceback of the callback that
-            raised. An attempt may always fail.
+        may_fail: Whether the job as a whole may fail: see `MayFail`. If it may not, the call that fails the job raises
+            UnexpectedFailureError with the traceback of the callback. Attempts may always fail.
     """
 
     may_fail_by_default: ClassVar[MayFail] = False
@@ -502,7 +501,7 @@ class HandDrivenJob:
         self.run(lambda: self.runtime.handle(arrived))
 
     def ask(self, operator_id: str, request: Payload) -> FakeRequest:
-        """Send a request to a coordinator; it has its answer once that is released."""
+        """Send a request to a coordinator. The answer arrives once its turn is released."""
         types = self.chain.payload_types
         payload_type, payload = encoded_request(types, request)
         client = FakeRequest(types, operator_id, payload_type)
@@ -529,14 +528,14 @@ class HandDrivenJob:
 
     # --- time and the log ---------------------------------------------------------------------------------------------
     def run(self, act: Callable[[], None]) -> None:
-        """Run `act` on the mailbox, then all work that follows from it, appends included unless they are held."""
+        """Run `act` on the mailbox, then `pump`. Does nothing after `crash`."""
         if self.is_crashed:
             return
         act()
         self.pump()
 
     def pump(self) -> None:
-        """Run posted calls, the workers' calls and, unless held, the appends, until none is left."""
+        """Run posted calls, workers' calls and appends until none is left. Held ones stay."""
         while True:
             if self._posted:
                 self._posted.popleft()()
@@ -573,7 +572,7 @@ class HandDrivenJob:
         return True
 
     def release(self) -> None:
-        """Append all held records, and release their effects."""
+        """Append the held records once, and release their effects."""
         held, self.is_held = self.is_held, False
         self.pump()
         self.is_held = held
@@ -590,7 +589,7 @@ class HandDrivenJob:
         self.clock.seconds = until
 
     def crash(self) -> None:
-        """End the driver as if its process had died: it does nothing from now on."""
+        """End the driver as a killed process does: it does nothing from now on."""
         self.is_crashed = True
         self.requests.end()
         self.appender.close()
@@ -604,9 +603,9 @@ class HandDrivenJob:
         task_attempt_id: int | None = None,
         is_patient: bool = True,
     ) -> FakeAttempt:
-        """Connect and register a Spark task; by default a task of the newest stage run.
+        """Connect and register a Spark task, by default of the newest stage run.
 
-        If the restart policy's backoff delays the answer, the clock advances, unless `is_patient` is False.
+        If the restart policy's backoff delays the answer, the clock advances to it, unless `is_patient` is False.
         """
         self._task_count += 1
         connection_id = self._task_count
@@ -626,7 +625,7 @@ class HandDrivenJob:
         self.run(lambda: self.runtime.arrived(connection_id, message))
         while is_patient and self.runtime.registrations.is_delayed(connection_id):
             due = self.runtime.next_timer_s()
-            assert due is not None, "a timer answers it"
+            assert due is not None, "a timer sends the answer"
             self.clock.seconds = max(self.clock.seconds, due)
             self.run(self.runtime.fire_timers)
         if attempt.inbox and isinstance(attempt.inbox[0], Accepted):
@@ -648,20 +647,20 @@ class HandDrivenJob:
         self.run(lambda: self.runtime.stage_ended(run, error))
 
     def trigger(self) -> int | None:
-        """Trigger a checkpoint; its id, or None if none was triggered."""
+        """Trigger a checkpoint. Returns its id, or None if none could start."""
         triggered: list[int | None] = []
         self.run(lambda: triggered.append(self.runtime.trigger_checkpoint()))
         return triggered[0]
 
     # --- the log ------------------------------------------------------------------------------------------------------
     def history(self, *kinds: Kind) -> list[Record]:
-        """The records that count, of these kinds or all, in log order."""
+        """Valid records of these kinds, or of all kinds, in log order."""
         records = [entry.record() for turn in History(self.log).turns() for entry in turn.entries]
         return [record for record in records if not kinds or record.kind in kinds]
 
 
 class _InlineWorkers:
-    """Workers that run on the caller's thread, when the job pumps."""
+    """Workers that run on the caller's thread, in `HandDrivenJob.pump`."""
 
     def __init__(self, job: HandDrivenJob) -> None:
         self._job = job

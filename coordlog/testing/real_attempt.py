@@ -1,4 +1,4 @@
-"""For tests of a coordinator or an operator: a source without rows, and a hand-driven attempt of the real chain."""
+"""Tests of coordinators and operators: a source without rows, and an attempt that runs the real chain by hand."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["RealAttempt", "RowsReader", "silent_source"]
 
 
 class RowsReader(SourceReader):
-    """Reads the test's batches, none at first; has no splits."""
+    """Returns the batches that a test appends; has no splits."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
-        """The batches that are still to be read."""
+        """Unread batches."""
         self.is_at_end = False
-        """Whether the input ends after these batches."""
+        """Whether the input ends after the unread batches."""
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Always raises."""
-        raise UsageError("a `silent_source` has no splits: its rows are the test's")
+        raise UsageError("a `silent_source` has no splits: pass its rows to `RealAttempt.read`")
 
     def poll(self) -> Poll:
-        """The next batch."""
+        """The next batch; at the end of the batches END or WAITING."""
         if self.batches:
             return Poll(status=PollStatus.BATCH, batch=self.batches.pop(0))
         return Poll(status=PollStatus.END if self.is_at_end else PollStatus.WAITING)
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """Empty: there is no state."""
+        """No bytes: there is no state."""
         return b""
 
 
@@ -50,7 +50,7 @@ class _Silent(OperatorCoordinator):
 def silent_source(
     coordinator: CoordinatorProvider | None = None, *, operator_id: str = "source"
 ) -> SourceSpec:
-    """A source without rows: for tests of another link, or of the source's coordinator.
+    """A source without rows, for tests of operators and of the source's coordinator.
 
     Args:
         coordinator: Coordinator of the source; None for one that does nothing.
@@ -63,21 +63,16 @@ def silent_source(
 
 
 class RealAttempt:
-    """An attempt of a `HandDrivenJob` whose chain is the real one; its source is a `silent_source`.
+    """An attempt that runs the real chain of a `HandDrivenJob`, whose source is a `silent_source`.
 
-    It registers at once. Then it acts only in calls of this object, as a task that Spark has not scheduled: messages
-    wait until `take`, and the rows are those of `read`.
-
-    Args:
-        job: The job.
-        subtask: Number of the subtask.
+    It registers at once. Then it acts only in calls of this object: `take` handles messages, `read` processes rows.
     """
 
     def __init__(self, job: HandDrivenJob, subtask: int) -> None:
         self.attempt = job.register(subtask)
         self.attempt.returns_markers = False  # the runner returns them
         self._taken = 1
-        """Number of handled messages; the first is the answer to the registration."""
+        """Number of handled messages. The first is the answer to the registration."""
         self.runner = AttemptRunner(
             job.chain,
             self.attempt.accepted,
@@ -90,13 +85,13 @@ class RealAttempt:
         self.runner.open()
 
     def operator(self, operator_id: str) -> Operator:
-        """The real operator of a link, for inspection."""
+        """The operator object with this id, for inspection."""
         link = self.runner.link(operator_id)
         assert isinstance(link, Operator), f"{operator_id!r} is the source"
         return link
 
     def take(self, count: int | None = None) -> list[DownMessage]:
-        """Handle the next `count` messages of the inbox, or all, in order; returns the handled messages."""
+        """Handle the next `count` messages of the inbox, or all if None, and return them."""
         taken = list[DownMessage]()
         while self._taken < len(self.attempt.inbox) and len(taken) != count:
             message = self.attempt.inbox[self._taken]
@@ -106,13 +101,13 @@ class RealAttempt:
         return taken
 
     def read(self, *batches: pa.RecordBatch) -> None:
-        """Process these rows in the chain."""
+        """Pass these batches through the chain."""
         self._reader.batches.extend(batches)
         for _ in batches:
             self.runner.step()
 
     def end(self) -> StepOutcome:
-        """End the input: finish, or wait if an operator waits; then call it again after `take`."""
+        """End the input. Call it again after `take` if the outcome is that an operator waits."""
         self._reader.is_at_end = True
         return self.runner.step()
 

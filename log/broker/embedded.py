@@ -1,4 +1,4 @@
-"""A real Kafka broker for one process: for tests, and for trying things out."""
+"""A real Kafka broker that belongs to this process: for tests and experiments."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ __all__ = ["EmbeddedBroker", "embedded_broker"]
 class EmbeddedBroker:
     """A running single-node broker on the loopback interface; created by `embedded_broker`.
 
-    Not for several threads at once. After `kill` or `terminate` only `restart` starts it again, with
-    the same data, on the same port.
+    Not safe for several threads. After `kill` or `terminate` only `restart` starts it again.
     """
 
     def __init__(self, folder: Path, options: StartOptions) -> None:
@@ -52,31 +51,31 @@ class EmbeddedBroker:
 
     @property
     def pid(self) -> int:
-        """The broker's own process, of the last start."""
+        """Process id of the broker's JVM; another one after a restart."""
         return self._state.java.pid
 
     @property
     def folder(self) -> Path:
-        """Folder of its data, its settings and its log."""
+        """Folder of data, settings and the broker's own log."""
         return self._folder
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process runs."""
         return is_alive(self._state.java)
 
     def kill(self) -> None:
-        """End it by SIGKILL; returns when it is gone. Acknowledged records stay."""
+        """Kill the broker by SIGKILL and wait for its end. Acknowledged records stay."""
         kill_broker(self._state)
         self._drop_guard()
 
     def terminate(self, *, limit_s: float = limits.STOP_LIMIT_S) -> None:
-        """End it in order; returns when it is gone, after SIGKILL if it takes longer than `limit_s`."""
+        """Stop the broker in order and wait for its end; after `limit_s` seconds kill it."""
         stop_broker(self._state, limit_s=limit_s)
         self._drop_guard()
 
     def restart(self) -> None:
-        """Start it again, on the same data and port; ends it first if it runs."""
+        """Terminate the broker if it runs, then start it with the same data and port."""
         self.terminate()
         options = dataclasses.replace(self._options, port=self.port, port_is_fixed=True)
         self._started = start_broker(self._folder, options)
@@ -98,18 +97,16 @@ def embedded_broker(
     settings: Mapping[str, str] | None = None,
     start_limit_s: float = limits.START_LIMIT_S,
 ) -> Generator[EmbeddedBroker, None, None]:
-    """Run a private broker for the block; it ends with the block, or with this process.
-
-    It listens on 127.0.0.1 only and requires no password.
+    """Run a broker until the block or this process ends. It listens on 127.0.0.1 only and requires no password.
 
     Args:
-        data_dir: Folder in which its data stay; default: a temporary folder, which is removed.
-        port: Port on which it must listen; default: any free port.
-        settings: Settings of the broker, which override those that make it small.
-        start_limit_s: How long its start may take, in seconds.
+        data_dir: Folder for the data, which stay; None for a temporary folder, which is removed.
+        port: Port to listen on; None for any free one.
+        settings: Broker settings; they override coordlog's own, which keep the broker small.
+        start_limit_s: Longest time of the start, in seconds.
 
     Raises:
-        BrokerStartError: The broker did not start; with the end of its log.
+        BrokerStartError: The broker did not start; the message has the end of its log.
         BrokerBusyError: Another broker uses `data_dir`.
         EnvironmentSetupError: No Java, no jars, a port that is taken.
     """
@@ -121,12 +118,12 @@ def embedded_broker(
             folder = Path(stack.enter_context(temporary))
         else:
             folder = private_folder(Path(data_dir).absolute())
-            limit_s = limits.STOP_LIMIT_S  # a broker whose process was killed may be about to end
+            limit_s = limits.STOP_LIMIT_S  # the broker of a killed process may still be ending
             busy = functools.partial(_busy, folder)
             stack.enter_context(file_lock(folder / LOCK_FILE, limit_s=limit_s, busy=busy))
-            left = running_state(folder)
-            if left is not None and not wait_until_gone(left.java, limit_s):
-                raise _busy(folder, f"the broker of process {left.java.pid}")
+            previous = running_state(folder)
+            if previous is not None and not wait_until_gone(previous.java, limit_s):
+                raise _busy(folder, f"the broker of process {previous.java.pid}")
         options = StartOptions(
             port=port,
             port_is_fixed=port is not None,
@@ -143,4 +140,6 @@ def embedded_broker(
 
 
 def _busy(folder: Path, holder: str) -> BrokerBusyError:
-    return BrokerBusyError(f"{holder} uses {folder}", "choose another data_dir, or end that one")
+    return BrokerBusyError(
+        f"{holder} uses {folder}", "choose another data_dir, or end that process"
+    )

@@ -150,7 +150,7 @@ class Connection:
             return TopicError(
                 self.topic,
                 f"there is no such topic at {self.bootstrap_servers}",
-                "see that the job's name and the broker's address are right",
+                "check that the job's name and the broker's address are right",
             )
         refused = self.refusal(error, needs)
         if refused is not None:

@@ -241,7 +241,7 @@ def _by_error(security: Security, reason: Exception, where: str, host: str) -> _
         return _Refusal(
             f"the broker does not accept user {security.sasl_username!r} with its password by"
             f" {security.sasl_mechanism}",
-            f"see that {_names('sasl_username', 'sasl_password', 'sasl_mechanism')} are right",
+            f"check that {_names('sasl_username', 'sasl_password', 'sasl_mechanism')} are right",
         )
     if isinstance(reason, errors.UnsupportedSaslMechanismError):
         return _Refusal(
@@ -287,7 +287,7 @@ def _by_probe(security: Security, host: str, port: int) -> _Refusal | None:
         if _speaks_tls(host, port):
             return _Refusal(
                 f"the broker at {where} ends each connection after its TLS handshake",
-                f"see that {_names('protocol')} is what it speaks there (SSL, or SASL_SSL where it"
+                f"check that {_names('protocol')} is what it speaks there (SSL, or SASL_SSL where it"
                 " asks for a password), and the certificate one that it trusts",
             )
         return _no_tls(where) if _speaks_plainly(host, port) else None

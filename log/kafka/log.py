@@ -218,7 +218,7 @@ class KafkaLog:
             raise TopicError(
                 self.topic,
                 f"there is no such topic at {self._connection.bootstrap_servers}",
-                "see that the job's name and the broker's address are right, or start the job",
+                "check that the job's name and the broker's address are right, or start the job",
             )
         identity = LogIdentity(
             cluster_id=str(cluster_id),

@@ -57,7 +57,7 @@ __all__ = [
     "completed_from",
     "coordinator_checkpointed",
     "reset_to_checkpoint",
-    "restored_subtasks",
+    "restoring_subtasks",
 ]
 
 REFUSED_CONNECTIONS: Final = "refused_connections"
@@ -65,7 +65,7 @@ REFUSED_CONNECTIONS: Final = "refused_connections"
 
 
 def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTriggered) -> JobState:
-    """`CHECKPOINT_TRIGGERED`: the checkpoint waits for every coordinator and for the listed attempts."""
+    """`CHECKPOINT_TRIGGERED`: the checkpoint waits for all coordinators and for the listed attempts."""
     checkpoint_id = required(record.checkpoint_id)
     pending = PendingCheckpoint(
         checkpoint_id=checkpoint_id,
@@ -105,9 +105,9 @@ def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
 
 
 def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
-    """The gateway after a checkpoint stops closing it (G3, F10: reopening).
+    """The gateway without this checkpoint as a reason to be closed (G3, F10: reopening).
 
-    It still holds events that another checkpoint holds, and all events behind such an event: order is kept.
+    It still holds the first event that another checkpoint holds and all events after that one, to keep their order.
     """
     if checkpoint_id not in gateway.closed_by:
         return gateway
@@ -133,7 +133,7 @@ def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> 
 def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
     """`CHECKPOINT_ACKED`: the attempt hands over its committables (I4: grants), and its gateways reopen.
 
-    An ack after the end of the checkpoint hands over too.
+    Committables are handed over even if the checkpoint is not pending any more.
     """
     subtask, checkpoint_id = required(record.subtask), required(record.checkpoint_id)
     attempt = state.attempt(subtask, required(record.attempt_number))
@@ -163,7 +163,7 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
     timed_out = record.attributes.get("timed_out") == "true"
     subsumed = record.attributes.get("subsumed") == "true"
     if state.finished_count == state.parallelism and not subsumed:
-        # The last checkpoint of a stream. If the job fails after too many tries of it, these are the job's reasons
+        # This is the last checkpoint of a stream. The job fails if it is aborted too often, with these reasons
         # (H5: last checkpoint).
         state = evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
     return evolve(
@@ -175,9 +175,9 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
 
 
 def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent, ...]:
-    """Events that cross the cut of a complete checkpoint, in log order.
+    """Events of a checkpoint that attempts sent before the barrier and coordinators received after their cut.
 
-    Attempts sent them before the barrier, and the coordinators received them after their cut.
+    In log order.
     """
     events: list[UpEvent] = []
     for number in sorted({*pending.attempts, *pending.finished}):
@@ -199,7 +199,7 @@ def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent,
 def completed_from(
     state: JobState, pending: PendingCheckpoint, sequence: int
 ) -> CompletedCheckpoint:
-    """The completed checkpoint that follows from a pending one and the `CHECKPOINT_COMPLETED` at `sequence`."""
+    """The completed checkpoint that a pending one becomes with the `CHECKPOINT_COMPLETED` at `sequence`."""
     return CompletedCheckpoint(
         checkpoint_id=pending.checkpoint_id,
         sequence=sequence,
@@ -214,7 +214,7 @@ def completed_from(
 
 
 def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
-    """`CHECKPOINT_COMPLETED`: the next failover goes back to it, and its committables are granted."""
+    """`CHECKPOINT_COMPLETED`: failovers now reset to it, and its committables are granted."""
     checkpoint_id = required(record.checkpoint_id)
     pending = state.pending[checkpoint_id]
     completed = completed_from(state, pending, required(record.sequence))
@@ -248,7 +248,7 @@ def _finished_part(state: JobState, number: int) -> FinishedPart:
 
 
 def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
-    """Grant the committables of the attempts that acked, and of finished subtasks (I4: grants)."""
+    """The state with grants for the committables of acked attempts and of finished subtasks (I4: grants)."""
     grants: list[Granted] = []
     for number in sorted({*pending.acks, *pending.finished}):
         subtask = state.subtasks[number]
@@ -298,7 +298,7 @@ def _split_completion(
 
 
 def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
-    """Forget the remembered events that no later failover can need."""
+    """The state without the remembered events that no later failover needs."""
     oldest_cuts = _oldest_cuts_above(state, pending.checkpoint_id)
 
     def needed(received: Map[int, UpEvent]) -> Map[int, UpEvent]:
@@ -318,7 +318,8 @@ def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
                 cut = pending.cuts.get(down.operator_id)
                 if cut is not None and sequence < cut.sequence:
                     sent = sent.delete(sequence)
-            # Events are forgotten only while no checkpoint is pending: all forgotten ones are older than the trigger.
+            # Events are forgotten only while no checkpoint is pending, so before the trigger of this one. Failovers to
+            # it do not need them.
             attempt = evolve(
                 before, received=needed(before.received), sent=sent, has_forgotten=False
             )
@@ -343,16 +344,16 @@ def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
 
 
 def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
-    """`RESET_TO_CHECKPOINT`: the state at that checkpoint, or at the start if it is -1. Some fields survive resets."""
+    """`RESET_TO_CHECKPOINT`: the state at that checkpoint, or at the start if it is -1; some fields are not reset."""
     checkpoint_id = required(record.checkpoint_id)
     checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
     finished_count = 0
-    known, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
+    former, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
     for number in range(state.parallelism):
         completion = None if checkpoint is None else _completion_in(state, checkpoint, number)
         finished_count += completion is not None
         changed = evolve(
-            known.get(number) or SubtaskState(subtask=number),
+            former.get(number) or SubtaskState(subtask=number),
             restore_from=checkpoint_id,
             is_reset=True,
             attempt=None,
@@ -360,7 +361,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         )
         subtasks = subtasks.set(number, changed)
     retired = Map[int, SubtaskState]()
-    for number, subtask in sorted_items(known):
+    for number, subtask in sorted_items(former):
         if number >= state.parallelism:
             retired = retired.set(number, evolve(subtask, attempt=None, completion=None))
     projections = initial
@@ -400,29 +401,24 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     )
 
 
-def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
-    """Numbers of the old subtasks whose states restore a new subtask (E7: rescaling).
+def restoring_subtasks(old_parallelism: int, parallelism: int, subtask: int) -> tuple[int, ...]:
+    """Numbers of the checkpoint's subtasks whose states restore this subtask of the job (E7: rescaling).
 
-    That is the old subtask of the same number. With fewer subtasks than before, the removed ones are distributed
-    round-robin over the remaining. A subtask that the checkpoint did not have begins without state.
-
-    Args:
-        was: Parallelism of the checkpoint.
-        now: Parallelism of the restored job.
-        subtask: Number of the subtask in the restored job.
+    The first is the subtask's own number. If the parallelism is lower than before, the removed subtasks follow, round
+    robin; if it is higher, an added subtask has none and begins without state.
     """
-    if now == was:
+    if parallelism == old_parallelism:
         return (subtask,)
-    return tuple(range(subtask, was, min(was, now)))
+    return tuple(range(subtask, old_parallelism, min(old_parallelism, parallelism)))
 
 
 def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
-    """States that restore the next attempt of a subtask; several per operator are possible after a rescaling."""
+    """States that restore the next attempt of a subtask. After a rescaling an operator may have several."""
     checkpoint = state.completed.get(state.subtasks[subtask].restore_from)
     if checkpoint is None:
         return ()
     states: list[OperatorState] = []
-    for number in restored_subtasks(checkpoint.parallelism, state.parallelism, subtask):
+    for number in restoring_subtasks(checkpoint.parallelism, state.parallelism, subtask):
         part = checkpoint.finished.get(number)
         states.extend(checkpoint.states.get(number, ()) if part is None else part.states)
     return tuple(states)
@@ -431,8 +427,8 @@ def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
 def _completion_in(
     state: JobState, checkpoint: CompletedCheckpoint, subtask: int
 ) -> Completion | None:
-    """Completion of a subtask if all old subtasks that restore it had finished at the checkpoint, else None."""
-    numbers = restored_subtasks(checkpoint.parallelism, state.parallelism, subtask)
+    """Completion of a subtask if all subtasks that restore it had finished at the checkpoint, else None."""
+    numbers = restoring_subtasks(checkpoint.parallelism, state.parallelism, subtask)
     parts = [checkpoint.finished[number] for number in numbers if number in checkpoint.finished]
     if not numbers or len(parts) < len(numbers):
         return None
@@ -445,13 +441,13 @@ def _completion_in(
 
 
 def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> bytes | None:
-    """State to reset a coordinator to, or None if there is none or if its projection at the cut is its state."""
+    """Bytes to reset a coordinator to. None if there are none, as for a coordinator whose state is its projection."""
     checkpoint = state.completed.get(checkpoint_id)
     cut = None if checkpoint is None else checkpoint.cuts.get(operator_id)
     return None if cut is None else cut.state
 
 
-def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
+def missing_parts(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
     """Text that lists the missing cuts and acks of a pending checkpoint (F12: abort reasons)."""
     coordinators = [operator_id for operator_id in operators if operator_id not in pending.cuts]
     late = late_attempts(state, pending)
@@ -468,10 +464,7 @@ def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, .
 
 
 def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int, int]]:
-    """Subtask and attempt number of each attempt whose ack a pending checkpoint waits for.
-
-    Empty if it waits for coordinators only.
-    """
+    """Subtask and attempt number of each attempt that still has to ack: the barrier, or events before the cuts."""
     if pending.is_injected:
         return [
             attempt for attempt in sorted_items(pending.attempts) if attempt[0] not in pending.acks
@@ -484,7 +477,7 @@ def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int
 
 
 def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
-    """Contents of all committables of an operator in the job state, on any branch. Cleaning must keep their files."""
+    """Contents of all committables of an operator in the job state, on any branch. Their files must be kept."""
     held: list[Committable] = []
     for subtask in sorted_values(state.subtasks):
         if subtask.attempt is not None:

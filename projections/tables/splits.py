@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from coordlog.projections.job.checkpoints import restored_subtasks
+from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.projections.job.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
@@ -415,7 +415,7 @@ class SplitFold:
         parallelism = self._parallelism_of.get(number, self._parallelism)
         ackers = [
             (acker, self._ackers[number, acker])
-            for acker in restored_subtasks(parallelism, self._parallelism, subtask)
+            for acker in restoring_subtasks(parallelism, self._parallelism, subtask)
             if (number, acker) in self._ackers
         ]
         for (operator_id, split_id), split in list(self._splits.items()):

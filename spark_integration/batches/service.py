@@ -1,4 +1,4 @@
-"""Driver of a job that commits batches: it runs in the process that owns the Spark session, without subtasks."""
+"""Driver of a job that commits batches. It has no subtasks and runs in the process that owns the Spark session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
 from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.driver.log_choice import LogChoice
-from coordlog.spark_integration.driver.stage import lost_session_named
+from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
@@ -59,21 +59,21 @@ _END_CHECK_S = 0.5
 
 
 class BatchService:
-    """Commits a job's batches. Call `start` once, and `close` at the end, which a `with` block does. Any thread.
+    """Commits a job's batches. Call `start` once, and `close` at the end or use a `with` block. Thread-safe.
 
     Args:
         job_id: Id of the job, which outlives drivers; `[a-z0-9][a-z0-9-]{0,99}`.
         sinks: Sinks by name.
         bootstrap_servers: Addresses of Kafka; the job's topic is created if it does not exist.
         log: Log of this job and of no other job, instead of `bootstrap_servers`.
-        instead_of: Id of the older query that a new one may replace.
+        instead_of: Id of an older query that a new query may replace; empty for none.
         take_over: Take a live driver's place.
         log_timeout_s: Longest time without an answer of the log, in seconds; then the job ends.
         snapshot_every: Number of records from one snapshot to the next; None for no snapshots.
         payload_store: Store of payloads that are too large for the log, as for a `Job`.
-        retry_backoff_s: Pause in seconds before the first of five retries of a sink that could not settle; doubled
-            for each further retry.
-        at: Called with the name of each place at which a crash would leave unfinished work; tests crash there.
+        retry_backoff_s: Seconds before the first of five retries of a sink that could not settle; doubled for each
+            further one.
+        at: For tests: called with the name of each place at which a crash leaves unfinished work.
 
     Raises:
         OptionError: An option is out of range.
@@ -113,7 +113,7 @@ class BatchService:
         self._spark: SparkSession | None = None
         self._changed = threading.Condition()
         self._released_to = -1
-        """Sequence of the newest record that is known to be in force."""
+        """Sequence of the newest released record."""
         self._error: BaseException | None = None
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -126,13 +126,15 @@ class BatchService:
             SinkError: A sink cannot be written to, or belongs to another job.
             LogError: The log failed.
             EnvironmentSetupError: No process of this session can run a driver.
-            UsageError: The service has been started before.
+            UsageError: The service was started before.
         """
         if self._driver is not None:
-            raise UsageError(f"the batches of job {self.job_id} have been started: make new ones")
-        refuse_connect(spark, "what commits batches")
+            raise UsageError(
+                f"the batch service of job {self.job_id} was started before: create a new one"
+            )
+        refuse_connect(spark, "the batch service")
         try:
-            with lost_session_named(spark):
+            with name_lost_session(spark):
                 self._start(spark)
                 self._settle_open()
                 self._sweep()
@@ -167,7 +169,7 @@ class BatchService:
         )
 
     def close(self) -> None:
-        """End the driver; open intents are settled by the next one. A second call does nothing."""
+        """End the driver; the next one settles its open intents. A second call does nothing."""
         driver, self._driver = self._driver, None
         try:
             if driver is not None:
@@ -178,11 +180,11 @@ class BatchService:
             self._log.close()
 
     def __enter__(self) -> Self:
-        """The service, which `start` has yet to start."""
+        """Return the service; does not start it."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close."""
+        """See `close`."""
         self.close()
 
     @property
@@ -197,19 +199,21 @@ class BatchService:
 
     @property
     def endpoint(self) -> str:
-        """Address at which clients with the driver's token reach the driver; after `start`."""
+        """Address of the driver for clients that have its token; after `start`."""
         if self._surroundings is None:
-            raise UsageError(f"the batches of job {self.job_id} have not been started")
+            raise UsageError(
+                f"the batch service of job {self.job_id} has not been started: call `start` first"
+            )
         return self._surroundings.address
 
     def options(self, sink: str = "sink") -> dict[str, str]:
-        """Options of `format("coordlog")` for one of the sinks, which must write Parquet files. Call it after `start`.
+        """Options of `format("coordlog")` for a sink of Parquet files. Call it after `start`; it registers the format.
 
-        Registers the format with the session. The token is not among the options, because Spark shows them:
-        Spark's processes on this machine read it from its file.
+        The token is not among the options, because Spark shows them. Spark's processes read it from its file on this
+        machine.
 
         Raises:
-            OptionError: There is no such sink, or Spark's own writers cannot stage its rows.
+            OptionError: There is no such sink, or it does not write Parquet files.
             UsageError: The service has not been started.
         """
         target = self.sinks.get(sink)
@@ -219,8 +223,8 @@ class BatchService:
             raise OptionError(
                 "sink",
                 sink,
-                f"one of Parquet files, {', '.join(files) or 'of which there is none'}; others are "
-                "written with `exactly_once`",
+                f"a sink of Parquet files ({', '.join(files) or 'this service has none'}); write to other "
+                "sinks with `exactly_once`",
             )
         endpoint = self.endpoint
         assert self._spark is not None, "it has been started"
@@ -237,11 +241,11 @@ class BatchService:
     # --- batches ------------------------------------------------------------------------------------------------------
     @property
     def state(self) -> BatchesState:
-        """Current state of the batches according to the log."""
+        """State of the batches, folded from the log."""
         return cast("BatchesState", self._job_state.projections[BATCHES])
 
     def standing(self, key: BatchKey, sinks: Collection[str] | None = None) -> Standing:
-        """Progress of a batch at `sinks`, or at all sinks if None. Waits until it has no open intent there.
+        """Progress of a batch at `sinks`, or at all sinks if None. Waits until its open intents there are settled.
 
         Raises:
             JobFailedError, FencedError, LogError: The driver has ended.
@@ -258,8 +262,8 @@ class BatchService:
 
         Raises:
             RequestRefusedError: The batch is of a query that may not commit here.
-            UsageError: The parts are too large for one record: they name too many files.
-            JobFailedError: A sink failed at each retry; the next driver tries again.
+            UsageError: The names of the files are too large for one record.
+            JobFailedError: A sink failed at every retry; the next driver tries again.
             FencedError, LogError: The driver has ended.
         """
         request = CommitBatch(
@@ -288,23 +292,23 @@ class BatchService:
         return standing
 
     def why_not_done(self, key: BatchKey, standing: Standing) -> str:
-        """Reason why a batch is not committed, with the next step."""
+        """Text with the reason why a batch is not committed, and the next step."""
         if removed := sorted(set(standing.left_sinks) - set(self.sinks)):
             return (
-                f"{key} has a part for sink {', '.join(map(repr, removed))}, which has not taken it, "
-                "and the job has no such sink any more: start it with this sink until the batch is "
-                "committed, then remove the sink"
+                f"{key} has an uncommitted part for sink {', '.join(map(repr, removed))}, which the job "
+                "does not have any more: start the job with this sink, and remove the sink after the "
+                "batch is committed"
             )
         refusals = self._parts.refusals
         reasons = [
-            f"sink {name!r} has not taken its part ({refusals[name]})"
+            f"sink {name!r} refused its part ({refusals[name]})"
             for name in sorted(self.sinks)
             if name in refusals and name not in standing.done_sinks
         ]
         return (
-            f"{key} is not committed: {', '.join(reasons) or 'a sink has not taken its part'}; fix "
-            "the function that makes the rows, or the destination, then start the query again: Spark "
-            "gives the batch again"
+            f"{key} is not committed: {', '.join(reasons) or 'a sink has not committed its part'}. Fix the "
+            "function that makes the rows, or the destination, then start the query again: Spark runs "
+            "the batch again"
         )
 
     # --- the driver ---------------------------------------------------------------------------------------------------
@@ -316,13 +320,13 @@ class BatchService:
         return self._driver
 
     def _released(self, records: Sequence[Record]) -> None:
-        """Called on the mailbox once a turn's records are in force."""
+        """Note the newest released record. Runs on the mailbox."""
         with self._changed:
             self._released_to = records[-1].sequence or 0
             self._changed.notify_all()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; checked at each released turn. Raises if the driver ends."""
+        """Wait until `condition` holds, checking it after each released turn. Raises if the driver has ended."""
         while True:
             with self._changed:
                 if self._changed.wait_for(condition, _END_CHECK_S):
@@ -336,7 +340,7 @@ class BatchService:
         return state
 
     def _raise_end(self) -> None:
-        """Raise the error of the driver if it has ended."""
+        """If the driver has ended, raise its error, or ClosedError."""
         driver = self._started()
         try:
             ended = driver.wait(0)
@@ -351,7 +355,7 @@ class BatchService:
         self._wait_for(lambda: not self._job_state.intents)
 
     def _sweep(self) -> None:
-        """Remove the staged data of earlier drivers: these have ended, and have no open intent."""
+        """Remove the staged data of earlier drivers. No open intent needs them: all are settled."""
         if self._job_state.epoch == 0:
             return
         for name, sink in sorted(self.sinks.items()):
@@ -359,10 +363,12 @@ class BatchService:
                 sink.sweep(self._is_in_force)
             except CoordlogError as error:
                 # Staged data are invisible to readers, and the next start tries again.
-                _log.warning("job=%s sink=%s nothing is swept: %s", self.job_id, name, error)
+                _log.warning(
+                    "job=%s sink=%s staged data were not removed: %s", self.job_id, name, error
+                )
 
     def _is_in_force(self) -> bool:
-        """Whether this driver's epoch is in force. Sends a request: its answer proves that the log has it."""
+        """Whether this driver's epoch is in force. An answered request proves it: answers wait for the log."""
         probe = CommitBatch(
             query_id="",
             batch_id=-1,
@@ -374,6 +380,6 @@ class BatchService:
         try:
             self._started().request(BATCHES, probe)
         except CoordlogError as error:
-            _log.warning("job=%s not in force: %s", self.job_id, error)
+            _log.warning("job=%s the epoch of this driver is not in force: %s", self.job_id, error)
             return False
         return True

@@ -38,7 +38,7 @@ from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.log_choice import LogChoice
 from coordlog.spark_integration.driver.stage import (
     is_local_session,
-    lost_session_named,
+    name_lost_session,
     task_failures_max,
 )
 from coordlog.spark_integration.driver.stageless import (
@@ -138,11 +138,9 @@ class CoordinatedReads:
             LogError: The log failed.
         """
         if self._driver is not None:
-            raise UsageError(
-                f"the reads of job {self.job_id} have been started before: make new ones"
-            )
+            raise UsageError(f"the reads of job {self.job_id} were started before: create new ones")
         try:
-            with lost_session_named(self._spark):
+            with name_lost_session(self._spark):
                 self._start()
         except BaseException:
             self.close()

@@ -72,7 +72,7 @@ class SparkSurroundings:
             call_timeout_s=self._call_timeout_s,
             payloads=self._payloads,
             on_lost=mailbox.session_lost,
-            on_unfit=mailbox.workers_unfit,
+            on_import_failure=mailbox.workers_unfit,
         )
         return address
 

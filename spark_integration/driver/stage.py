@@ -1,7 +1,7 @@
 """A job's tasks on a Spark session: one stage of long-lived tasks, a task for each subtask.
 
-Through the DataFrame interface, never in barrier mode, in which one failure aborts all tasks. Calls
-outside that interface (slots, killing one task) have one function each, below.
+The stage is run through the DataFrame interface, not in barrier mode, because there one failure aborts
+all tasks. Calls outside that interface (slots, killing one task) have a function each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
     "SparkStage",
     "check_slots",
     "endpoint_host",
-    "lost_session_named",
+    "name_lost_session",
     "short_reason",
     "task_failures_max",
 ]
@@ -49,9 +49,9 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.2
 _END_GRACE_S: Final = 0.5
-_FAILURES_FEW: Final = 100
-_RAISED: Final = re.compile(r"coordlog\.[\w.]+Error: ")
-"""Begin of the last line of a Python traceback: each task that fails ends by an error of this package."""
+_FEW_FAILURES: Final = 100
+_OWN_ERROR: Final = re.compile(r"coordlog\.[\w.]+Error: ")
+"""Beginning of the last line of the traceback of a failed task: a task always raises an error of this package."""
 _LOCAL: Final = re.compile(r"local(?:\[\s*(?:\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 
 
@@ -62,8 +62,8 @@ class _Run:
         self.stage_run, self.tag = stage_run, tag
         self.ended = threading.Event()
         self.cancelled: str | None = None
-        self.is_unfit = False
-        """Whether workers cannot import the job, so that another run would fail too."""
+        self.cannot_import = False
+        """Whether workers cannot import the job: another run would fail too."""
         self.thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_reported = False
@@ -78,11 +78,11 @@ class _Run:
 
 
 class SparkStage:
-    """Implements `Stage`. `end` always, last.
+    """Implements `Stage`. Call `end` last, also after an error.
 
     Args:
-        spark: The session; its slots have been checked.
-        chain: Chain of the job; its factories and payload types are sent to tasks, its coordinators are not.
+        spark: The session; call `check_slots` on it first.
+        chain: Chain of the job; tasks receive its factories and payload types, not its coordinators.
         job_id: Id of the job.
         driver_id: Id of the driver.
         parallelism: Number of subtasks.
@@ -90,14 +90,13 @@ class SparkStage:
         token: Token that tasks need for the connection.
         certificate: Certificate of the endpoint, or None if it is not encrypted.
         events: Receives the end of each stage run.
-        lease_s: Silence of the driver after which a task ends itself.
+        lease_s: Seconds without a message of the driver after which a task ends.
         heartbeat_s: Seconds between two heartbeats of a task.
         registration_timeout_s: Longest wait of a task for the answer to its registration.
         call_timeout_s: Longest time of one call of the chain.
         payloads: Store of the job's large payloads.
-        on_lost: Called instead of the report of the run's end if Spark itself has ended, so that no
-            other run can follow.
-        on_unfit: Called instead of the report of the run's end, with the reason, if workers cannot
+        on_lost: Called instead of `events.stage_ended` if the Spark session has ended.
+        on_import_failure: Called with the reason, instead of `events.stage_ended`, if workers cannot
             import the job.
     """
 
@@ -119,9 +118,9 @@ class SparkStage:
         call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
         on_lost: Callable[[int, EnvironmentSetupError], None] | None = None,
-        on_unfit: Callable[[int, str], None] | None = None,
+        on_import_failure: Callable[[int, str], None] | None = None,
     ) -> None:
-        self._on_lost, self._on_unfit = on_lost, on_unfit
+        self._on_lost, self._on_import_failure = on_lost, on_import_failure
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
         self._chain = TaskChain.of(chain)
@@ -131,9 +130,9 @@ class SparkStage:
         self._call_timeout_s, self._payloads = call_timeout_s, payloads
         self._runs: dict[int, _Run] = {}
         use_own_interpreter(spark, is_local=is_local_session(spark))
-        # Runs at the same time as the driver's start; the first run waits for it.
+        # The probe runs during the driver's start; the first run waits for it.
         self._probe = self._new_probe()
-        # Calls into the JVM take milliseconds, or never return: one thread makes them, in order.
+        # A call into the JVM may never return, so a thread of its own makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._caller = threading.Thread(target=self._call, name="coordlog-stage", daemon=True)
         self._caller.start()
@@ -153,11 +152,11 @@ class SparkStage:
             self._calls.put(lambda: self._interrupt(run))
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """See `Stage`: the attempt gets a message too, which is all that Spark Connect allows."""
+        """See `Stage`. Has no effect with Spark Connect; the attempt is also fenced by a message."""
         self._calls.put(lambda: _kill_task_attempt(self._spark, task_attempt_id, reason))
 
     def end(self) -> None:
-        """End all runs, within a bound, and the threads; tasks that are ending get a short grace."""
+        """End all runs and threads, within a bound. Tasks that are ending get half a second first."""
         for run in self._runs.values():
             if run.thread is not None:
                 run.ended.wait(_END_GRACE_S)
@@ -170,7 +169,7 @@ class SparkStage:
                 run.thread.join(_END_GRACE_S)
         running = [run for run in self._runs.values() if not run.ended.is_set()]
         if running:
-            _log.warning("job=%s %d stage runs do not end", self._job_id, len(running))
+            _log.warning("job=%s %d stage runs have not ended", self._job_id, len(running))
 
     # --- the stage's threads ----------------------------------------------------------------------
     def _call(self) -> None:
@@ -218,13 +217,18 @@ class SparkStage:
         try:
             error = self._run_stage(run, work)
         finally:
-            _log.info("job=%s stage_run=%d ended: %s", self._job_id, run.stage_run, error or "well")
+            _log.info(
+                "job=%s stage_run=%d ended: %s",
+                self._job_id,
+                run.stage_run,
+                error or "without error",
+            )
             run.ended.set()
             lost = None if error is None or run.cancelled else _lost_session(self._spark)
             if lost is not None and self._on_lost is not None:
                 self._on_lost(run.stage_run, _session_lost(lost))
-            elif run.is_unfit and self._on_unfit is not None and not run.cancelled:
-                self._on_unfit(run.stage_run, error or "")
+            elif run.cannot_import and self._on_import_failure is not None and not run.cancelled:
+                self._on_import_failure(run.stage_run, error or "")
             else:
                 run.report_once(self._events, error)
 
@@ -235,17 +239,17 @@ class SparkStage:
             _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
             if self._probe.is_void:
                 self._probe = self._new_probe()
-            self._probe.check(None)  # a run that takes too long to start is cancelled
+            self._probe.check(None)  # no timeout: a run that takes too long to start is cancelled
             _run_tasks(spark, work, self._parallelism)
         except EnvironmentSetupError as unfit:
-            run.is_unfit = True
+            run.cannot_import = True
             return run.cancelled or str(unfit)
         except Exception as error:  # noqa: BLE001, the port's edge: reported as a reason
             return run.cancelled or short_reason(error)
         return None
 
     def _interrupt(self, run: _Run) -> None:
-        """Cancel repeatedly until the run has ended: jobs that are not submitted yet cannot be cancelled yet."""
+        """Cancel repeatedly until the run has ended, because its jobs may not be submitted yet."""
         deadline = time.monotonic() + STAGE_END_TIMEOUT_S
         while not run.ended.is_set():
             if time.monotonic() > deadline:
@@ -261,7 +265,7 @@ class SparkStage:
 
 # --- sessions -------------------------------------------------------------------------------------
 def endpoint_host(spark: SparkSession) -> str:
-    """Host of the endpoint for tasks if the user sets none: the loopback address in local mode."""
+    """Default host at which tasks reach the endpoint: the loopback address in local mode."""
     if _LOCAL.fullmatch(_master(spark)):
         return "127.0.0.1"
     return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
@@ -273,12 +277,12 @@ def is_local_session(spark: SparkSession) -> bool:
 
 
 def check_slots(spark: SparkSession, parallelism: int) -> None:
-    """Refuse a session with too few slots, on which Spark would wait without an error.
+    """Refuse a session with too few slots, because Spark would wait for more without an error.
 
-    Waits, within a bound, for executors that have not started yet and for tasks that are ending.
+    Waits, within a bound, for executors that are starting and for tasks that are ending.
 
     Raises:
-        EnvironmentSetupError: With both numbers.
+        EnvironmentSetupError: There are too few slots; the message has both numbers.
     """
     _warn_of_few_failures(spark)
     is_local = _LOCAL.fullmatch(_master(spark)) is not None
@@ -309,25 +313,25 @@ def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
     executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
     cores = spark.conf.get("spark.executor.cores", None)
     if executors is None or cores is None:
-        return  # no bound, or executors with all cores of a machine
-    of_each = int(cores) // int(spark.conf.get("spark.task.cpus", "1") or "1")
-    slots = int(executors) * of_each
+        return  # no bound, or each executor has all cores of its machine
+    tasks_per_executor = int(cores) // int(spark.conf.get("spark.task.cpus", "1") or "1")
+    slots = int(executors) * tasks_per_executor
     if slots < parallelism:
         raise EnvironmentSetupError(
-            f"too few slots: {parallelism} subtasks need one each, and dynamic allocation gives at "
+            f"too few slots: {parallelism} subtasks need one each, and dynamic allocation allows at "
             f"most {slots}: {executors} executors (spark.dynamicAllocation.maxExecutors) of "
-            f"{of_each}",
-            f"allow at least {-(-parallelism // max(of_each, 1))} executors, or a parallelism of at "
+            f"{tasks_per_executor}",
+            f"allow at least {-(-parallelism // max(tasks_per_executor, 1))} executors, or a parallelism of at "
             f"most {slots}",
         )
 
 
 def _warn_of_few_failures(spark: SparkSession) -> None:
-    """Warn of a low limit: Spark counts a task's failures over the job's life, and aborts the stage at its limit."""
+    """Warn of a low limit of task failures, which Spark counts over the job's whole life."""
     master, failures = _master(spark), task_failures_max(spark)
     is_local = _LOCAL.fullmatch(master) is not None
     advice = "the master local[N,1000]" if is_local else "spark.task.maxFailures=1000"
-    if failures < _FAILURES_FEW:
+    if failures < _FEW_FAILURES:
         _log.warning(
             "with master %s Spark aborts the stage at failure %d of one subtask, counted over the "
             "job's whole life, and all subtasks begin again; use %s: the restart policy limits the "
@@ -355,16 +359,16 @@ def _lost_session(spark: SparkSession) -> str | None:
     if context is None:
         return None
     try:
-        # In this process the context may be closed, and in the JVM stopped, each alone.
+        # The context may be closed in this process only, or stopped in the JVM only.
         is_stopped = context._jsc is None or context._jsc.sc().isStopped()  # noqa: SLF001, as `_slots`
     except Exception as error:  # noqa: BLE001, errors of py4j and of sockets
-        return f"its JVM does not answer any more ({type(error).__name__}: {error})"
+        return f"its JVM does not respond any more ({type(error).__name__}: {error})"
     return "its context has been stopped" if is_stopped else None
 
 
 @contextmanager
-def lost_session_named(spark: SparkSession) -> Generator[None]:
-    """Within the block Spark's own errors become EnvironmentSetupError if its JVM or its context has ended."""
+def name_lost_session(spark: SparkSession) -> Generator[None]:
+    """Replace errors of Spark in the block by EnvironmentSetupError if the session's JVM or context has ended."""
     try:
         yield
     except CoordlogError:
@@ -378,8 +382,8 @@ def lost_session_named(spark: SparkSession) -> Generator[None]:
 
 def _session_lost(why: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
-        f"Spark has gone from under the job: {why}",
-        "start it again with a new session: it continues from what its log has",
+        f"the job's Spark session has ended: {why}",
+        "start the job again with a new session: it continues from its log",
     )
 
 
@@ -388,10 +392,10 @@ def _master(spark: SparkSession) -> str:
 
 
 def _context(spark: SparkSession) -> Any:  # noqa: ANN401, a SparkContext with its JVM inside
-    """The session's context; None with Spark Connect, which offers none."""
+    """The session's context, or None with Spark Connect."""
     try:
         return spark.sparkContext
-    except Exception:  # noqa: BLE001, each version raises another
+    except Exception:  # noqa: BLE001, the type depends on the version
         return None
 
 
@@ -403,7 +407,7 @@ def _slots(spark: SparkSession) -> int | None:
     context = _context(spark)
     if context is None:
         return None
-    scala = context._jsc.sc()  # noqa: SLF001, no other way to it
+    scala = context._jsc.sc()  # noqa: SLF001, there is no public way
     profile = scala.resourceProfileManager().defaultResourceProfile()
     return int(scala.maxNumConcurrentTasks(profile))
 
@@ -414,13 +418,13 @@ def _busy_slots(spark: SparkSession) -> int:
         return 0
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
-    # All unfinished tasks of active stages: a waiting task runs before ours, and Spark reports a
-    # task as running only some time after its start.
+    # All unfinished tasks count: waiting ones run before ours, and Spark reports a task as running
+    # only some time after its start.
     return sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
 
 
 def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:
-    """Set the tag and the description of the jobs of this thread: for cancelling, and for Spark's pages."""
+    """Set tag (for cancelling) and description (for Spark's UI) of the jobs of this thread."""
     context = _context(spark)
     if context is None:
         spark.addTag(tag)
@@ -443,7 +447,7 @@ def _cancel_jobs(spark: SparkSession, tag: str) -> None:
 
 
 def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -> None:
-    """End a task; Spark starts another in its place and does not count it as a failure."""
+    """Kill a task. Spark starts another in its place and does not count a failure."""
     context = _context(spark)
     if context is None:
         return
@@ -453,9 +457,9 @@ def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -
 
 
 def short_reason(error: BaseException) -> str:
-    """Message of Spark's error without stack traces: a task's own error, else the first useful line."""
+    """Spark's error without stack traces: the task's own error if there is one, else the first useful line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    of_java = [line[2:] for line in lines if line.startswith(": ")]
-    candidates = [*raised[-1:], *of_java, *lines, type(error).__name__]
+    own_errors = [line for line in lines if _OWN_ERROR.match(line)]
+    java_errors = [line[2:] for line in lines if line.startswith(": ")]
+    candidates = [*own_errors[-1:], *java_errors, *lines, type(error).__name__]
     return candidates[0][:REASON_CHARS_MAX]

@@ -563,14 +563,14 @@ def _unreadable(path: str, error: Exception) -> SourceError:
         return SourceUnavailableError(
             path,
             f"it cannot be read: {type(error).__name__}: {error}",
-            "see that the file system can be reached and the job and its tasks may read it",
+            "check that the file system can be reached and the job and its tasks may read it",
         )
     steps: dict[type[OSError], str] = {
         FileNotFoundError: "put it back, or give a path that exists",
         IsADirectoryError: "give its files, or the folder above it",
         PermissionError: "allow the user that runs the job and its tasks to read it",
     }
-    next_step = steps.get(type(error), "see that the file system works and the file is whole")
+    next_step = steps.get(type(error), "check that the file system works and the file is whole")
     number = f"[errno {error.errno}] " if error.errno is not None else ""
     where = error.filename if isinstance(error.filename, str) else path
     problem = f"it cannot be read: {number}{error.strerror or error}"

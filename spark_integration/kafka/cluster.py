@@ -95,7 +95,7 @@ class Cluster:
                 raise SourceError(
                     f"topic {name} at {self.bootstrap_servers}",
                     "the broker does not let this user see it",
-                    "see that the security options and the user's rights are right",
+                    "check that the security options and the user's rights are right",
                 )
             is_internal = bool(topic["is_internal"])
             if code == 0 and (name in names or not is_internal):
@@ -151,7 +151,7 @@ class Cluster:
             raise SourceError(
                 f"Kafka at {self.bootstrap_servers}",
                 f"no answer for {error.waited_s:.1f} s while {doing} (last: {error.last_error})",
-                "see that its broker runs and can be reached, then run the same command again",
+                "check that its broker runs and can be reached, then run the same command again",
             ) from error
         except (AccessError, TopicError) as error:
             raise SourceError(

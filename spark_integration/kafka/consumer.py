@@ -194,7 +194,7 @@ class _KafkaConsumer:
             raise SourceError(
                 f"Kafka at {self._cluster.bootstrap_servers}",
                 f"the client cannot read a record of {named_all}: {described(error)}",
-                "see that names of headers are UTF-8 and that the records are whole; begin anew behind it under "
+                "check that names of headers are UTF-8 and that the records are whole; begin anew behind it under "
                 "another job id with `starting`",
             ) from error
         return {(key.topic, key.partition): records for key, records in polled.items()}

@@ -128,7 +128,7 @@ class Discovery:
                 SourceError(
                     f"partition {named(lost[0])}",
                     f"it was read up to offset {since[lost[0]]}, and ends at {ends[lost[0]]} now",
-                    "see that this is the cluster of the job's first run; records were lost",
+                    "check that this is the cluster of the job's first run; records were lost",
                 )
             )
         try:
@@ -164,7 +164,7 @@ class Discovery:
                     SourceError(
                         f"topic {name}",
                         f"there is no such topic {at}",
-                        "see that its name and the broker's address are right, or create it",
+                        "check that its name and the broker's address are right, or create it",
                     )
                 )
         if self.pattern is not None and self.is_bounded and not topics:
@@ -172,7 +172,7 @@ class Discovery:
                 SourceError(
                     f"the topics that match {self.pattern!r}",
                     f"there are none {at}",
-                    "see that the pattern, which matches whole names, and the address are right",
+                    "check that the pattern, which matches whole names, and the address are right",
                 )
             )
         for (topic, partition), topic_id in sorted(known.items()):
@@ -201,7 +201,7 @@ class Discovery:
                         f"topic {topic}",
                         f"partition {partition} was being read, and {at} it has "
                         f"{len(here.partitions)} partitions",
-                        "see that this is the cluster of the job's first run",
+                        "check that this is the cluster of the job's first run",
                     )
                 )
         return None

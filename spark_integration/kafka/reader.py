@@ -468,7 +468,7 @@ class KafkaReader(SourceReader):
             raise SourceError(
                 f"Kafka at {self._options.cluster.bootstrap_servers}",
                 f"no answer for {silent_s:.0f} s{last}",
-                "see that its broker runs and can be reached; reading continues at its position",
+                "check that its broker runs and can be reached; reading continues at its position",
             )
 
     def _check_topics(

@@ -96,7 +96,7 @@ class WorkerProbe:
             self.cancel()
             raise EnvironmentSetupError(
                 f"{self._what} needs tasks, and the first one of this session has not ended within {timeout_s:g} s",
-                "see that executors have come and that one slot is free, then start it again",
+                "check that executors have come and that one slot is free, then start it again",
             )
         if self._error is not None:
             raise self._error
@@ -151,7 +151,7 @@ class WorkerProbe:
             )
         return EnvironmentSetupError(
             f"{what} cannot be loaded {where}: {missing.cause}",
-            "see that the workers have the same versions of its modules as this process",
+            "check that the workers have the same versions of its modules as this process",
         )
 
 

@@ -167,6 +167,6 @@ def test_a_listing_that_does_not_return_ends_the_driver_with_its_stack() -> None
     assert driver._mailbox.wait(WAIT_S)
     end.set()
     with pytest.raises(
-        WorkTimeoutError, match=r"has not returned within 0\.1 s: see that the service"
+        WorkTimeoutError, match=r"has not returned within 0\.1 s: check that the service"
     ):
         driver.wait(WAIT_S)

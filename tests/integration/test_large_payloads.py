@@ -207,7 +207,9 @@ def test_a_store_silent_for_the_logs_timeout_ends_the_driver(
 
     monkeypatch.setattr(payload_store, "sync_path", away)
     driver = begun(log, store, Heard())
-    with pytest.raises(PayloadStoreUnreachableError, match="see that it works and can be reached"):
+    with pytest.raises(
+        PayloadStoreUnreachableError, match="check that it works and can be reached"
+    ):
         driver.wait(WAIT_S)
 
 

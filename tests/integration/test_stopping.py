@@ -276,7 +276,7 @@ def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
     assert [one.is_at_once for one in stops(pipeline)] == [False, True]
 
 
-GONE = EnvironmentSetupError("Spark has gone from under the job: its JVM", "start it again")
+GONE = EnvironmentSetupError("the job's Spark session has ended: its JVM", "start the job again")
 
 
 def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
@@ -287,7 +287,7 @@ def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
         at(Kind.SPLIT_FINISHED, 2, lambda driver, _: driver._mailbox.session_lost(1, GONE))
     )
 
-    with pytest.raises(EnvironmentSetupError, match="Spark has gone"):
+    with pytest.raises(EnvironmentSetupError, match="Spark session has ended"):
         driver.wait(WAIT_S)
 
     follower = Follower(pipeline.log)
@@ -300,7 +300,7 @@ def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
 
 
 def test_where_no_task_is_left_to_ack_a_stop_waits_for_no_checkpoint(tmp_path: Path) -> None:
-    """Spark has gone, as with a Ctrl-C that its JVM gets too: no new stage is started for a stop."""
+    """Spark session has ended, as with a Ctrl-C that its JVM gets too: no new stage is started for a stop."""
     gate = Gate()
     gate.shuts_after = 30
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)

@@ -287,7 +287,7 @@ def test_states_of_subtasks_that_there_are_no_more_are_missed(
     def own(was: int, _now: int, subtask: int) -> tuple[int, ...]:
         return (subtask,) if subtask < was else ()
 
-    monkeypatch.setattr(checkpoint_records, "restored_subtasks", own)
+    monkeypatch.setattr(checkpoint_records, "restoring_subtasks", own)
     assert _found(40, size=LONG, weather=RESCALED).fault
 
 

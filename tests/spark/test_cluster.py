@@ -201,7 +201,7 @@ def test_deaths_of_executors_and_workers_lose_nothing_and_leak_no_token(
     case.wait_for(Kind.CHECKPOINT_COMPLETED, 2, first)
     first.kill_jvm()
     wait_for(lambda: not first.pids(), "the driver ends when its JVM has gone")
-    assert "Spark has gone from under the job: its JVM does not answer" in error.read_text("utf-8")
+    assert "the job's Spark session has ended: its JVM does not respond" in error.read_text("utf-8")
     assert 0 < len(case.rows()) < FILES * ROWS
 
     second = case.submit(**order)

@@ -212,6 +212,6 @@ def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     lines = {line.split()[0]: line.partition(" ")[2] for line in ran.stdout.splitlines()}
-    assert "Spark has gone" in lines["refused"]
+    assert "Spark session has ended" in lines["refused"]
     assert "start it again with a new session" in lines["refused"]
     assert (lines["rows"], lines["again"]) == ("3", "4")

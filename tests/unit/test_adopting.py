@@ -501,7 +501,10 @@ def test_a_job_continues_from_its_exported_history_with_each_row_once(
     assert "it cannot be known from here whether its driver" in refused.stderr
     done = run(here, "adopt", "driven", "--from", str(path), "--take-over")
     assert done.exit_code == Exit.DONE, done.output
-    assert f"it comes from cluster memory, topic {lost.identity.topic_id}, and goes" in done.stderr
+    assert (
+        f"it comes from cluster memory, topic {lost.identity.topic_id}, and continues"
+        in done.stderr
+    )
     assert "published after the copy was made are published again" in done.stderr
     again = run(here, "adopt", "driven", "--from", str(path), "--take-over")
     assert again.exit_code == Exit.DONE, again.output

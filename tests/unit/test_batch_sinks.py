@@ -211,7 +211,7 @@ def test_rows_of_a_lost_staging_table_are_staged_again_by_spark(
     case = BatchCase(shop.sink)
     first = case.driver(at)
     with pytest.raises(
-        UsageError, match=r"part \(the staging table \w+ is gone\).*gives the batch again"
+        UsageError, match=r"part \(the staging table \w+ is gone\).*runs the batch again"
     ):
         first(frame_of([0, 1], [2]), 0)
     first.close()
@@ -280,7 +280,7 @@ def test_an_intent_whose_rows_the_table_has_come_to_refuse_jams_no_job(shop: Sho
 
     case = BatchCase(shop.sink)
     first = case.driver(at)
-    with pytest.raises(UsageError, match=r"'sink' has not taken its part \(IntegrityError: UNIQUE"):
+    with pytest.raises(UsageError, match=r"'sink' refused its part \(IntegrityError: UNIQUE"):
         first(frame_of([1, 2]), 0)
     first.close()
     (outcome,) = [one for one in records_of(case.log) if one.kind is Kind.COMMIT_OUTCOME]
@@ -312,7 +312,7 @@ def test_a_constraint_that_sqlite_checks_at_the_commit_jams_no_job(shop: Shop) -
 
     case = BatchCase(lambda: DatabaseTable(connect, "orders", where="here"))
     refused = case.driver()
-    with pytest.raises(UsageError, match=r"not taken its part \(IntegrityError: FOREIGN KEY"):
+    with pytest.raises(UsageError, match=r"refused its part \(IntegrityError: FOREIGN KEY"):
         refused(frame_of([1, 2]), 0)
     refused.close()
     mended = case.driver()

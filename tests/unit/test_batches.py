@@ -319,11 +319,13 @@ def test_a_sink_that_is_taken_out_while_its_part_is_open_is_named(drivers: Drive
         return {"delta": frame, "files": frame}
 
     first = drivers.make({"files": files, "delta": WithoutRows()}, function=both)
-    with pytest.raises(UsageError, match="sink 'delta' has not taken its part"):
+    with pytest.raises(UsageError, match="sink 'delta' refused its part"):
         write(first)
     first.close()
     second = drivers.make({"files": files}, function=lambda frame, _batch_id: {"files": frame})
-    with pytest.raises(UsageError, match=r"has a part for sink 'delta'.*start it with this sink"):
+    with pytest.raises(
+        UsageError, match=r"has an uncommitted part for sink 'delta'.*start the job with this sink"
+    ):
         write(second)
     second.close()
     write(drivers.make({"files": files, "delta": MemoryTable()}, function=both))

@@ -138,7 +138,7 @@ def test_an_event_is_named_by_its_sequence_and_not_delivered_again() -> None:
     assert result.exit_code == 0, result.output
     job = again(job)
     assert job.register(0).got(DeliverEvent) == []
-    assert job.history(Kind.EVENT_ACKED)[-1].reason == "not delivered: it is skipped: poison"
+    assert job.history(Kind.EVENT_ACKED)[-1].reason == "it is skipped and not delivered: poison"
 
 
 def test_a_skip_is_recorded_once() -> None:

@@ -117,7 +117,7 @@ def test_a_listing_that_is_not_complete_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(provider))
 
     reasons = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
-    assert "this enumerator lists once" in reasons[0]
+    assert "the default enumerator lists only once" in reasons[0]
 
 
 def test_a_listing_larger_than_a_record_is_paged_and_used_once_whole() -> None:

@@ -92,8 +92,8 @@ def test_an_event_down_that_is_skipped_was_not_processed() -> None:
 
     assert last_words(job, sent.sequence) == (
         (
-            "event 1 to attempt 1 of subtask 0 counts as processed, because not delivered: it is "
-            "skipped: it kills them"
+            "event 1 to attempt 1 of subtask 0 counts as processed, because it is skipped and "
+            "not delivered: it kills them"
         ),
         "skipped: it was not delivered",
     )

@@ -289,7 +289,7 @@ def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
     assert token.text() not in repr(service.options())
     with pytest.raises(OptionError, match="job, endpoint, driver, sink, files"):
         frame_writer({}, SCHEMA, overwrite=False)
-    with pytest.raises(OptionError, match=r"one of Parquet files, sink; others"):
+    with pytest.raises(OptionError, match=r"a sink of Parquet files \(sink\); write to other"):
         service.options("table")
     with pytest.raises(OptionError, match="write_id"):
         frame_writer({**service.options(), "write_id": "a b"}, SCHEMA, overwrite=False)

@@ -164,7 +164,7 @@ def test_a_task_that_is_not_newer_is_told_which_one_has_been_an_attempt() -> Non
     late = job.register(0, task_attempt_id=8)
 
     reason = (
-        "task 8 of stage run 1 is not newer than task 9 of stage run 1, which has been an attempt"
+        "task 8 of stage run 1 is not newer than task 9 of stage run 1, which registered before"
     )
     assert late.inbox == [Refused(reason=reason)]
     (said,) = job.history(Kind.FACT)

@@ -8,7 +8,7 @@ import pytest
 
 from coordlog.errors import RestoreError
 from coordlog.messages import DeliverEvent
-from coordlog.projections.job.checkpoints import restored_subtasks
+from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
@@ -43,7 +43,7 @@ def states_of(attempt: FakeAttempt) -> list[bytes | None]:
 def test_each_part_of_a_checkpoint_goes_to_one_subtask(
     was: int, now: int, dealt: list[tuple[int, ...]]
 ) -> None:
-    assert [restored_subtasks(was, now, one) for one in range(now)] == dealt
+    assert [restoring_subtasks(was, now, one) for one in range(now)] == dealt
 
 
 def crashed_with_states(count: int, provider: NotingProvider | None = None) -> HandDrivenJob:

@@ -289,7 +289,7 @@ def test_a_store_that_cannot_be_reached_is_said_and_may_be_tried_again(
     assert refused.value.retriable
     assert str(refused.value) == (
         f"the payload store memory://kept/here/ingest: looking for {MINE.path}: UnreachableError: "
-        "no route to host; see that it works and can be reached, then run the same command again"
+        "no route to host; check that it works and can be reached, then run the same command again"
     )
     assert exit_of(refused.value) == Exit.UNREACHABLE
 
@@ -310,7 +310,9 @@ def test_a_store_that_never_answers_counts_as_unreachable_a_late_one_not(
     monkeypatch.setattr(files, "read", hang)
     with pytest.raises(PayloadStoreUnreachableError) as refused:
         store.get(MINE)
-    assert f"reading {MINE.path}: it has not answered within 0.05 s; see that" in str(refused.value)
+    assert f"reading {MINE.path}: it has not answered within 0.05 s; check that" in str(
+        refused.value
+    )
 
     answers.set()
     assert store.get(MINE) == DATA

@@ -91,7 +91,7 @@ def test_a_failover_that_cannot_say_what_it_loses_is_a_global_one(*, is_batch: b
     (failure,) = job.history(Kind.GLOBAL_FAILURE)
     assert failure.reason == (
         "attempt 0 of subtask 0 failed: its machine is gone; all subtasks go back to checkpoint -1, "
-        f"because the events since then had more than {ROOM * (EVENT_BYTES + 8)} bytes and are forgotten"
+        f"because the events since then exceeded {ROOM * (EVENT_BYTES + 8)} bytes and are forgotten"
     )
     job.stage_ends("cancelled")
     job.advance(60)
@@ -148,8 +148,8 @@ def test_a_pending_checkpoint_whose_channel_state_is_forgotten_is_aborted() -> N
 
     (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
     assert aborted.reason == (
-        "the events since the last completed checkpoint have more than "
-        f"{ROOM * (EVENT_BYTES + 8)} bytes, and are forgotten"
+        "the events since the last completed checkpoint exceed "
+        f"{ROOM * (EVENT_BYTES + 8)} bytes and are forgotten"
     )
     assert provider.said("aborted") == [("aborted", number)]
     assert delivered(job, other) == [f"|{number}", 5]

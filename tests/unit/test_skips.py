@@ -451,7 +451,7 @@ def test_a_skipped_event_is_not_redelivered_and_counts_as_processed() -> None:
     assert second.got(DeliverEvent) == []
     assert done == ["failed", "processed"]
     acked = job.history(Kind.EVENT_ACKED)[-1]
-    assert acked.reason == "not delivered: it is skipped: it kills them"
+    assert acked.reason == "it is skipped and not delivered: it kills them"
     assert job.trigger() == 1, "a checkpoint does not wait for it"
     second.ack_checkpoint(1)
     assert job.runtime.state.last_checkpoint == 1

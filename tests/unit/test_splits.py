@@ -609,7 +609,7 @@ class Hasty(Slowly):
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
-@pytest.mark.may_fail("splits were given to none of them")
+@pytest.mark.may_fail("splits are unassigned")
 def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Hasty)
     job = HandDrivenJob(chain_of(provider), is_batch=is_batch)
@@ -624,7 +624,7 @@ def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> N
     job.stage_ends()
 
     (failed, *_) = job.history(Kind.GLOBAL_FAILURE)
-    assert "1 of 2 splits were given to none of them, the first 'b'" in str(failed.reason)
+    assert "1 of 2 splits are unassigned, the first 'b'" in str(failed.reason)
     assert not job.history(Kind.JOB_FINISHED, Kind.COMMIT_INTENT)
 
 

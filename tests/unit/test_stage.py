@@ -134,7 +134,7 @@ class Jvm:
         (None, "its context has been stopped"),
         (
             Jvm(answer=ConnectionRefusedError("nobody")),
-            "its JVM does not answer any more (ConnectionRefusedError: nobody)",
+            "its JVM does not respond any more (ConnectionRefusedError: nobody)",
         ),
     ],
 )
@@ -176,6 +176,8 @@ def test_a_start_on_a_session_whose_jvm_was_killed_names_it(kind: str, tmp_path:
         "batches": lambda: BatchService(job_id="job", sinks=sinks_of(sink), log=log).start(session),
     }
 
-    with pytest.raises(EnvironmentSetupError, match=r"Spark has gone .*does not answer any more"):
+    with pytest.raises(
+        EnvironmentSetupError, match=r"Spark session has ended: .*does not respond any more"
+    ):
         starts[kind]()
     assert log.high_watermark() == 0, "nothing was appended"

@@ -196,7 +196,7 @@ class DatabaseTable:
         with self._open(
             "a rehearsal moved the rows of this batch and was refused; nothing of it is committed",
             "fix the function that makes the rows, or the table, then start the query again: Spark "
-            "gives the batch again",
+            "runs the batch again",
         ) as (connection, cursor):
             try:
                 if self._set_marker(connection, cursor, part, batch):

@@ -19,7 +19,7 @@ _Cast = Callable[[pa.Array], pa.Array]
 __all__ = ["ParquetRows", "parquet_row_groups", "settle_parquet_schema"]
 
 _NEXT_STEP = (
-    "see that it is a whole Parquet file; write one under another name and rename it when it is"
+    "check that it is a whole Parquet file; write one under another name and rename it when it is"
 )
 _ENCRYPTED: Final = "decrypt"
 """Word of Arrow's errors of encrypted files."""

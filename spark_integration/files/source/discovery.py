@@ -39,8 +39,8 @@ __all__ = [
     "FileWatch",
     "KnownFiles",
     "files_as_read",
-    "note_back",
     "note_change",
+    "note_lost_splits",
 ]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
@@ -61,7 +61,7 @@ def note_change(kept: bytes | None, event: Payload) -> bytes | None:
     return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
 
 
-def note_back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
     """Bytes that a coordinator keeps after a reader has lost `splits`: the next reader reads them anew."""
     if kept is None:
         return None

@@ -48,8 +48,8 @@ from coordlog.spark_integration.files.source.discovery import (
     FileWatch,
     KnownFiles,
     files_as_read,
-    note_back,
     note_change,
+    note_lost_splits,
 )
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
 from coordlog.spark_integration.files.source.reader import (
@@ -226,7 +226,7 @@ class FileSource:
                 discover=self.discover,
                 discover_again=self.discover_again,
                 note_event=note_change,
-                note_back=note_back,
+                note_lost_splits=note_lost_splits,
                 assignment=self._assignment,
                 payload_types=(FileChanged,),
                 listing_timeout_s=self._listing_timeout_s,
@@ -361,7 +361,7 @@ class FileSource:
             return noted
 
         def note_lost(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
-            noted = note_back(kept, splits)
+            noted = note_lost_splits(kept, splits)
             watch.as_read = files_as_read(noted)
             return noted
 
@@ -382,7 +382,7 @@ class FileSource:
             watch,
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
-            note_back=note_lost,
+            note_lost_splits=note_lost,
             kept=kept,
             relist=relist,
         )

@@ -45,7 +45,7 @@ def refusal(where: str, doing: str, error: OSError) -> SinkError:
     problem = f"{doing}: {number}{error.strerror or error}"
     if error.errno in _NO_SPACE:
         return OutOfSpaceError(where, problem, _NO_SPACE[error.errno])
-    step = _NEXT_STEPS.get(error.errno or 0, "see that its file system works, then run it again")
+    step = _NEXT_STEPS.get(error.errno or 0, "check that its file system works, then run it again")
     return SinkError(where, problem, step)
 
 

@@ -89,7 +89,7 @@ def claim_for(
             raise SinkError(
                 keeper.where,
                 f"{keeper.claim_path(written)} was written, and is not there",
-                "see that what is written there can be read, then start the job again",
+                "check that what is written there can be read, then start the job again",
             )
     return Claim(log=log, following=number)
 

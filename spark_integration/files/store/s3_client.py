@@ -27,7 +27,7 @@ _NEXT_STEPS: Final = {
     "SignatureDoesNotMatch": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "NoCredentialsError": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for "
     "the driver and all executors",
-    "EndpointConnectionError": "see that it runs, and AWS_ENDPOINT_URL_S3",
+    "EndpointConnectionError": "check that it runs, and AWS_ENDPOINT_URL_S3",
     "NotImplemented": "give a destination in a store that has it",
 }
 
@@ -141,11 +141,11 @@ def s3_errors(where: str, doing: str) -> Generator[None]:
                 f"[errno {errno.ENOSPC}] {text}",
                 "free some space in the store, then run the same command again",
             ) from error
-        step = _NEXT_STEPS.get(code, "see that the store works, then run the same command again")
+        step = _NEXT_STEPS.get(code, "check that the store works, then run the same command again")
         raise SinkError(where, text, step) from error
     except BotoCoreError as error:
         name = type(error).__name__
-        step = _NEXT_STEPS.get(name, "see that the store works, then run the same command again")
+        step = _NEXT_STEPS.get(name, "check that the store works, then run the same command again")
         raise SinkError(where, f"{doing}: {error}", step) from error
 
 

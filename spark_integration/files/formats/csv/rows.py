@@ -123,7 +123,7 @@ class CsvRows:
         except Exception as error:  # file systems raise errors of any type
             file.close()
             raise SourceError(
-                split.path, f"it cannot be read: {error}", "see that the file is whole"
+                split.path, f"it cannot be read: {error}", "check that the file is whole"
             ) from error
         return text, ranges is not None and all(start == end for start, end in ranges)
 
@@ -193,7 +193,7 @@ class CsvRows:
                 self._path,
                 f"it has changed while it was read: its first blocks had {self._rows} rows, and have "
                 f"{rows}",
-                "see that files are written under another name and renamed when they are whole",
+                "check that files are written under another name and renamed when they are whole",
             )
 
     def _refused_decimals(self, error: Exception) -> frozenset[str]:
@@ -385,7 +385,7 @@ def reading_error(
         return SourceError(
             path, f"its header is not UTF-8: {text}", "give its encoding with `encoding=`"
         )
-    return SourceError(path, text, "see that it is CSV, and the options of the source")
+    return SourceError(path, text, "check that it is CSV, and the options of the source")
 
 
 def _conversion_error(

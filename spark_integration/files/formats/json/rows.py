@@ -89,14 +89,14 @@ def wrong_json(
             return SourceError(
                 path,
                 f"{where} holds a CR within: a line ends with LF, or with CR and LF: {shown}",
-                "see that the file is one of JSON lines; if its lines end with CR, make LF of it",
+                "check that the file is one of JSON lines; if its lines end with CR, make LF of it",
             )
         if is_last:
             return SourceError(
                 path,
                 f"its last line, {where}, is cut off: it has no line end and is no whole object: "
                 f"{shown}",
-                "see that the file is whole; write it under another name and rename it when it is",
+                "check that the file is whole; write it under another name and rename it when it is",
             )
         return SourceError(
             path, f"{where} is no JSON: {problem}: {shown}", "fix the line: one object each"

@@ -53,7 +53,7 @@ class LineBlocks:
         except Exception as error:  # whatever its file system raises
             file.close()
             raise SourceError(
-                seen.path, f"it cannot be read: {error}", "see that the file is whole"
+                seen.path, f"it cannot be read: {error}", "check that the file is whole"
             ) from error
         self._bytes = TextBytes(
             seen.path,
@@ -86,7 +86,7 @@ class LineBlocks:
             raise SourceError(
                 self._path,
                 f"{self.line(0)} is longer than a block of {self._block_bytes} bytes",
-                "see that it is a file of lines, or give a larger `block_bytes=`",
+                "check that it is a file of lines, or give a larger `block_bytes=`",
             )
         block, self._rest = data[:cut], data[cut:]
         self._lines += block.count(b"\n")

@@ -161,7 +161,7 @@ class TextBytes(io.RawIOBase):
             raise SourceError(
                 self._path,
                 f"it cannot be read on after {self.bytes_read} {of_what}: {error}",
-                "see that the file is whole, and of the form that its name or `compression=` tells",
+                "check that the file is whole, and of the form that its name or `compression=` tells",
             ) from error
         self.bytes_read += len(chunk)
         self._is_at_end = not chunk
