@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, cast
 
 from coordlog.errors import (
-    ClosedError,
     CoordlogError,
     OptionError,
     RequestUnansweredError,
@@ -155,6 +154,7 @@ class BatchService:
             surroundings=surroundings,
             on_released=self._released,
         )
+        self._parts.spark = spark
         self._parts.driver_id = provider.driver_id = driver.driver_id
         self._error, self._released_to = None, -1
         driver.start()
@@ -316,8 +316,14 @@ class BatchService:
         if self._error is not None:
             raise self._error
         if self._driver is None:
-            raise ClosedError(f"the driver of the batches of job {self.job_id}")
+            raise self._why_closed()
         return self._driver
+
+    def _why_closed(self) -> UsageError:
+        return UsageError(
+            f"the batches of job {self.job_id} were closed while one was being written: stop the query before the "
+            "end of the `with` block; the next start settles the batch, or Spark gives it again"
+        )
 
     def _released(self, records: Sequence[Record]) -> None:
         """Note the newest released record. Runs on the mailbox."""
@@ -348,7 +354,7 @@ class BatchService:
             self._error = error
             raise
         if ended is not None:
-            raise ClosedError(f"the driver of the batches of job {self.job_id}")
+            raise self._why_closed()
 
     def _settle_open(self) -> None:
         """Wait until the last driver's open intents are settled."""

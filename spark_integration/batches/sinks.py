@@ -16,6 +16,7 @@ from coordlog.spark_integration.batches.payloads import (
     BatchPart,
     PartOutcome,
 )
+from coordlog.spark_integration.driver.stage import lost_session_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,6 +103,8 @@ class PartsSink:
         self._job_id, self._sinks, self._at = job_id, sinks, at
         self.driver_id = ""
         """Id of the driver; set before the first `settle`."""
+        self.spark: SparkSession | None = None
+        """Session of the driver; set before the first `settle`."""
         self.refusals: dict[str, str] = {}
         """Reason, by sink, why it has not taken its part of its newest batch."""
 
@@ -126,7 +129,9 @@ class PartsSink:
                 )
             batch = Batch(job_id=self._job_id, driver_id=self.driver_id, key=key, sink=part.sink)
             self._at(f"before part {part.sink}")
-            outcome = sink.settle(part, batch, at=self._at)
+            assert self.spark is not None, "started"
+            with lost_session_named(self.spark):
+                outcome = sink.settle(part, batch, at=self._at)
             parts.append(outcome)
             self.refusals.pop(part.sink, None)
             if not outcome.is_done:

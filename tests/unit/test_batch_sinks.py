@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -471,3 +472,20 @@ def test_a_delta_table_at_a_relative_path_is_one_folder(
     for url in ("s3a://bucket/orders", "file:/data/orders", "hdfs://name:8020/orders"):
         assert DeltaTable(url).destination == f"delta {url}"
     assert DeltaTable("~/orders").destination == f"delta {Path.home()}/orders"
+
+
+def test_rows_that_an_earlier_driver_staged_for_delta_are_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their session may have been stopped: each start would fail on them. Spark gives the batch again."""
+    table, frame = DeltaTable("/orders"), MagicMock()
+    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
+    key = BatchKey(query_id="q-1", batch_id=0)
+    first, second = (
+        Batch(job_id="case", driver_id=driver_id, key=key, sink="sink") for driver_id in "ab"
+    )
+    part = table.stage(frame, first)
+    assert not table.settle(part, second).is_done
+    assert frame.write.mock_calls == []
+    assert table.settle(table.stage(frame, second), second).is_done
+    assert len(frame.write.format.mock_calls) > 0

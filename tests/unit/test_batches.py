@@ -442,6 +442,40 @@ def test_a_batch_after_the_close_is_refused_and_makes_no_driver(drivers: Drivers
     assert table.rows == ["a", "b"]
 
 
+def test_a_batch_in_the_middle_of_a_close_says_that_it_was_closed(drivers: Drivers) -> None:
+    """No other driver has taken its place, as the error of a closed object would say."""
+    stop, came = drivers.stand_still(MemoryTable(), "staged")
+    drivers.made[0].close()
+    stop.gone_on.set()
+    drivers.threads[0].join(WAIT_S)
+    assert "job orders were closed while one was being written" in str(came[0])
+
+
+def test_a_sink_that_fails_because_its_session_has_ended_is_named_so(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of py4j name a call, and neither the session nor the next step."""
+    table = MemoryTable()
+
+    def settle(*_args: object, **_options: object) -> PartOutcome:
+        monkeypatch.setattr(FakeSpark, "_jsc", None, raising=False)
+        raise ValueError("An error occurred while calling o67.sql.")
+
+    monkeypatch.setattr(table, "settle", settle)
+    driver = ExactlyOnce(
+        None,
+        service=lambda: BatchService(
+            job_id="orders",
+            log=drivers.log,
+            sinks={"sink": cast("Any", table)},
+            retry_backoff_s=0.001,
+        ),
+    )
+    drivers.made.append(driver)
+    with pytest.raises(JobFailedError, match="its context has been stopped; start it again with a"):
+        write(driver)
+
+
 def test_a_restart_from_a_snapshot_knows_the_batches(drivers: Drivers) -> None:
     table = MemoryTable()
     sinks = cast("Any", {"sink": table})

@@ -68,8 +68,8 @@ class DeltaTable:
         # Links are not resolved: a link in the path may lead to another folder in the next run.
         self._path = path if _URL.match(path) else os.path.abspath(Path(path).expanduser())  # noqa: PTH100
         self._lock = threading.Lock()
-        self._frames: dict[tuple[str, str], DataFrame] = {}
-        """Rows of the batches in progress in this process, by transaction."""
+        self._frames: dict[tuple[str, str], tuple[str, DataFrame]] = {}
+        """Driver and rows of the batches in progress in this process, by transaction."""
         self._spark: SparkSession | None = None
         self._held: tuple[ClaimKeeper, Claim] | None = None
 
@@ -103,7 +103,7 @@ class DeltaTable:
         key = batch.key
         application = f"coordlog/{batch.job_id}/{batch.sink}/{key.query_id}"
         with self._lock:
-            self._frames[application, str(key.batch_id)] = frame
+            self._frames[application, str(key.batch_id)] = batch.driver_id, frame
         return BatchPart(
             sink=batch.sink,
             rows=-1,
@@ -112,15 +112,18 @@ class DeltaTable:
         )
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: write the rows unless the table's history has the transaction; not done without the rows."""
+        """See `BatchSink`: write the rows unless the table's history has the transaction; not done without the rows.
+
+        The rows that an earlier driver of this process staged are not used: their session may have been stopped.
+        """
         name = part.details["txnAppId"], part.details["txnVersion"]
         if self._held is not None:
             check_held(*self._held)
         with self._lock:
-            frame = self._frames.get(name)
+            driver_id, frame = self._frames.get(name, ("", None))
         is_done = self._has(name)
         at("looked")
-        if not is_done and frame is not None:
+        if not is_done and frame is not None and driver_id == batch.driver_id:
             try:
                 (
                     frame.write.format("delta")
