@@ -229,6 +229,12 @@ class Destination:
 
     def _check_first(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
         self._check_writable(schema)
+        if not schema.names:
+            raise SinkError(
+                self.where,
+                "the rows have no column: nothing is left for the files",
+                "keep at least one in the transform",
+            )
         missing = [column for column in partition_by if column not in schema.names]
         if missing:
             raise SinkError(
