@@ -273,6 +273,13 @@ def test_columns_that_make_no_partitions_are_refused(
     assert problem in refusal(lambda: write(opened(sink), **columns)).problem
 
 
+def test_rows_without_a_column_are_refused_as_such(tmp_path: Path) -> None:
+    rows = pa.record_batch({"i": [1]}).select([])
+    writer = opened(prepared(ParquetSink(tmp_path / "out")))
+
+    assert "the rows have no column" in refusal(lambda: list(writer.process(rows))).problem
+
+
 def test_a_destination_keeps_its_partitions(tmp_path: Path) -> None:
     sink = prepared(ParquetSink(tmp_path / "out", partition_by=["p"]))
     prepared(ParquetSink(tmp_path / "out"))  # nothing has been written yet
