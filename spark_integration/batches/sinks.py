@@ -16,7 +16,7 @@ from coordlog.spark_integration.batches.payloads import (
     BatchPart,
     PartOutcome,
 )
-from coordlog.spark_integration.driver.stage import lost_session_named
+from coordlog.spark_integration.driver.stage import name_lost_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +130,7 @@ class PartsSink:
             batch = Batch(job_id=self._job_id, driver_id=self.driver_id, key=key, sink=part.sink)
             self._at(f"before part {part.sink}")
             assert self.spark is not None, "started"
-            with lost_session_named(self.spark):
+            with name_lost_session(self.spark):
                 outcome = sink.settle(part, batch, at=self._at)
             parts.append(outcome)
             self.refusals.pop(part.sink, None)

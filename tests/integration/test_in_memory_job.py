@@ -101,7 +101,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
 
 
 @pytest.mark.clause("E9")
-def test_a_destination_that_is_gone_with_its_commits_is_refused_until_it_is_back(
+def test_a_destination_that_is_gone_with_its_commits_is_refused(
     tmp_path: Path,
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
