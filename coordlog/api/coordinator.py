@@ -121,8 +121,9 @@ class CheckpointResult(Protocol):
 class Sink(Protocol):
     """Destination that makes committables visible. Its methods run on workers, and two calls may overlap (clause H3).
 
-    The driver calls two more methods, if a sink has them, before anything is appended. Each raises SinkError:
-    `refuse_earlier_output(job_id)` if a job that begins has written there before, under a log that is gone; and
+    The driver calls three more methods, if a sink has them, before anything is appended. Each raises SinkError:
+    `refuse_earlier_output(job_id)` if a job that begins has written there before, under a log that is gone;
+    `refuse_lost_output(job_id)` if a job has committed there and the destination is new; and
     `claim(job_id, log, former=())` if another log writes there. A sink without them treats such a job as a new one.
     """
 

@@ -24,19 +24,43 @@ class _Claiming(Protocol):
         ...
 
 
+@runtime_checkable
+class _LossChecking(Protocol):
+    """A sink that can see whether its destination is that of its earlier commits."""
+
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Raise SinkError if the destination is new."""
+        ...
+
+
 def former_logs_attributes(former: Collection[tuple[str, str]]) -> dict[str, str]:
     """Attribute of an `EPOCH_STARTED` with the former logs, which each epoch passes on to the next."""
     return {FORMER_LOGS: json.dumps([list(identity) for identity in former])} if former else {}
 
 
 def claim_destinations(
-    chain: Chain, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]
+    chain: Chain,
+    job_id: str,
+    log: LogIdentity,
+    former: Collection[tuple[str, str]],
+    committed: Collection[tuple[str, str]] = (),
 ) -> None:
     """Claim each sink's destination for this log.
 
+    Args:
+        chain: Chain of the job.
+        job_id: Id of the job.
+        log: Log of the job.
+        former: Cluster id and topic id of each log that the job has left.
+        committed: Operator id and destination of each commit of the log.
+
     Raises:
-        SinkError: The destination belongs to another log; nothing was appended.
+        SinkError: The destination belongs to another log, or has lost the commits of this one; nothing was
+            appended.
     """
     for provider in chain.coordinators:
+        place = (provider.operator_id, provider.destination)
+        if place in committed and isinstance(provider.sink, _LossChecking):
+            provider.sink.refuse_lost_output(job_id)
         if isinstance(provider.sink, _Claiming):
             provider.sink.claim(job_id, log, former)

@@ -258,7 +258,8 @@ class JobDriver:
         check_payloads(options.job_id, branched(state, options.from_checkpoint), options.payloads)
         self._refuse_live_driver(state)
         former_logs = state.launch_info.former_logs
-        claim_destinations(self._chain, options.job_id, self._job_log.identity, former_logs)
+        identity, committed = self._job_log.identity, set(state.last_intents)
+        claim_destinations(self._chain, options.job_id, identity, former_logs, committed)
         ahead_s = state.timestamp_us / 1e6 - time.time()
         if ahead_s > CLOCK_AHEAD_S:
             _log.warning(

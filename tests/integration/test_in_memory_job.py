@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from coordlog.errors import FencedError, JobFailedError, RestoreError
+from coordlog.errors import FencedError, JobFailedError, RestoreError, SinkError
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.copy import to_append
 from coordlog.log.interface import StoredRecord, UnstoredRecord
@@ -97,6 +98,26 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
     assert (pipeline.restored[-1].snapshot_offset is not None) or after < 5
     assert pipeline.committed() == ALL_ROWS
     assert pipeline.left_over() == []
+
+
+@pytest.mark.clause("E9")
+def test_a_destination_that_is_gone_with_its_commits_is_refused(
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.COMMIT_OUTCOME, 3, kill_driver))
+    away, before = tmp_path / "away", pipeline.log.high_watermark()
+    pipeline.out.rename(away)
+    for _ in range(2):  # the first start makes the folder, as one below a mount that is missing
+        with pytest.raises(SinkError, match="commits there, and 0 files are left"):
+            pipeline.drive()
+    assert pipeline.log.high_watermark() == before
+
+    shutil.rmtree(pipeline.out)
+    away.rename(pipeline.out)
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
 
 
 @pytest.mark.kafka

@@ -111,6 +111,21 @@ class Destination:
                 "give the job the log that it had, or another destination",
             )
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Refuse a destination without a claim and without files, for a job that has committed there.
+
+        Raises:
+            SinkError: Its rows are not there, and would not be written again.
+        """
+        if self.read_claim(0) is None and not self.store.names():
+            raise SinkError(
+                self.where,
+                f"the destination of job {job_id!r} was removed: its log has commits there, and 0 files "
+                "are left",
+                "mount it or put it back as it was; to write all rows again, run another job id at another "
+                "destination",
+            )
+
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:
         """Check that no other log of this job writes here, and store `log` as the writer (`claim_for`).
 

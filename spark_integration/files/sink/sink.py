@@ -214,6 +214,14 @@ class ParquetSink(Sink):
         """
         self._destination.refuse_earlier_output(job_id)
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Refuse a destination without a trace of the job, to which the job has committed. Before `claim`.
+
+        Raises:
+            SinkError: The destination was removed, or its file system is not mounted.
+        """
+        self._destination.refuse_lost_output(job_id)
+
     def claim(
         self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]] = ()
     ) -> None:
