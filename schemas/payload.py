@@ -300,10 +300,14 @@ class PayloadTypes:
             ValueError: The bytes are damaged.
             PayloadLostError, PayloadStoreError: The payload is outside the log, and cannot be fetched.
         """
-        declared = self._by_key.get(key or "")
+        return _upcast(self.declared(key or "").decode(self.open_payload(data or b"")))
+
+    def declared(self, key: str) -> PayloadType:
+        """The type with this key. Raises PayloadTypeError if it is unknown."""
+        declared = self._by_key.get(key)
         if declared is None:
-            raise PayloadTypeError(str(key), "unknown here: the job that wrote it had this type")
-        return _upcast(declared.decode(self.open_payload(data or b"")))
+            raise PayloadTypeError(key, "unknown here: the job that wrote it had this type")
+        return declared
 
     def opened_by(self, open_payload: Callable[[bytes], bytes]) -> PayloadTypes:
         """The same types, with an opener for payloads outside the log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import threading
 import time
 import zlib
@@ -19,6 +20,9 @@ from contract_table import SHOWS, closing_lines, contract_ids, marks_of, unknown
 from coordlog.testing.driven_job import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
 from tiers import Tier, tier_of, unknown_tiers
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for its background commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _IS_CI: Final = bool(os.environ.get("CI"))
 

@@ -125,7 +125,7 @@ class JobProjection:
             f"sequence {sequence} where {state.next_sequence} is the next"
         )
         phase = JOB[state.phase].get(record.kind)
-        value = self._value(record)
+        value = self._value(state, record)
         changed = self._by_kind(state, record, value)
         if changed is state:
             changed = evolve(state)
@@ -136,8 +136,11 @@ class JobProjection:
         projected = self._project(state, changed, record, value)
         return with_opening(projected, record) if is_opened_again(record) else projected
 
-    def _value(self, record: Record) -> Payload | None:
-        """The record's payload, or None if neither fold nor projection reads it."""
+    def _value(self, state: JobState, record: Record) -> Payload | None:
+        """The record's payload, or None if neither fold nor projection reads it.
+
+        Raises PayloadTypeError if the type is neither in the log nor in the job (E9: a restore is exact or refused).
+        """
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
             return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
@@ -148,6 +151,8 @@ class JobProjection:
             or self._is_read(record.operator_id, record.payload_type)
         ):
             return self.types.decode(record.payload_type, record.payload)
+        if record.operator_id in self._operators and record.payload_type not in state.types:
+            self.types.declared(record.payload_type)
         return None
 
     def _is_read(self, operator_id: str | None, payload_type: str) -> bool:
