@@ -43,7 +43,7 @@ class ReadsProblem(Payload):
 
 @fact("coordlog.reader_given_up", version=1)
 class ReaderGivenUp(Payload):
-    """A stream will not continue: it keeps nothing from being forgotten any more."""
+    """A stream will not go on: it keeps nothing from being forgotten any more."""
 
     reader: str
 

@@ -531,8 +531,8 @@ def test_the_first_committables_without_a_coordinator_end_the_job(
 
     (over,) = job.history(Kind.JOB_FAILED)
     assert over.reason == (
-        "operator 'plain' handed over 2 committables and has no coordinator, so that nothing would "
-        "commit them: give its OperatorSpec a coordinator with a sink"
+        "operator 'plain' handed over 2 committables and has no coordinator that could "
+        "commit them: add a coordinator with a sink to its OperatorSpec"
     )
     assert over.attributes["final"] == "no coordinator"
 
