@@ -145,7 +145,7 @@ def _has_members(protocol: type, value: object) -> bool:
     if isinstance(value, type):
         return False  # a class in the place of an object of it
     if hasattr(type(value), "__getattr__"):
-        return True  # it stands for another object
+        return True  # a stand-in for another object
     missing = object()
     return all(
         inspect.getattr_static(value, name, missing) is not missing

@@ -56,7 +56,7 @@ def read_header(file: BinaryIO) -> ContainerHeader:
     metadata: dict[str, str] = {}
     left = CONTAINER_HEADER_BYTES_MAX
     while (count := _required_long(file)) != 0:
-        if count < 0:  # then the size of these entries in bytes stands before them
+        if count < 0:  # then their size in bytes precedes these entries
             _required_long(file)
         for _ in range(abs(count)):
             name = _bytes(file, left)

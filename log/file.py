@@ -158,7 +158,7 @@ class ExportedLog:
             record = StoredRecord(*(row[name] for name in _FIELD_NAMES))  # type: ignore[arg-type]  # by schema
             crc = _crc(record, crc)
             if record.offset < reached or has_ended:
-                raise ValueError(f"offset {record.offset} stands behind {reached - 1}")
+                raise ValueError(f"offset {record.offset} follows {reached - 1}")
             if format_ != _WITHOUT_CRC and row["crc"] != crc:
                 raise ValueError(
                     f"the checksum up to offset {record.offset} is {crc:08x}, and it says "

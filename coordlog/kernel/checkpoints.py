@@ -110,7 +110,7 @@ def complete_checkpoint(step: StepBuilder, action: CompleteCheckpoint) -> None:
     if pending is None or action.operator_id in pending.cuts:
         return
     if action.operator_id not in step.config.operators:
-        return  # `_is_cut` counts cuts: one of an unknown operator would stand in for a missing one (F9: complete sets)
+        return  # `_is_cut` counts cuts: one of an unknown operator would count for a missing one (F9: complete sets)
     for older, checkpoint in sorted_items(step.state.pending):
         # Barriers keep the order of their checkpoints, so cuts must keep it too (F10: overlapping checkpoints).
         if older < action.checkpoint_id and action.operator_id not in checkpoint.cuts:

@@ -32,7 +32,7 @@ def is_exhausted(config: KernelConfig, state: JobState, now_us: int) -> bool:
 
 
 def is_of_one_cause(state: JobState, attempt: AttemptState, now_us: int) -> bool:
-    """Whether an attempt fails together with the newest counted failure, so that one count stands for both.
+    """Whether an attempt fails together with the newest counted failure, so that both count as one.
 
     A machine that is lost, or a store that rejects every request for a second, fails many attempts at once: those that
     had begun before the first failure. A later attempt has its own failure.

@@ -81,7 +81,7 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
         if line.startswith("["):
             jar_set = JarSet(line.strip("[]"))
             if jar_set in sets:
-                raise ValueError(f"line {number}: the set {jar_set.value} stands twice")
+                raise ValueError(f"line {number}: the set {jar_set.value} is listed twice")
             jars = sets[jar_set] = []
             continue
         match = _LINE.fullmatch(line)
@@ -95,7 +95,7 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
             size=int(match["size"]),
         )
         if jar.file_name in {other.file_name for other in jars}:
-            raise ValueError(f"line {number}: {jar.file_name} stands twice")
+            raise ValueError(f"line {number}: {jar.file_name} is listed twice")
         jars.append(jar)
     missing = [
         jar_set.value for jar_set in JarSet if not sets.get(jar_set) and not jar_set.is_on_demand

@@ -250,7 +250,7 @@ def _by_error(security: Security, reason: Exception, where: str, host: str) -> _
         )
     if isinstance(reason, errors.IllegalSaslStateError):
         return _Refusal(
-            f"the broker asks nobody at {where} for a password, and this client gives one",
+            f"the broker asks no client at {where} for a password, and this client sends one",
             f"set {_names('protocol')} to what it speaks there: PLAINTEXT or SSL",
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:

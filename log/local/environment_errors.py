@@ -38,7 +38,7 @@ class ChecksumError(JarsError):
         super().__init__(
             f"{jar} has SHA-256 {actual}, the lock says {expected}: it was damaged on its way, or "
             "the repository serves another file; nothing of it was kept",
-            "do the same once more; if it says the same, find out who stands between this machine "
+            "do the same again; if the result is the same, find out what intercepts the traffic between this machine "
             "and the repository",
         )
         self.args = (jar, expected, actual)

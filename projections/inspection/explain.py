@@ -319,9 +319,7 @@ def _sentence(record: Record) -> str:
                 f"the commit of sequence {{cause}} for {{operator!r}} could not be settled{tried}"
             )
         case Kind.COORDINATOR_NOTIFIED if attributes.get("what") in _NOTIFIED:
-            return (
-                f"the coordinator of {{operator!r}} was told that {_NOTIFIED[attributes['what']]}"
-            )
+            return f"the coordinator of {{operator!r}} was notified that {_NOTIFIED[attributes['what']]}"
         case Kind.FACT if record.payload_type == _REFUSED:
             by = "{operator!r}" if record.subtask is None else "{who}"
             return f"{{refused}} of {by} was recorded only"
@@ -366,7 +364,7 @@ _SENTENCES: Final[Mapping[Kind, str]] = {
     Kind.CHECKPOINT_ACKED: "{who} acked checkpoint {checkpoint}",
     Kind.CHECKPOINT_COMPLETED: "checkpoint {checkpoint} completed",
     Kind.CHECKPOINT_ABORTED: "checkpoint {checkpoint} was aborted",
-    Kind.COORDINATOR_NOTIFIED: "the coordinator of {operator!r} was told of checkpoint {checkpoint}",
+    Kind.COORDINATOR_NOTIFIED: "the coordinator of {operator!r} was notified of checkpoint {checkpoint}",
     Kind.COMMIT_INTENT: "the commit of {what} for {operator!r} was decided on",
     Kind.COMMIT_OUTCOME: "the commit of sequence {cause} for {operator!r} is settled",
     Kind.ATTEMPT_FAILED: "{who} failed",

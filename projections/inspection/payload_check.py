@@ -57,7 +57,7 @@ class StoredCheck:
                 yield str(error)
 
     def opener(self, state: JobState) -> Callable[[bytes], bytes]:
-        """Gives what stands in a record, or is addressed there."""
+        """Opener of payloads: their content in a record, or at its address."""
         said, open_payload = state.launch_info.payload_store, self._open_payload or no_store
 
         def content(address: PayloadAddress) -> bytes:

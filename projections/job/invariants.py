@@ -104,7 +104,7 @@ def _waiting(state: JobState, name: str, pending: PendingCheckpoint) -> Iterator
 def _commits(state: JobState) -> Iterator[str]:
     for sequence, intent in sorted_items(state.intents):
         if sequence >= state.next_sequence or intent.sequence != sequence:
-            yield f"an intent stands at sequence {sequence} and says {intent.sequence}"
+            yield f"an intent is stored at sequence {sequence} and names {intent.sequence}"
         last = max(
             (n for (name, _), n in sorted_items(state.last_intents) if name == intent.operator_id),
             default=NO_CHECKPOINT,

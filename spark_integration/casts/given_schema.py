@@ -109,7 +109,7 @@ class _Ddl:
             fields.append(self._field(0))
         names = [field.name for field in fields]
         if len(set(names)) < len(names):
-            raise ValueError(f"a column stands twice in {', '.join(names)}")
+            raise ValueError(f"a column is listed twice in {', '.join(names)}")
         return fields
 
     def _field(self, depth: int) -> pa.Field:

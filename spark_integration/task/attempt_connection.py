@@ -70,7 +70,7 @@ def estimated_bytes(message: DownMessage) -> int:
 def peer_of(channel: ServerConnection) -> str:
     """Address of the other end, for the logging."""
     address = channel.remote_address
-    return f"{address[0]}:{address[1]}" if address else "somebody who has gone"
+    return f"{address[0]}:{address[1]}" if address else "a closed connection"
 
 
 def why_closed(closed: ConnectionClosed) -> str:

@@ -186,7 +186,7 @@ def _loader(content: bytes) -> Callable[[int], tuple[str, str, str, str] | None]
         try:
             importlib.import_module("pyarrow")
             pickle.loads(content)  # noqa: S301, made by the driver
-        except Exception as error:  # noqa: BLE001, told to the driver
+        except Exception as error:  # noqa: BLE001, reported to the driver
             name = getattr(error, "name", None) if isinstance(error, ImportError) else None
             cause = f"{type(error).__name__}: {error}"[:500]
             return name or "", cause, sys.executable, socket.gethostname()

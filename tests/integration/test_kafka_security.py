@@ -163,7 +163,7 @@ WRONG: list[Wrong] = [
         "PLAINTEXT",
         "localhost",
         lambda door: door.variables("SASL_PLAINTEXT", "ann"),
-        "asks nobody at localhost:",
+        "asks no client at localhost:",
         "COORDLOG_KAFKA_PROTOCOL",
     ),
     (

@@ -472,7 +472,9 @@ def test_a_sink_that_fails_because_its_session_has_ended_is_named_so(
         ),
     )
     drivers.made.append(driver)
-    with pytest.raises(JobFailedError, match="its context has been stopped; start the job again with a"):
+    with pytest.raises(
+        JobFailedError, match="its context has been stopped; start the job again with a"
+    ):
         write(driver)
 
 

@@ -260,8 +260,8 @@ def test_what_was_not_done_is_never_told_as_done() -> None:
             "can help, because no such"
         ),
         f"the commit of sequence {sent.sequence} for 'sink' is settled",
-        "the coordinator of 'sink' was told that checkpoint 7 was aborted",
-        "the coordinator of 'sink' was told that checkpoint 7 completed",
+        "the coordinator of 'sink' was notified that checkpoint 7 was aborted",
+        "the coordinator of 'sink' was notified that checkpoint 7 completed",
     )
 
 

@@ -310,7 +310,7 @@ def test_what_is_said_to_stand_behind_the_end_of_the_log_is_told(
         f"attempt 1/0 began at sequence {at}, which is to come",
     )
     assert faults_of(intent_to_come(more)(sound)) == (
-        f"an intent stands at sequence {at} and says {at}",
+        f"an intent is stored at sequence {at} and names {at}",
     )
 
 
@@ -321,5 +321,5 @@ def test_an_intent_that_is_kept_at_another_place_than_its_own_is_told(
     (intent,) = sound.intents.values()
 
     assert faults_of(with_intent(away)(sound)) == (
-        f"an intent stands at sequence {intent.sequence + away} and says {intent.sequence}",
+        f"an intent is stored at sequence {intent.sequence + away} and names {intent.sequence}",
     )

@@ -73,11 +73,11 @@ def test_a_lock_that_is_written_is_read_as_the_same() -> None:
     [
         (("one:1.0 7692", "one:1.0 692"), "line 4"),
         (("[broker]\n", ""), "line 3"),
-        (("[spark]", "[broker]"), "stands twice"),
+        (("[spark]", "[broker]"), "is listed twice"),
         (("[spark]", "[shark]"), "shark"),
         (("org.b:two_2.13:2.0-M1", "org.a:one:1.0"), None),
         ((f"org.b:two_2.13:2.0-M1 {TWO_SHA256} 3\n", ""), "no jars of spark"),
-        ((" 3\n\n[", f" 3\norg.c:one:1.0 {TWO_SHA256} 3\n["), "one-1.0.jar stands twice"),
+        ((" 3\n\n[", f" 3\norg.c:one:1.0 {TWO_SHA256} 3\n["), "one-1.0.jar is listed twice"),
     ],
 )
 def test_a_damaged_lock_is_refused_with_its_line(

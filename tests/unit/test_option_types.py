@@ -483,7 +483,7 @@ def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
         ("id bigint, …", "it cannot be read at '…'"),
         ("id number", "'number' is no type"),
         ("id bigint name string", "',' is expected, and 'name' is there"),
-        ("id bigint, id string", "a column stands twice in id, id"),
+        ("id bigint, id string", "a column is listed twice in id, id"),
         ("a array<int", "it ends, and '>' is expected"),
         ("a decimal(99, 2)", "precision"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "nested more than 32 deep"),

@@ -344,7 +344,7 @@ def test_a_column_that_stands_in_a_batch_twice_is_refused(tmp_path: Path) -> Non
     twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["i", "i"])
 
     error = refusal(lambda: list(writer.process(twice)))
-    assert "column 'i' stands in it 2 times" in error.problem
+    assert "column 'i' is in it 2 times" in error.problem
 
 
 @pytest.mark.parametrize(

@@ -108,5 +108,5 @@ def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
 
 def _doubled(counts: Counter[str]) -> list[str]:
     return [
-        f"column {name!r} stands in it {count} times" for name, count in counts.items() if count > 1
+        f"column {name!r} is in it {count} times" for name, count in counts.items() if count > 1
     ]

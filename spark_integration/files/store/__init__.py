@@ -1,4 +1,4 @@
-"""Where files stand: local folders and S3.
+"""Stores of files: local folders and S3.
 
 May import the modules of `files`.
 Read first: `store`.
