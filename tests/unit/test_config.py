@@ -527,6 +527,14 @@ def test_a_file_is_read_up_to_a_limit(given: dict[CommandPath, dict[str, object]
     assert "it has more than 1,048,576 bytes, the limit" in done.stderr
 
 
+def test_a_key_of_many_parts_is_refused(given: dict[CommandPath, dict[str, object]]) -> None:
+    write(f"{'.'.join(['a'] * 50_000)} = 1\n")
+    done = run("jobs")
+
+    assert done.exit_code == 2
+    assert "a key has more than 8 parts; one of an option has at most 3" in done.stderr
+
+
 def test_what_is_no_plain_file_is_passed_over(given: dict[CommandPath, dict[str, object]]) -> None:
     os.mkfifo("coordlog.toml")
     assert run("jobs").exit_code == 0

@@ -48,6 +48,9 @@ __all__ = [
 
 FILE_NAME: Final = "coordlog.toml"
 
+_PARTS_MAX: Final = 8
+"""Parts of a key, as in `broker.start.port`; without a bound a hostile file would use up the stack."""
+
 Commands = Iterable[tuple[CommandPath, click.Command]]
 
 
@@ -206,7 +209,18 @@ def _parsed(path: Path, file: BinaryIO) -> ConfigFile:
         problem = f"it has more than {CONFIG_BYTES_MAX:,} bytes, the limit"
         raise ConfigFileError(str(path), (problem,))
     mode = os.fstat(file.fileno()).st_mode
-    return ConfigFile(path=path, values=tomllib.loads(content.decode()), mode=mode)
+    values = tomllib.loads(content.decode())
+    _check_depth(path, values)
+    return ConfigFile(path=path, values=values, mode=mode)
+
+
+def _check_depth(path: Path, values: Mapping[str, object]) -> None:
+    tables: list[Mapping[str, object]] = [values]
+    for _ in range(_PARTS_MAX):
+        tables = [value for table in tables for value in table.values() if isinstance(value, dict)]
+    if tables:
+        problem = f"a key has more than {_PARTS_MAX} parts; one of an option has at most 3"
+        raise ConfigFileError(str(path), (problem,))
 
 
 def _own_places() -> list[Path]:
