@@ -21,9 +21,8 @@ from coordlog.testing.driven_job import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
 from tiers import Tier, tier_of, unknown_tiers
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell ignores it for its background commands
+# A shell ignores this signal for its background commands.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _IS_CI: Final = bool(os.environ.get("CI"))
