@@ -166,7 +166,7 @@ def test_only_sinks_of_files_and_whole_options_are_taken(
     with pytest.raises(Exception, match=r"job, endpoint, driver, sink, files"):
         write(values(spark.range(1)), {})
     sinks = sinks_of({"table": DatabaseTable.sqlite(tmp_path / "x.db", "t")})
-    with pytest.raises(OptionError, match="are written with `exactly_once`"):
+    with pytest.raises(OptionError, match="write to other sinks with `exactly_once`"):
         BatchService(job_id="other", log=MemoryLog(), sinks=sinks).options("table")
 
 

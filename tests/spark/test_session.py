@@ -153,7 +153,7 @@ def test_a_query_session_keeps_sparks_settings_and_used_frames_fail_soon(
     assert "TieredStopAtLevel" not in said["spark.driver.extraJavaOptions"]
     assert said["ui"] == "True"
     assert said["rows"] == "2"
-    assert "its service does not answer" in said["error"]
+    assert "the service of job reads has ended" in said["error"]
     assert "create the DataFrame and run the query again" in said["error"]
 
 
@@ -213,5 +213,5 @@ def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path
     assert ran.returncode == 0, ran.stderr[-4000:]
     lines = {line.split()[0]: line.partition(" ")[2] for line in ran.stdout.splitlines()}
     assert "Spark session has ended" in lines["refused"]
-    assert "start it again with a new session" in lines["refused"]
+    assert "start the job again with a new session" in lines["refused"]
     assert (lines["rows"], lines["again"]) == ("3", "4")
