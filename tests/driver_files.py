@@ -58,7 +58,5 @@ def write_file(
 
 
 def token_of(job_id: str) -> Token:
-    """The token of the job's newest driver."""
-    token = driver_files(job_id)[0].token
-    assert token is not None, "it has not ended"
-    return token
+    """The token of the job's newest driver that has not ended."""
+    return next(file.token for file in driver_files(job_id) if file.token is not None)
