@@ -11,7 +11,13 @@ from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.interface import Log
 from coordlog.log.local.drafts import remove_drafts
 
-__all__ = ["archive_below"]
+__all__ = ["archive_below", "archive_in"]
+
+
+def archive_in(folder: Path, job_id: str, start: int, offset: int) -> Path:
+    """Path in an existing folder for the records from `start` up to `offset`; drafts of killed writers are removed."""
+    remove_drafts(folder, rf"{re.escape(job_id)}-\d+-\d+\.avro")  # each prune has a name of its own
+    return folder / f"{job_id}-{start}-{offset}.avro"
 
 
 def archive_below(log: Log, job_id: str, offset: int, path: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from pathlib import Path
 
 from coordlog.errors import CoordlogError, PayloadLostError, RecordError
 from coordlog.limits import HISTORY_CHECK_S, HISTORY_CHECKS
-from coordlog.log.archive import archive_below
+from coordlog.log.archive import archive_below, archive_in
 from coordlog.log.interface import Log, PrunableLog, StoredRecord
-from coordlog.log.local.drafts import remove_drafts
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
 from coordlog.schemas.validity import beginning_at
 
@@ -123,8 +121,7 @@ class HistoryPruner:
 
     def _archive(self, folder: Path, start: int, offset: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        remove_drafts(folder, rf"{re.escape(self._job_id)}-\d+-\d+\.avro")
-        path = folder / f"{self._job_id}-{start}-{offset}.avro"
+        path = archive_in(folder, self._job_id, start, offset)
         archive_below(self._job_log, self._job_id, offset, path)
 
 

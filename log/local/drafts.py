@@ -61,9 +61,8 @@ def _unnamed(folder: Path) -> int | None:
     try:
         return os.open(folder, flag | os.O_RDWR | os.O_CLOEXEC, 0o666)
     except OSError:
-        return (
-            None  # the file system has none; or another fault, which the file with a name has too
-        )
+        # The file system has none; or another fault, which the file with a name has too.
+        return None
 
 
 def _link(draft: Path, path: Path) -> None:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["ParquetSink"]
 
 Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
-_COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _COMMITTABLE = payload_type_of(StagedFile)
 _S3: Final = ("s3://", "s3a://")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

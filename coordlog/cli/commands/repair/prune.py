@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from coordlog.errors import (
     CoordlogError,
     RequestError,
 )
+from coordlog.log.archive import archive_in
 from coordlog.log.file import check_target
 from coordlog.log.interface import Log
-from coordlog.log.local.drafts import remove_drafts
 from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.offline.prune import planned
 from coordlog.offline.prune import prune as prune_log
@@ -224,5 +223,4 @@ def _archive(job: str, plan: PrunePlan) -> Path:
     private_folder(home_folder())
     private_folder(home_folder() / "archives")
     folder = private_folder(home_folder() / "archives" / job)
-    remove_drafts(folder, rf"{re.escape(job)}-\d+-\d+\.avro")  # each prune has a name of its own
-    return folder / f"{job}-{plan.start}-{target.offset}.avro"
+    return archive_in(folder, job, plan.start, target.offset)
