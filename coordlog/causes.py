@@ -33,7 +33,7 @@ MOVED: Final = "moved"
 """`final` for a job that continues elsewhere."""
 
 UNFIT_WORKERS: Final = "the workers cannot load the job"
-"""`final` for a job whose workers cannot import its modules."""
+"""Value of `final` if the workers cannot import the modules of the job."""
 
 NO_SINK: Final = "no sink"
 """`final` for a coordinator that commits and has no sink."""

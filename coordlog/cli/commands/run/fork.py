@@ -23,7 +23,7 @@ _SHOWN_FROM: Final = 50_000
 @payload_store_option
 @with_logs
 def fork(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> None:
-    """Begin a new job JOB from a checkpoint of OTHER, whose history up to there is copied.
+    """Begin a new job JOB from a checkpoint of OTHER; the history of OTHER up to it is copied.
 
     CHECKPOINT is the name of a savepoint, or a number.
 
