@@ -67,12 +67,22 @@ def _register(spark: SparkSession, registered: _Registered) -> None:
     from coordlog.spark_integration.dataframes.source import with_tickets  # noqa: PLC0415, it needs Spark
 
     _show_py_files()
-    tickets = registered.tickets
-    seal = PlanSeal(spark if tickets else None)
-    if tickets:
-        registered.seals.append((seal, list(tickets.values())))
+    seal = _seal_of(spark, registered)
     with _active(spark):
-        spark.dataSource.register(with_tickets(tickets, seal))
+        spark.dataSource.register(with_tickets(registered.tickets, seal))
+
+
+def _seal_of(spark: SparkSession, registered: _Registered) -> PlanSeal:
+    """Seal for plans of the present services: one for all registrations of the same services."""
+    tickets = list(registered.tickets.values())
+    if not tickets:
+        return PlanSeal()
+    for seal, others in registered.seals:
+        if list(map(id, others)) == list(map(id, tickets)):
+            return seal
+    seal = PlanSeal(spark)
+    registered.seals.append((seal, tickets))
+    return seal
 
 
 @contextmanager

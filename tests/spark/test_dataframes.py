@@ -25,6 +25,7 @@ from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
+from coordlog.spark_integration.dataframes.registry import _registered, register_format
 from coordlog.spark_integration.files.source.watch import Watch
 from driver_files import token_of
 
@@ -460,6 +461,17 @@ def test_a_new_session_of_a_session_with_services_has_its_own(
         assert ids(reads.read()) == each_once()
     with service(other, FileSource(folder), MemoryLog("reads")) as others:
         assert ids(others.read()) == each_once()
+
+
+def test_registrations_beside_one_service_share_a_seal(session: SparkSession, folder: Path) -> None:
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        for _ in range(3):
+            register_format(session)  # as each write does
+        assert len(_registered[session].seals) == 1
+        frame = reads.read()
+    assert _registered[session].seals == []
+    with pytest.raises(Exception, match=r"service of job reads has ended: start it again"):
+        frame.collect()
 
 
 # --- refusals -------------------------------------------------------------------------------------
