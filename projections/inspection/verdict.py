@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Final
 
@@ -159,14 +161,22 @@ class _Intent:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Symptom:
-    waiting: Waiting
-    slow_us: int
-    """Time at which the job is slow."""
-    stuck_us: int | None
-    """Time at which the job is stuck, or None if this never makes it stuck."""
-    words: str
+    since_us: int
+    slow_s: float
+    stuck_s: float | None
+    """Seconds after which the job is stuck, or None if this never makes it stuck."""
+    waiting: Callable[[], Waiting]
+    words: Callable[[], str]
+
+    @property
+    def slow_us(self) -> int:
+        return self.since_us + round(self.slow_s * _US)
+
+    @property
+    def stuck_us(self) -> int | None:
+        return None if self.stuck_s is None else self.since_us + round(self.stuck_s * _US)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,7 +209,7 @@ class VerdictFold:
     _parallelism: int = 0
     _operators: tuple[str, ...] = ()
     _missing: dict[int, int] = field(default_factory=dict)
-    """Time since when a subtask that has not completed has no attempt."""
+    """Time since when a subtask that has not completed has no attempt; the longest missing first."""
     _live: dict[int, int] = field(default_factory=dict)
     """Number of the live attempt, by subtask."""
     _done: frozenset[int] = frozenset()
@@ -293,8 +303,7 @@ class VerdictFold:
         if self._end is not None:
             return Verdict(state=self._end, since_us=self._ended_us, reason=self._end_reason)
         symptoms = list(self._symptoms(now_us, append_since_us))
-        symptoms.sort(key=lambda symptom: symptom.waiting.since_us)
-        waiting = tuple(symptom.waiting for symptom in symptoms)
+        waiting = tuple(sorted((s.waiting() for s in symptoms), key=attrgetter("since_us")))
         if driver_answers is False:
             gone = Waiting(kind=WaitingFor.DRIVER, since_us=self._last_us)
             return Verdict(
@@ -303,20 +312,38 @@ class VerdictFold:
                 reason="no driver answers, and the last one was not stopped in order",
                 waiting_for=(gone, *waiting),
             )
-        stuck = [(s.stuck_us, s.words) for s in symptoms if s.stuck_us is not None]
-        slow = [(s.slow_us, s.words) for s in symptoms]
-        slow.extend(self._often_failed())
-        for state, crossed in ((VerdictState.STUCK, stuck), (VerdictState.SLOW, slow)):
-            exceeded = min((item for item in crossed if item[0] <= now_us), default=None)
-            if exceeded is not None:
-                since_us, words = exceeded
-                return Verdict(state=state, since_us=since_us, reason=words, waiting_for=waiting)
-        return Verdict(
-            state=VerdictState.PROGRESSING,
-            since_us=self._began_us,
-            reason=self._progress_words(),
-            waiting_for=waiting,
+        state, since_us, worst = self._state(symptoms, now_us)
+        if state is VerdictState.PROGRESSING:
+            reason = self._progress_words()
+        else:
+            reason = self._failure_words() if worst is None else worst.words()
+        return Verdict(state=state, since_us=since_us, reason=reason, waiting_for=waiting)
+
+    def state(self, now_us: int | None = None) -> VerdictState:
+        """The state of `verdict` at a moment, without its words: quick enough for each record of a log."""
+        now_us = self._last_us if now_us is None else now_us
+        if self._end is not None:
+            return self._end
+        return self._state(list(self._symptoms(now_us, None)), now_us)[0]
+
+    def _state(
+        self, symptoms: list[_Symptom], now_us: int
+    ) -> tuple[VerdictState, int, _Symptom | None]:
+        """State, its begin, and the symptom that decides it; None if failures do, or if the job progresses."""
+        stuck = [s for s in symptoms if s.stuck_us is not None and s.stuck_us <= now_us]
+        if stuck:
+            worst = min(stuck, key=lambda s: s.stuck_us or 0)
+            return VerdictState.STUCK, worst.stuck_us or 0, worst
+        slow = min(
+            (s for s in symptoms if s.slow_us <= now_us), key=attrgetter("slow_us"), default=None
         )
+        if self._failures >= self.thresholds.failures:
+            failed_us = self._failed_us[-1]
+            if slow is None or failed_us <= slow.slow_us:
+                return VerdictState.SLOW, failed_us, None
+        if slow is not None:
+            return VerdictState.SLOW, slow.slow_us, slow
+        return VerdictState.PROGRESSING, self._began_us, None
 
     def _progress_words(self) -> str:
         if self._last_checkpoint != NO_CHECKPOINT and self._completed_us is not None:
@@ -326,101 +353,89 @@ class VerdictFold:
     def _symptoms(self, now_us: int, append_since_us: int | None) -> Iterator[_Symptom]:
         limits = self.thresholds
         if append_since_us is not None:
-            yield _symptom(
-                Waiting(kind=WaitingFor.APPEND, since_us=append_since_us),
-                (limits.append_slow_s, limits.append_stuck_s),
-                "the log has not acknowledged an append",
+            yield _Symptom(
+                since_us=append_since_us,
+                slow_s=limits.append_slow_s,
+                stuck_s=limits.append_stuck_s,
+                waiting=lambda: Waiting(kind=WaitingFor.APPEND, since_us=append_since_us),
+                words=lambda: "the log has not acknowledged an append",
             )
         if not self._is_started:
-            yield _symptom(
-                Waiting(kind=WaitingFor.DRIVER, since_us=self._began_us),
-                (limits.subtask_slow_s, limits.subtask_stuck_s),
-                f"the driver of epoch {self._epoch} has not started its coordinators",
+            yield _Symptom(
+                since_us=self._began_us,
+                slow_s=limits.subtask_slow_s,
+                stuck_s=limits.subtask_stuck_s,
+                waiting=lambda: Waiting(kind=WaitingFor.DRIVER, since_us=self._began_us),
+                words=lambda: f"the driver of epoch {self._epoch} has not started its coordinators",
             )
             return
-        yield from self._missing_attempts()
+        # A batch job may have more subtasks than there are slots.
+        if self._missing and not (self._is_batch and self._live):
+            yield _Symptom(
+                since_us=next(iter(self._missing.values())),
+                slow_s=limits.subtask_slow_s,
+                stuck_s=limits.subtask_stuck_s,
+                waiting=self._missing_attempts,
+                words=self._missing_words,
+            )
         yield from self._checkpoint_symptoms(now_us)
         for sequence, intent in self._intents.items():
-            place = (
-                "the end of the job"
-                if intent.checkpoint_id == NO_CHECKPOINT
-                else f"checkpoint {intent.checkpoint_id}"
-            )
-            yield _symptom(
-                Waiting(
-                    kind=WaitingFor.COMMIT,
-                    since_us=intent.intended_us,
-                    checkpoint_id=intent.checkpoint_id,
-                    operators=(intent.operator_id,),
-                    sequence=sequence,
-                ),
-                (limits.commit_slow_s, limits.commit_stuck_s),
-                f"the commit of {intent.operator_id!r} for {place} has no outcome",
+            yield _Symptom(
+                since_us=intent.intended_us,
+                slow_s=limits.commit_slow_s,
+                stuck_s=limits.commit_stuck_s,
+                waiting=partial(_commit, sequence, intent),
+                words=partial(_commit_words, intent),
             )
 
-    def _missing_attempts(self) -> Iterator[_Symptom]:
-        if not self._missing or (self._is_batch and self._live):
-            return  # a batch job may have more subtasks than there are slots
-        limits, subtasks = self.thresholds, tuple(sorted(self._missing))
-        yield _symptom(
-            Waiting(
-                kind=WaitingFor.SUBTASK, since_us=min(self._missing.values()), subtasks=subtasks
-            ),
-            (limits.subtask_slow_s, limits.subtask_stuck_s),
-            f"{_subtasks(subtasks)} {'has' if len(subtasks) == 1 else 'have'} no attempt",
-        )
+    def _missing_attempts(self) -> Waiting:
+        since_us, subtasks = next(iter(self._missing.values())), tuple(sorted(self._missing))
+        return Waiting(kind=WaitingFor.SUBTASK, since_us=since_us, subtasks=subtasks)
+
+    def _missing_words(self) -> str:
+        subtasks = tuple(sorted(self._missing))
+        return f"{_subtasks(subtasks)} {'has' if len(subtasks) == 1 else 'have'} no attempt"
 
     def _checkpoint_symptoms(self, now_us: int) -> Iterator[_Symptom]:
-        """Overdue checkpoints, oldest first; without an interval, silence."""
+        """An overdue checkpoint; without an interval, silence."""
         limits, interval_s = self.thresholds, self._interval()
         completed_us = self._began_us if self._completed_us is None else self._completed_us
         base_us = max(completed_us, self._began_us)
         number, pending = next(iter(self._pending.items()), (None, None))
-        if interval_s is None:
-            seconds = (
-                limits.slow_s * limits.slow_intervals,
-                limits.stuck_s * limits.stuck_intervals,
-            )
-        else:
-            seconds = (
-                max(limits.slow_s, limits.slow_intervals * interval_s),
-                max(limits.stuck_s, limits.stuck_intervals * interval_s),
-            )
+        expected_s = limits.slow_s if interval_s is None else interval_s
+        slow_s = max(limits.slow_s, limits.slow_intervals * expected_s)
+        stuck_s = max(limits.stuck_s, limits.stuck_intervals * expected_s)
         if number is not None and pending is not None:
-            # A first checkpoint that is aborted again and again makes the job slow too: since the last completed one.
-            since_us = pending.triggered_us if interval_s is None else base_us
-            yield _symptom(
-                Waiting(
-                    kind=WaitingFor.CHECKPOINT,
-                    since_us=pending.triggered_us,
-                    checkpoint_id=number,
-                    subtasks=tuple(sorted(pending.subtasks)),
-                    operators=tuple(pending.operators),
-                ),
-                seconds,
-                f"checkpoint {number} waits for {_missing_parts(pending)}",
-                since_us,
+            # Checkpoints that are aborted again and again make a job slow too: since the last completed one.
+            yield _Symptom(
+                since_us=pending.triggered_us if interval_s is None else base_us,
+                slow_s=slow_s,
+                stuck_s=stuck_s,
+                waiting=partial(_checkpoint, number, pending),
+                words=lambda: f"checkpoint {number} waits for {_missing_parts(pending)}",
             )
         elif interval_s is not None and now_us - base_us > interval_s * _US:
-            yield _symptom(
-                Waiting(kind=WaitingFor.CHECKPOINT, since_us=base_us),
-                seconds,
-                "no checkpoint has completed and none is pending",
+            yield _Symptom(
+                since_us=base_us,
+                slow_s=slow_s,
+                stuck_s=stuck_s,
+                waiting=lambda: Waiting(kind=WaitingFor.CHECKPOINT, since_us=base_us),
+                words=lambda: "no checkpoint has completed and none is pending",
             )
         if interval_s is None and now_us - self._last_us > limits.silence_slow_s * _US:
-            yield _symptom(
-                Waiting(kind=WaitingFor.RECORD, since_us=self._last_us),
-                (limits.silence_slow_s, None),
-                "no record has been appended",
+            yield _Symptom(
+                since_us=self._last_us,
+                slow_s=limits.silence_slow_s,
+                stuck_s=None,
+                waiting=lambda: Waiting(kind=WaitingFor.RECORD, since_us=self._last_us),
+                words=lambda: "no record has been appended",
             )
 
-    def _often_failed(self) -> list[tuple[int, str]]:
-        if self._failures < self.thresholds.failures:
-            return []
+    def _failure_words(self) -> str:
         times = many(self._failures, "time")
         words = f"the job has failed {times} since its last completed checkpoint"
         reason = self._last_failure.partition("\n")[0]
-        return [(self._failed_us[-1], f"{words}, last because of: {reason}" if reason else words)]
+        return f"{words}, last because of: {reason}" if reason else words
 
     def _interval(self) -> float | None:
         """Seconds between checkpoints: as recorded, else the median of the last triggers, else None."""
@@ -476,11 +491,12 @@ class VerdictFold:
         self._start(record, f"the job went back to {place}")
 
     def _all_missing(self, since_us: int) -> None:
-        self._missing = {
-            subtask: self._missing.get(subtask, since_us)
+        missing = [
+            (self._missing.get(subtask, since_us), subtask)
             for subtask in range(self._parallelism)
             if subtask not in self._done and subtask not in self._live
-        }
+        ]
+        self._missing = {subtask: missing_us for missing_us, subtask in sorted(missing)}
 
     def _attempt(self, record: Record) -> None:
         subtask, attempt_number = record.subtask, record.attempt_number
@@ -564,20 +580,29 @@ def verdict_of(
     return fold.verdict(now_us, append_since_us=append_since_us, driver_answers=driver_answers)
 
 
-def _symptom(
-    waiting: Waiting,
-    seconds: tuple[float, float | None],
-    words: str,
-    since_us: int | None = None,
-) -> _Symptom:
-    """A wait with the times at which it makes the job slow, and stuck: so many seconds after `since_us`."""
-    slow_s, stuck_s = seconds
-    since_us = waiting.since_us if since_us is None else since_us
-    return _Symptom(
-        waiting,
-        since_us + round(slow_s * _US),
-        None if stuck_s is None else since_us + round(stuck_s * _US),
-        words,
+def _commit(sequence: int, intent: _Intent) -> Waiting:
+    return Waiting(
+        kind=WaitingFor.COMMIT,
+        since_us=intent.intended_us,
+        checkpoint_id=intent.checkpoint_id,
+        operators=(intent.operator_id,),
+        sequence=sequence,
+    )
+
+
+def _commit_words(intent: _Intent) -> str:
+    is_end = intent.checkpoint_id == NO_CHECKPOINT
+    place = "the end of the job" if is_end else f"checkpoint {intent.checkpoint_id}"
+    return f"the commit of {intent.operator_id!r} for {place} has no outcome"
+
+
+def _checkpoint(number: int, pending: _Pending) -> Waiting:
+    return Waiting(
+        kind=WaitingFor.CHECKPOINT,
+        since_us=pending.triggered_us,
+        checkpoint_id=number,
+        subtasks=tuple(sorted(pending.subtasks)),
+        operators=tuple(pending.operators),
     )
 
 
