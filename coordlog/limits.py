@@ -459,3 +459,42 @@ KAFKA_GAP_S: Final = 5.0
 
 KAFKA_TIMEOUT_S: Final = 120.0
 """How long a source's cluster may be silent before its reader fails: as long as for the log itself."""
+
+# --- verdicts --------------------------------------------------------------------------------------------------------
+VERDICT_SLOW_INTERVALS: Final = 3.0
+"""Checkpoint intervals without a completed checkpoint from which a job is slow."""
+
+VERDICT_STUCK_INTERVALS: Final = 10.0
+"""Checkpoint intervals without a completed checkpoint from which a job is stuck."""
+
+VERDICT_SLOW_S: Final = 10.0
+"""Seconds without a completed checkpoint before a job is slow, however short its interval is: a long garbage collection
+or a slow append passes in them."""
+
+VERDICT_STUCK_S: Final = 60.0
+"""Seconds without a completed checkpoint before a job is stuck, however short its interval is: as `ACK_TIMEOUT_S`."""
+
+VERDICT_SUBTASK_SLOW_S: Final = 30.0
+"""How long a subtask may have no attempt before the job is slow: a new executor takes as long."""
+
+VERDICT_SUBTASK_STUCK_S: Final = 300.0
+"""How long a subtask may have no attempt before the job is stuck: longer than `REGISTRATION_TIMEOUT_S`, twice."""
+
+VERDICT_APPEND_SLOW_S: Final = APPEND_TIMEOUT_S
+"""Age of an unacknowledged append from which a job is slow: by then it is sent again."""
+
+VERDICT_APPEND_STUCK_S: Final = 60.0
+"""Age of an unacknowledged append from which a job is stuck: half of `LOG_TIMEOUT_S`, at which its driver ends."""
+
+VERDICT_COMMIT_SLOW_S: Final = 60.0
+"""Age of an intent without an outcome from which a job is slow."""
+
+VERDICT_COMMIT_STUCK_S: Final = WORK_SLOW_S
+"""Age of an intent without an outcome from which a job is stuck."""
+
+VERDICT_SILENCE_SLOW_S: Final = WORK_SLOW_S
+"""Time without any record from which a job without a checkpoint interval is slow: a batch may read one split for so
+long, so it is never stuck by this alone."""
+
+VERDICT_FAILURES: Final = 3
+"""Failures without a completed checkpoint between them from which a job is slow: it may fail for ever at one place."""

@@ -130,6 +130,12 @@ class DriverOptions:
         """Mode as in records: `batch` or `streaming`."""
         return "batch" if self.is_batch else "streaming"
 
+    @property
+    def interval(self) -> dict[str, str]:
+        """Attribute with the seconds between periodic checkpoints, if there are any."""
+        seconds = None if self.is_batch else self.runtime.checkpoint_interval_s
+        return {} if seconds is None else {"checkpoint_interval_s": str(seconds)}
+
 
 class Surroundings(Protocol):
     """Environment of a job's attempts, for one driver; used from `begin` to `end`."""
@@ -422,6 +428,7 @@ class JobDriver:
             **former_logs_attributes(state.launch_info.former_logs),
             **options.payloads.attributes,
             **limits_of(config),
+            **options.interval,
             **options.versions,
         }
 

@@ -16,7 +16,14 @@ from coordlog.schemas.builtin_types import Refused
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
-__all__ = ["Explained", "Step", "explain_checkpoint", "explain_event", "explain_split"]
+__all__ = [
+    "Explained",
+    "Step",
+    "explain_checkpoint",
+    "explain_event",
+    "explain_split",
+    "words_of",
+]
 
 _CHARS: Final = 160
 _DISCOVERED: Final = "coordlog.splits_discovered@"
@@ -266,7 +273,7 @@ def _explained(
                 sequence=known.records[place].sequence,
                 timestamp_us=known.records[place].timestamp_us,
                 kind=known.records[place].kind,
-                words=_words(known.records[place], known.fields[place]),
+                words=words_of(known.records[place], known.fields[place]),
             )
             for place in sorted(places)
         ),
@@ -274,7 +281,7 @@ def _explained(
     )
 
 
-def _words(record: Record, fields: Fields | None) -> str:
+def words_of(record: Record, fields: Fields | None) -> str:
     """The record as a sentence."""
     content = _type(record)
     if record.kind is Kind.EVENT_TO_SUBTASK and (record.payload_type or "").startswith(ADD_SPLITS):

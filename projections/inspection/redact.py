@@ -65,6 +65,7 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "adopted_cluster_id",
         "adopted_topic_id",
         "allow_non_restored_state",
+        "checkpoint_interval_s",
         "cluster_id",
         "command",
         "coordlog_version",

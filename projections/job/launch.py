@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,6 +95,16 @@ class LaunchInfo:
     def coordlog_version(self) -> str:
         """Version of coordlog that wrote the record."""
         return self.attributes.get("coordlog_version", "")
+
+    @property
+    def checkpoint_interval_s(self) -> float | None:
+        """Seconds between periodic checkpoints, or None if there are none or the record does not name them."""
+        text = self.attributes.get("checkpoint_interval_s", "")
+        try:
+            seconds = float(text)
+        except ValueError:  # records are untrusted
+            return None
+        return seconds if 0 < seconds < math.inf else None
 
     @property
     def is_command(self) -> bool:

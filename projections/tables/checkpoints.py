@@ -17,7 +17,15 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.payload_address import content_length
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["CheckpointAck", "CheckpointFold", "CheckpointRow", "CheckpointStatus", "checkpoints"]
+__all__ = [
+    "CheckpointAck",
+    "CheckpointFold",
+    "CheckpointRow",
+    "CheckpointStatus",
+    "checkpoints",
+    "coordinators_of",
+    "subtasks_of",
+]
 
 T = TypeVar("T")
 
@@ -149,7 +157,7 @@ class CheckpointFold:
         """Apply one record."""
         number = record.checkpoint_id
         if record.kind is Kind.EPOCH_STARTED:
-            self._coordinators = _coordinators_of(record)
+            self._coordinators = coordinators_of(record)
         elif record.kind is Kind.SUBTASK_COMPLETED:
             self._subtask_completed(record.subtask)
         if number is None:
@@ -159,7 +167,7 @@ class CheckpointFold:
                 epoch=record.epoch,
                 triggered_us=record.timestamp_us,
                 coordinators=list(self._coordinators),
-                subtasks=_subtasks_of(record),
+                subtasks=subtasks_of(record),
             )
             return
         if record.kind is Kind.RESET_TO_CHECKPOINT:
@@ -231,13 +239,13 @@ def _ack(record: Record, barriers: Mapping[tuple[int | None, int | None], int]) 
     )
 
 
-def _coordinators_of(record: Record) -> tuple[str, ...]:
+def coordinators_of(record: Record) -> tuple[str, ...]:
     """The operators that have a coordinator, as the job's fingerprint names them."""
     operators = LaunchInfo(record.attributes).operators
     return tuple(one.operator_id for one in operators if one.is_coordinated)
 
 
-def _subtasks_of(record: Record) -> list[int]:
+def subtasks_of(record: Record) -> list[int]:
     """The subtasks whose attempts a checkpoint waits for."""
     declared = payload_type_of(CheckpointTriggered)
     if record.payload is None or record.payload_type != declared.key:

@@ -13,7 +13,7 @@ hold is thrown away at most once, and then
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -23,7 +23,7 @@ from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
 
-__all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
+__all__ = ["Assignment", "HoldRow", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
 
 _DISCOVERED: Final = "coordlog.splits_discovered@"
 NEXT_SPLITS: Final = "coordlog.next_splits@"
@@ -108,13 +108,41 @@ class SplitRow:
     """Time of the commit, or None if the split is not committed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRow:
+    """One hold: an attempt with a split. Each sequence is None if there is no such record so far."""
+
+    operator_id: str
+    split_id: str
+    subtask: int
+    attempt_number: int
+    began: int
+    """Sequence of the assignment, or of the start of a restored attempt; -1 if a prune has removed it."""
+    ended: int | None
+    """Sequence of the end of the split: finished, or skipped."""
+    is_skipped: bool
+    rows: int | None
+    """Rows of the split if it has ended, or None if they are unknown."""
+    thrown_away: int | None
+    """Sequence of the reset that threw the hold away."""
+    checkpoint_id: int | None
+    """Checkpoint that holds the rows, or -1 for the end of a batch job; None if none does."""
+    completed: int | None
+    """Sequence of the completion of that checkpoint."""
+    committed: int | None
+    """Sequence of the record that settled its commits."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Completion:
     """A checkpoint has completed, or a batch job ended."""
 
     number: int
+    sequence: int = -1
     committed_us: int | None = None
     """Time when all commits that it and earlier checkpoints allow were settled."""
+    committed: int | None = None
+    """Sequence of the record that settled them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +159,12 @@ class _Hold:
     is_kept: bool = False
     is_over: bool = False
     completion: _Completion | None = None
+    began: int = -1
+    """Sequence of the record that began the hold; -1 if a prune has removed it."""
+    ended: int | None = None
+    """Sequence of the end of the split in this hold: finished or skipped."""
+    over: int | None = None
+    """Sequence of the reset that threw the hold away."""
 
     def survives(self, record: Record, checkpoint_id: int) -> bool:
         if self.finished_barrier is None:
@@ -154,13 +188,18 @@ class _Split:
     holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
     thrown: list[_Thrown] = field(default_factory=list)
 
-    def hold(self, subtask: int, attempt_number: int, assigned: int | None) -> _Hold:
-        """The attempt's hold, begun now if it has none."""
+    def hold(
+        self, subtask: int, attempt_number: int, assigned: int | None, began: int | None
+    ) -> _Hold:
+        """The attempt's hold, begun now, at that sequence, if it has none."""
         key = (subtask, attempt_number)
         known = self.holds.get(key)
         if known is None:
             known = self.holds[key] = _Hold(
-                subtask=subtask, attempt_number=attempt_number, assigned=assigned
+                subtask=subtask,
+                attempt_number=attempt_number,
+                assigned=assigned,
+                began=-1 if began is None else began,
             )
             for thrown in self.thrown:
                 thrown.reread_by = thrown.reread_by or key
@@ -221,7 +260,7 @@ class SplitFold:
             self._splits[key] = _Split(skipped_because=skipped.reason)
         for key, kept in () if state.is_over else sorted_items(state.kept_splits):
             split = self._splits.setdefault(key, _Split())
-            hold = split.hold(kept.subtask, kept.attempt_number, None)
+            hold = split.hold(kept.subtask, kept.attempt_number, None, None)
             hold.finished_barrier, hold.is_kept, hold.rows = NO_CHECKPOINT, True, None
             self._of_subtask.setdefault(kept.subtask, {})[key] = None
             self._uncommitted[key] = None
@@ -234,6 +273,26 @@ class SplitFold:
     def rows(self) -> tuple[SplitRow, ...]:
         """All splits so far, by operator and split id."""
         return tuple(self._row(key, self._splits[key]) for key in sorted(self._splits))
+
+    def holds(self) -> Iterator[HoldRow]:
+        """All holds so far, by operator and split id, those of a split in log order."""
+        for operator_id, split_id in sorted(self._splits):
+            for hold in self._splits[operator_id, split_id].holds.values():
+                completion = hold.completion
+                yield HoldRow(
+                    operator_id=operator_id,
+                    split_id=split_id,
+                    subtask=hold.subtask,
+                    attempt_number=hold.attempt_number,
+                    began=hold.began,
+                    ended=hold.ended,
+                    is_skipped=hold.is_skipped,
+                    rows=hold.rows if hold.ended is not None else None,
+                    thrown_away=hold.over,
+                    checkpoint_id=None if completion is None else completion.number,
+                    completed=None if completion is None else completion.sequence,
+                    committed=None if completion is None else completion.committed,
+                )
 
     def apply(self, record: Record, fields: Fields | None, attempts: AttemptFold) -> None:
         """Apply one record and its decoded payload; `attempts` has applied the record before."""
@@ -301,10 +360,10 @@ class SplitFold:
                 self._ackers[number, record.subtask] = record.attempt_number
             case Kind.CHECKPOINT_COMPLETED:
                 self._parallelism_of[number] = self._parallelism
-                self._completed(number)
+                self._completed(number, sequence)
                 self._settle(record)
             case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
-                self._completed(number)
+                self._completed(number, sequence)
                 self._settle(record)
             case Kind.COMMIT_INTENT:
                 self._open_intents[sequence] = number
@@ -331,13 +390,14 @@ class SplitFold:
                 waiting.append(completion)
             else:
                 completion.committed_us = record.timestamp_us
+                completion.committed = record.sequence
         self._uncommitted_yet = waiting
 
     def _unsettle(self, number: int) -> None:
         """Mark the newest completion as uncommitted: it has an intent without a committable."""
         newest = self._newest
         if newest is not None and newest.number == number and newest.committed_us is not None:
-            newest.committed_us = None
+            newest.committed_us = newest.committed = None
             self._uncommitted_yet.append(newest)
 
     def _split(self, record: Record, split_id: str) -> _Split:
@@ -350,7 +410,7 @@ class SplitFold:
             held = self._of_subtask.setdefault(record.subtask, {})
             held[record.operator_id or "", split_id] = None
         split = self._split(record, split_id)
-        return split.hold(record.subtask, record.attempt_number, assigned)
+        return split.hold(record.subtask, record.attempt_number, assigned, record.sequence)
 
     def _assigned(self, record: Record, ids: list[str]) -> None:
         assert record.subtask is not None
@@ -373,6 +433,7 @@ class SplitFold:
         hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
         hold.rows = rows if isinstance(rows, int) else 0
         hold.is_kept = record.attributes.get("kept") == "true"
+        hold.ended = record.sequence
         self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
 
     def _splits_requested(self, record: Record, fields: Fields) -> None:
@@ -403,6 +464,7 @@ class SplitFold:
         hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
         hold.is_skipped = True
         hold.rows = rows if isinstance(rows, int) else None
+        hold.ended = record.sequence
         self._uncommitted[record.operator_id or "", split_id] = None
 
     def _inherit(self, record: Record) -> None:
@@ -427,7 +489,7 @@ class SplitFold:
             is_done = before.finished_barrier is not None and before.finished_barrier < number
             if had_it and not is_done:
                 self._of_subtask.setdefault(subtask, {})[operator_id, split_id] = None
-                split.hold(subtask, record.attempt_number, before.assigned)
+                split.hold(subtask, record.attempt_number, before.assigned, record.sequence)
 
     def _reset(self, record: Record, subtasks: list[int], attempts: AttemptFold) -> None:
         number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
@@ -439,7 +501,7 @@ class SplitFold:
                     if hold.subtask != subtask or hold.is_over:
                         continue
                     if not hold.survives(record, number):
-                        hold.is_over = True
+                        hold.is_over, hold.over = True, record.sequence
                         split.thrown.append(self._thrown(key, hold, record, number, attempts))
                 if all(hold.is_over for hold in split.holds.values() if hold.subtask == subtask):
                     del held[key]
@@ -469,7 +531,7 @@ class SplitFold:
             )
         )
 
-    def _completed(self, number: int) -> None:
+    def _completed(self, number: int, sequence: int | None = None) -> None:
         allowed = {
             promised
             for promised in self._promised
@@ -478,7 +540,9 @@ class SplitFold:
         self._promised -= allowed
         if allowed:
             self._unsettled.add(number)
-        completion = self._newest = _Completion(number=number)
+        completion = self._newest = _Completion(
+            number=number, sequence=-1 if sequence is None else sequence
+        )
         self._uncommitted_yet.append(completion)
         for key in list(self._uncommitted):
             is_left = False
