@@ -28,7 +28,6 @@ from coordlog.projections.job.checkpoints import (
     missing_parts,
 )
 from coordlog.projections.job.grants import uncommitted
-from coordlog.projections.job.reopen import AGAIN
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import (
     JobState,
@@ -37,7 +36,7 @@ from coordlog.projections.job.state import (
     sorted_values,
 )
 from coordlog.schemas import builtin_types as builtin
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, RestoredBy
 
 __all__ = [
     "checkpoint_timed_out",
@@ -55,14 +54,14 @@ __all__ = [
 
 def start(step: StepBuilder) -> None:
     """The first turn of a job."""
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "start"})
+    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.START})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
 
 def reopen(step: StepBuilder) -> None:
     """The first turn of a driver that opens a finished job again. Its commits are not repeated."""
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": AGAIN})
+    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.AGAIN})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
@@ -74,7 +73,8 @@ def resume(step: StepBuilder) -> None:
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "its driver is gone", is_notified=False)
     step.add(
-        Kind.COORDINATORS_STARTED, attributes={"restore": "resume", **counted_if_dead(step.state)}
+        Kind.COORDINATORS_STARTED,
+        attributes={"restore": RestoredBy.RESUME, **counted_if_dead(step.state)},
     )
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
@@ -120,7 +120,7 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
     # Of the old coordinators only `close` is called from here on (B2: closed coordinators).
     step.calls.clear()
     attributes = {
-        "restore": "failover" if reset.is_failover else "rollback",
+        "restore": RestoredBy.FAILOVER if reset.is_failover else RestoredBy.ROLLBACK,
         "counted": "true" if reset.is_failover or has_failed else "false",
     }
     checkpoint = step.state.completed.get(reset.checkpoint_id)

@@ -28,7 +28,7 @@ from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata, read_metadata
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
 from coordlog.schemas.validity import Counting, Turns
 
 __all__ = [
@@ -403,7 +403,7 @@ def check_fits(
     chain: Chain,
     *,
     parallelism: int,
-    mode: str,
+    mode: JobMode,
     restore: str | None = None,
     is_again: bool = False,
     allow_non_restored_state: Collection[str] = (),
@@ -453,7 +453,7 @@ def check_fits(
             chain,
             from_checkpoint,
             restore=restore,
-            is_batch=mode == "batch",
+            is_batch=mode is JobMode.BATCH,
             is_again=is_again,
         )
         state = branched(state, from_checkpoint)

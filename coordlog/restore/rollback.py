@@ -14,6 +14,7 @@ from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job.branches import GOING_BACK, ahead_of, is_on_the_way
 from coordlog.projections.job.savepoints import why_not_retained
 from coordlog.projections.job.state import Granted, JobState, Phase, sorted_items, sorted_values
+from coordlog.restore.compatibility import RestoreMode
 
 __all__ = [
     "branched",
@@ -147,7 +148,7 @@ def check_begun(
     """
     if not state.begun_from:
         return ()
-    if restore == "resume" and state.is_another_jobs:
+    if restore == RestoreMode.RESUME and state.is_another_jobs:
         why = f"'rollback': its history is that of {state.begun_from}"
         raise OptionError("restore", restore, why)
     providers = [provider for provider in chain.coordinators if provider.sink is not None]
@@ -177,7 +178,7 @@ def _check_options(
 ) -> None:
     for is_set, why in (
         (is_batch, "a batch job has no checkpoints"),
-        (restore == "resume", "a resume continues from the end of the log"),
+        (restore == RestoreMode.RESUME, "a resume continues from the end of the log"),
         (is_again, "a job that is opened again continues from its end"),
     ):
         if is_set:
