@@ -41,7 +41,7 @@ def conclude(step: StepBuilder) -> None:
 
     New coordinators of operators with uncommitted committables are notified again; there is no reset.
     """
-    if step.state.is_end_committed and job_end.is_given_up(step):
+    if step.state.is_end_committed and job_end.fail_if_drivers_keep_ending(step):
         return  # the next start continues here, with a new count
     operator_ids, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
     if operator_ids or counted:

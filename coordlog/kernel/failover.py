@@ -12,7 +12,7 @@ from coordlog.kernel.inputs import (
     Rollback,
     WorkDone,
 )
-from coordlog.kernel.job_end import counted_if_dead, is_given_up
+from coordlog.kernel.job_end import counted_if_dead, fail_if_drivers_keep_ending
 from coordlog.kernel.outputs import (
     CallCreate,
     CallEvent,
@@ -68,7 +68,7 @@ def reopen(step: StepBuilder) -> None:
 
 def resume(step: StepBuilder) -> None:
     """Continue from the folded state. `reset_stale_subtask` later resets each subtask of the former driver."""
-    if is_given_up(step):
+    if fail_if_drivers_keep_ending(step):
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "its driver is gone", is_notified=False)
@@ -86,7 +86,7 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
 
     Aborts pending checkpoints, ends all attempts, then creates, resets and starts new coordinators.
     """
-    if not reset.is_failover and is_given_up(step):
+    if not reset.is_failover and fail_if_drivers_keep_ending(step):
         return
     # A failure is counted by its reset. If the driver died between the two, this reset counts it.
     has_failed = step.state.resumed_phase is Phase.FAILING or step.state.is_former_dead

@@ -221,7 +221,7 @@ class Rebuild:
             raise RecordError(
                 offset,
                 record.kind.value,
-                f"{difference}: a restore would give the job a state that it never had; start the "
+                f"{difference}: a restore would lead to a state that the job never had; start the "
                 "version of coordlog that wrote it, and look for altered records with `coordlog verify`",
             )
 
@@ -237,7 +237,7 @@ class Rebuild:
                 offset,
                 Kind.TYPE_REGISTERED.value,
                 f"payload type {key} has schema {recorded} in the log and {own} "
-                "here: give the changed type a new version",
+                "here: change the version of that type",
             )
 
     def _check_undeclared(self, record: Record) -> None:
@@ -496,7 +496,7 @@ def _check_parallelism(
                     f"{checkpoint.checkpoint_id}",
                     f"of {checkpoint.parallelism} subtasks, of which {list(numbers)} would be one",
                     f"parallelism {parallelism}, with an operator that has no `merge_states`",
-                    f"give it one, or run with parallelism {checkpoint.parallelism} or more",
+                    f"add one, or run with parallelism {checkpoint.parallelism} or more",
                 )
 
 
@@ -601,7 +601,7 @@ def _after_the_end(chain: Chain, *, is_again: bool) -> tuple[RestoreMode, Input 
     if why_not is not None:
         raise OptionError(
             "again",
-            "given",
+            "set",
             f"left out: {why_not}, and their state at the end is not in the log",
         )
     return RestoreMode.AGAIN, Reopen()

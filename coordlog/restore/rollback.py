@@ -120,7 +120,7 @@ def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
             "the checkpoint that its last driver was to roll back to, and did not reach,",
             wanted,
             "none",
-            f"give --from-checkpoint {wanted} again",
+            f"pass --from-checkpoint {wanted} again",
         )
     for provider in chain.coordinators:
         if provider.sink is not None:
@@ -167,7 +167,7 @@ def check_begun(
             f"the destination of operator {operator_id!r}",
             f"{was}, that of {state.begun_from},",
             destination or "an undeclared one",
-            "a job that begins from another one's checkpoint writes elsewhere: give it a "
+            "a job that begins from another one's checkpoint writes elsewhere: set a "
             "destination of its own",
         )
     return tuple(provider.operator_id for provider in providers) if state.is_another_jobs else ()

@@ -433,8 +433,8 @@ class _Context:
         last = state.last_checkpoint
         if not is_on_the_way(state, checkpoint_id, last):
             raise UsageError(
-                f"operator {self.operator_id!r} gives an intent of checkpoint {checkpoint_id}, which has not "
-                f"completed on this branch, whose last one is {last}: give it once "
+                f"operator {self.operator_id!r} commits an intent of checkpoint {checkpoint_id}, which has not "
+                f"completed on this branch, whose last one is {last}: commit it once "
                 "`notify_checkpoint_complete` is called, with that call's `checkpoint_id`"
             )
 

@@ -639,7 +639,7 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
     for place, arguments, said in (
         (Place(), ("--from", str(redacted)), "redacted.avro is redacted; export it without"),
         (Place(log), ("--from", str(whole)), "is the one of this history; start the job"),
-        (Place(), (), "give either --from or --from-topic"),
+        (Place(), (), "pass either --from or --from-topic"),
         (
             Place(),
             ("--from-topic", "driven.log"),

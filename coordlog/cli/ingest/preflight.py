@@ -177,7 +177,7 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
             "the source",
             f"that of {first}",
             path,
-            "give the source of its first run, or another job id",
+            "use the source of its first run, or another job id",
         )
 
 
@@ -191,7 +191,7 @@ def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> No
             "the destination",
             "a folder that this job has written to",
             f"{sink.destination}, to which it has not",
-            "give the destination of its first run, or another job id",
+            "use the destination of its first run, or another job id",
         )
 
 

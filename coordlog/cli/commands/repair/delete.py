@@ -68,11 +68,11 @@ def delete(
     start, without knowledge of earlier commits. If this log is a copy, its payloads stay. Payloads
     of epochs before an adoption stay, because the original log may need them, and so do those of
     epochs missing from the log, as after a prune, unless --all-payloads is given. If JOB was or
-    will be adopted from this log, give --keep-payloads. If JOB has no log any more, --all-payloads
+    will be adopted from this log, pass --keep-payloads. If JOB has no log any more, --all-payloads
     with --payload-store removes the large payloads that a cut-off deletion has left.
     """
     if is_keeping and is_all:
-        raise OptionError("--all-payloads", "given", "left out with --keep-payloads")
+        raise OptionError("--all-payloads", "set", "left out with --keep-payloads")
     job_ids = logs.jobs()
     if job not in job_ids:
         if not is_all or payload_store is None:

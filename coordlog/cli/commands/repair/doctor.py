@@ -142,7 +142,7 @@ def _print(findings: tuple[Finding, ...]) -> None:
     console = new_console()
     for finding in findings:
         line = Text(f"{finding.grade.value:<8}", style=_STYLES[finding.grade])
-        line.append(f"{finding.what}: {finding.value}", style="default")
+        line.append(f"{finding.subject}: {finding.value}", style="default")
         if finding.should_be:
             line.append(f"; should be {finding.should_be}", style="default")
         console.print(line, soft_wrap=True)
