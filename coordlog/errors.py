@@ -231,7 +231,7 @@ class NoSinkError(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"operator {self.operator_id!r} gives an intent and has no sink to settle it: set `sink` "
+            f"operator {self.operator_id!r} commits an intent and has no sink to settle it: set `sink` "
             "in its provider"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,17 +30,20 @@ from coordlog.projections.snapshot.codec import (
 )
 from coordlog.projections.tables.audit import AuditRecord, audit_records
 from coordlog.schemas.payload import open_inline
+from coordlog.schemas.record import Record
 from coordlog.schemas.validity import (
     Beginning,
     Counted,
     Judged,
+    Turns,
     beginning_at,
+    beginning_of,
     begun,
     counted_turns,
     judge,
 )
 
-__all__ = ["FoundSnapshot", "History", "SnapshotSearch"]
+__all__ = ["Following", "FoundSnapshot", "History", "SnapshotSearch"]
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +119,15 @@ class History:
         if self.start == self.end > 0:
             raise OutOfRangeError(self.log.identity.name, 0, self.start, self.end)
         return begun(self.stored())[0]
+
+    def snapshot_at(self, offset: int) -> Beginning | None:
+        """Beginning of a reading at the `SNAPSHOT` at `offset`; None if the log has no `SNAPSHOT` there.
+
+        Raises:
+            RecordError: The record cannot be decoded.
+        """
+        stored = next(self._read(offset, offset + 1), None)
+        return None if stored is None else beginning_at(stored)
 
     def records(self) -> Iterator[AuditRecord]:
         """Every record, decoded, with its verdict. Raises RecordError as in `beginning_of`."""
@@ -231,6 +244,40 @@ class History:
             yield from self.log.read(first, end)
         except OutOfRangeError:
             return
+
+
+class Following:
+    """The records of a log that count, each passed to a fold once, also those appended between two calls. One thread.
+
+    Args:
+        log: Log of a job.
+        begin: Called before the first record of a pruned log; not if the log does not begin with a valid `SNAPSHOT`.
+        apply: Called with offset and content of each record that counts, in log order.
+    """
+
+    def __init__(
+        self, log: Log, begin: Callable[[Beginning], None], apply: Callable[[int, Record], None]
+    ) -> None:
+        self._log, self._begin, self._apply = log, begin, apply
+        self._next_offset = 0
+        self._turns = Turns[StoredRecord]()
+
+    def catch_up(self) -> None:
+        """Read the records appended since the last one. Raises as `Log.read`, and as `feed`."""
+        for stored in self._log.read(self._next_offset, self._log.high_watermark()):
+            self.feed(stored)
+
+    def feed(self, stored: StoredRecord) -> None:
+        """Take the next record; the first is the log's. Raises RecordError if it counts and cannot be decoded."""
+        if self._next_offset == 0 and stored.offset > 0:
+            with suppress(RecordError):
+                beginning = beginning_of(stored)
+                self._turns = Turns(beginning.counting)
+                self._begin(beginning)
+        self._next_offset = stored.offset + 1
+        for judged in self._turns.feed(stored):
+            if judged.counts:
+                self._apply(judged.entry.offset, judged.entry.record(judged.header))
 
 
 def _decoded(

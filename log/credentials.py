@@ -49,7 +49,7 @@ def refuse_credentials(option: str, url: str) -> None:
         raise OptionError(
             option,
             f"{scheme}://{shown}",
-            f"a URL without credentials (this one has some{where}): paths are in the log; give "
+            f"a URL without credentials (this one has some{where}): paths are in the log; set "
             "them to fsspec by its environment or configuration (AWS_ACCESS_KEY_ID, FSSPEC_S3_KEY, "
             "~/.config/fsspec)" + (", or with `storage_options=`" if option == "path" else ""),
         )

@@ -13,7 +13,8 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -22,12 +23,12 @@ import fastavro
 
 from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageError
 from coordlog.log.avro_container import ContainerHeader, read_header, read_rows
-from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
+from coordlog.log.interface import LogIdentity, LogWriter, StoredRecord
 from coordlog.log.job_id import check_job_id
 from coordlog.log.local.drafts import name_draft, remove_drafts, unnamed_draft_of
 from coordlog.log.local.fsync import naming, open_plain, sync_path
 
-__all__ = ["ExportedLog", "check_target", "write_exported"]
+__all__ = ["Export", "ExportedLog", "check_target", "write_file"]
 
 _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "offset", "type": "long"},
@@ -75,14 +76,13 @@ _DAMAGE: Final = (
     OptionError,
     zlib.error,
 )
-_PROGRESS_EVERY: Final = 10_000
 
 
 class ExportedLog:
     """The log in a file, to be read. Any thread; each reading opens the file again.
 
     Args:
-        path: File that `write_exported` wrote.
+        path: File that `write_file` wrote.
 
     Raises:
         SourceError: The file is no exported history.
@@ -272,27 +272,43 @@ def check_target(path: Path, option: str) -> None:
         raise OptionError(option, str(path), "a plain file: no device, pipe or folder is replaced")
 
 
-def write_exported(
-    log: Log,
-    job_id: str,
-    path: Path,
-    *,
-    to_offset: int | None = None,
-    is_overwriting: bool = False,
-    redact: Callable[[StoredRecord], StoredRecord] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Origin and extent of the records in a file."""
+
+    job_id: str
+    identity: LogIdentity
+    """Identity of the exported log."""
+    start_offset: int
+    end_offset: int
+    """End of the export, exclusive."""
+    is_redacted: bool
+    """Whether contents have been removed. Such a file is not compressed."""
+
+    def metadata(self) -> dict[str, str]:
+        """Metadata of the file, without their checksum."""
+        about = {
+            "format": _FORMAT,
+            "job_id": self.job_id,
+            "name": self.identity.name,
+            "cluster_id": self.identity.cluster_id,
+            "topic_id": self.identity.topic_id,
+            "start_offset": str(self.start_offset),
+            "end_offset": str(self.end_offset),
+        }
+        return about | {_REDACTED: "true"} if self.is_redacted else about
+
+
+def write_file(
+    records: Iterable[StoredRecord], export: Export, path: Path, *, is_overwriting: bool = False
 ) -> int:
-    """Write a log to `path`; the file is complete and verified, or does not exist. Returns the number of records.
+    """Write records to `path`; the file is complete and verified, or does not exist. Returns the number of records.
 
     Args:
-        log: The job's log.
-        job_id: The job.
+        records: All records of the export, in offset order.
+        export: Origin and extent of the records.
         path: The file to write.
-        to_offset: End of the export, exclusive; by default the high watermark.
         is_overwriting: Replace an existing file.
-        redact: Returns the record to write in each record's place; such a file is not compressed, and is marked as
-            redacted.
-        on_progress: Called every 10,000 records with the offset reached and the end.
 
     Raises:
         OptionError: As `check_target`.
@@ -300,39 +316,22 @@ def write_exported(
         SourceError: The written file cannot be read back.
     """
     check_target(path, "FILE")
-    start = log.start_offset()
-    end = log.high_watermark() if to_offset is None else to_offset
-    identity = log.identity
-    about = {
-        "format": _FORMAT,
-        "job_id": job_id,
-        "name": identity.name if redact is None else f"{job_id}.log",
-        "cluster_id": identity.cluster_id,
-        "topic_id": identity.topic_id,
-        "start_offset": str(start),
-        "end_offset": str(end),
-    }
-    is_redacted = redact is not None or (isinstance(log, ExportedLog) and log.is_redacted)
-    if is_redacted:
-        about[_REDACTED] = "true"
+    about = export.metadata()
     count, about_crc = 0, _about_crc(about)
     about[_CRC] = f"{about_crc:08x}"
 
     def rows() -> Iterator[dict[str, object]]:
         nonlocal count
         crc = about_crc
-        for stored in log.read(start, end):
-            record = stored if redact is None else redact(stored)
+        for record in records:
             crc = _crc(record, crc)
             count += 1
-            if on_progress is not None and count % _PROGRESS_EVERY == 0:
-                on_progress(record.offset + 1, end)
             yield _as_row(record, crc)
-        last = _end_row(end, count)
+        last = _end_row(export.end_offset, count)
         yield _as_row(last, _crc(last, crc))
 
     metadata = {_META + name: value for name, value in about.items()}
-    codec = "null" if is_redacted else "deflate"
+    codec = "null" if export.is_redacted else "deflate"
     _put(
         path,
         lambda file: fastavro.writer(file, _SCHEMA, rows(), codec=codec, metadata=metadata),

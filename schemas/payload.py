@@ -263,7 +263,7 @@ class PayloadTypes:
                 raise PayloadTypeError(
                     declared.key,
                     f"declared twice, by {known.payload_class.__qualname__} and {cls.__qualname__}: "
-                    "give one of them another name or version",
+                    "change the name or version of one of them",
                 )
             self._by_key[declared.key] = declared
 

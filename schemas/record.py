@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["BATCH_COMPLETE", "NO_CHECKPOINT", "Kind", "Record", "driver_key", "record_key"]
+__all__ = [
+    "BATCH_COMPLETE",
+    "NO_CHECKPOINT",
+    "JobMode",
+    "Kind",
+    "Notified",
+    "Record",
+    "RestoredBy",
+    "driver_key",
+    "record_key",
+]
 
 NO_CHECKPOINT: Final = -1
 """The virtual empty checkpoint before all others."""
@@ -54,6 +64,35 @@ class Kind(enum.Enum):
     SNAPSHOT = "SNAPSHOT"
     JOB_FAILED = "JOB_FAILED"
     JOB_FINISHED = "JOB_FINISHED"
+
+
+class JobMode(enum.StrEnum):
+    """Attribute `mode` of an `EPOCH_STARTED`."""
+
+    STREAMING = "streaming"
+    BATCH = "batch"
+
+
+class RestoredBy(enum.StrEnum):
+    """Attribute `restore` of `COORDINATORS_STARTED` and `RESET_TO_CHECKPOINT`: the way in which coordinators began."""
+
+    START = "start"
+    RESUME = "resume"
+    ROLLBACK = "rollback"
+    """A new driver went back to a checkpoint."""
+    FAILOVER = "failover"
+    """The same driver went back to a checkpoint, after a global failure."""
+    AGAIN = "again"
+    """A finished job was opened again."""
+    CONCLUDE = "conclude"
+    """All subtasks of a batch job had completed: operators with committables are notified again."""
+
+
+class Notified(enum.StrEnum):
+    """Attribute `what` of `COORDINATOR_NOTIFIED`: the outcome of the checkpoint."""
+
+    COMPLETE = "complete"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, kw_only=True)

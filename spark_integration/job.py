@@ -408,12 +408,12 @@ def _chain(
     if operators is not None:
         if source is not None or transform is not None or sink is not None:
             raise OptionError(
-                "operators", "given", "alone: `source`, `transform` and `sink` are short for it"
+                "operators", "set", "alone: `source`, `transform` and `sink` are short for it"
             )
         links: list[object] = list(operators)
     else:
         if source is None:
-            raise OptionError("source", None, "given: a `FileSource`, or a `SourceSpec`")
+            raise OptionError("source", None, "set: a `FileSource`, or a `SourceSpec`")
         links = [source]
         if transform is not None:
             links.append(transform_spec(transform))

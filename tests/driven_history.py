@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordlog.api.chain import Chain
+from coordlog.export import write_exported
 from coordlog.log.copy import to_append
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus

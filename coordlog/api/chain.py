@@ -85,7 +85,7 @@ class Chain:
         for link in self.links:
             if not link.operator_id or link.operator_id in seen:
                 raise OptionError(
-                    "operator_id", link.operator_id, "given, and unlike that of any other operator"
+                    "operator_id", link.operator_id, "set, and unlike that of any other operator"
                 )
             seen.add(link.operator_id)
             if link.coordinator is not None and link.coordinator.operator_id != link.operator_id:

@@ -34,7 +34,7 @@ def driver_in(log: Log, job: str) -> NamedDriver | None:
         raise CommandError(
             job,
             f"its log does not show whether a driver of it runs: {error}",
-            "if surely none runs, give --take-over",
+            "if surely none runs, pass --take-over",
         ) from error
     return fold.driver
 

@@ -93,6 +93,6 @@ def _not_named(recorded_url: str) -> OptionError:
     return OptionError(
         "--payload-store",
         None,
-        "given: large payloads of this history are in a store, and a copy of a history opens none by itself "
+        "set: large payloads of this history are in a store, and a copy of a history opens none by itself "
         f"({hint})",
     )

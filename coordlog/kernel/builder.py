@@ -1,4 +1,4 @@
-"""Builds one step: gives each record its place in the log, and applies it to the state."""
+"""Builds one step: assigns each record its place in the log, and applies it to the state."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from coordlog.schemas.builtin_types import (
     FinishedSubtask,
     SubtaskSnapshot,
 )
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Notified
 
 __all__ = [
     "abort",
@@ -299,7 +299,7 @@ def abort(
             Kind.COORDINATOR_NOTIFIED,
             operator_id=operator_id,
             checkpoint_id=checkpoint_id,
-            attributes={"what": "aborted"},
+            attributes={"what": Notified.ABORTED},
         )
     step.call_all(
         lambda operator_id: CallAborted(operator_id=operator_id, checkpoint_id=checkpoint_id)
@@ -321,14 +321,16 @@ def notify_complete(step: StepBuilder, checkpoint_id: int) -> None:
             Kind.COORDINATOR_NOTIFIED,
             operator_id=operator_id,
             checkpoint_id=checkpoint_id,
-            attributes={"what": "complete"},
+            attributes={"what": Notified.COMPLETE},
         )
     step.call_all(
         lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=checkpoint_id)
     )
     if not step.config.operators:
         step.add(
-            Kind.COORDINATOR_NOTIFIED, checkpoint_id=checkpoint_id, attributes={"what": "complete"}
+            Kind.COORDINATOR_NOTIFIED,
+            checkpoint_id=checkpoint_id,
+            attributes={"what": Notified.COMPLETE},
         )
 
 

@@ -11,9 +11,8 @@ from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import CommitSettled, GiveCommit
 from coordlog.kernel.outputs import CallComplete, CallCreate, CallStart, Settle
 from coordlog.projections.job.grants import COVERS, uncommitted
-from coordlog.projections.job.reopen import CONCLUDE
 from coordlog.projections.job.state import JobState, OpenIntent, sorted_values
-from coordlog.schemas.record import BATCH_COMPLETE, Kind
+from coordlog.schemas.record import BATCH_COMPLETE, Kind, Notified, RestoredBy
 
 __all__ = ["commit_settled", "conclude", "give_commit", "settle_open", "to_settle"]
 
@@ -42,11 +41,11 @@ def conclude(step: StepBuilder) -> None:
 
     New coordinators of operators with uncommitted committables are notified again; there is no reset.
     """
-    if step.state.is_end_committed and job_end.is_given_up(step):
+    if step.state.is_end_committed and job_end.fail_if_drivers_keep_ending(step):
         return  # the next start continues here, with a new count
     operator_ids, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
     if operator_ids or counted:
-        step.add(Kind.COORDINATORS_STARTED, attributes={"restore": CONCLUDE, **counted})
+        step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.CONCLUDE, **counted})
     for operator_id in operator_ids:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
     for operator_id in operator_ids:
@@ -54,7 +53,7 @@ def conclude(step: StepBuilder) -> None:
             Kind.COORDINATOR_NOTIFIED,
             operator_id=operator_id,
             checkpoint_id=BATCH_COMPLETE,
-            attributes={"what": "complete"},
+            attributes={"what": Notified.COMPLETE},
         )
         step.calls.append(CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE))
     settle_open(step)

@@ -12,7 +12,7 @@ from coordlog.kernel.inputs import (
     Rollback,
     WorkDone,
 )
-from coordlog.kernel.job_end import counted_if_dead, is_given_up
+from coordlog.kernel.job_end import counted_if_dead, fail_if_drivers_keep_ending
 from coordlog.kernel.outputs import (
     CallCreate,
     CallEvent,
@@ -28,7 +28,6 @@ from coordlog.projections.job.checkpoints import (
     missing_parts,
 )
 from coordlog.projections.job.grants import uncommitted
-from coordlog.projections.job.reopen import AGAIN
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import (
     JobState,
@@ -37,7 +36,7 @@ from coordlog.projections.job.state import (
     sorted_values,
 )
 from coordlog.schemas import builtin_types as builtin
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, RestoredBy
 
 __all__ = [
     "checkpoint_timed_out",
@@ -55,26 +54,27 @@ __all__ = [
 
 def start(step: StepBuilder) -> None:
     """The first turn of a job."""
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "start"})
+    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.START})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
 
 def reopen(step: StepBuilder) -> None:
     """The first turn of a driver that opens a finished job again. Its commits are not repeated."""
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": AGAIN})
+    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.AGAIN})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
 
 def resume(step: StepBuilder) -> None:
     """Continue from the folded state. `reset_stale_subtask` later resets each subtask of the former driver."""
-    if is_given_up(step):
+    if fail_if_drivers_keep_ending(step):
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "its driver is gone", is_notified=False)
     step.add(
-        Kind.COORDINATORS_STARTED, attributes={"restore": "resume", **counted_if_dead(step.state)}
+        Kind.COORDINATORS_STARTED,
+        attributes={"restore": RestoredBy.RESUME, **counted_if_dead(step.state)},
     )
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
@@ -86,7 +86,7 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
 
     Aborts pending checkpoints, ends all attempts, then creates, resets and starts new coordinators.
     """
-    if not reset.is_failover and is_given_up(step):
+    if not reset.is_failover and fail_if_drivers_keep_ending(step):
         return
     # A failure is counted by its reset. If the driver died between the two, this reset counts it.
     has_failed = step.state.resumed_phase is Phase.FAILING or step.state.is_former_dead
@@ -120,7 +120,7 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
     # Of the old coordinators only `close` is called from here on (B2: closed coordinators).
     step.calls.clear()
     attributes = {
-        "restore": "failover" if reset.is_failover else "rollback",
+        "restore": RestoredBy.FAILOVER if reset.is_failover else RestoredBy.ROLLBACK,
         "counted": "true" if reset.is_failover or has_failed else "false",
     }
     checkpoint = step.state.completed.get(reset.checkpoint_id)

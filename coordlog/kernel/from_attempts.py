@@ -40,7 +40,7 @@ from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import Phase, UpEvent
 from coordlog.schemas.builtin_types import SplitSkipped
-from coordlog.schemas.record import BATCH_COMPLETE, Kind
+from coordlog.schemas.record import BATCH_COMPLETE, Kind, Notified
 
 __all__ = ["message_arrived"]
 
@@ -243,7 +243,7 @@ def _completed(step: StepBuilder, sender: FromAttempt, message: Complete) -> Non
                 Kind.COORDINATOR_NOTIFIED,
                 operator_id=operator_id,
                 checkpoint_id=BATCH_COMPLETE,
-                attributes={"what": "complete"},
+                attributes={"what": Notified.COMPLETE},
             )
         step.call_all(
             lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE)

@@ -45,12 +45,12 @@ __all__ = [
     "counted_if_dead",
     "end_of",
     "fail_globally",
+    "fail_if_drivers_keep_ending",
     "fail_job",
+    "failed_last_checkpoint",
     "final_of",
     "finish_job",
     "is_at_its_end",
-    "is_given_up",
-    "last_given_up",
     "left_of",
     "record_end_of_driver",
     "record_stop",
@@ -66,7 +66,7 @@ UNFINISHED: Final = "its subtasks have finished, and "
 """Beginning of the reason of a job that fails by open work at its end."""
 
 
-def is_given_up(step: StepBuilder) -> bool:
+def fail_if_drivers_keep_ending(step: StepBuilder) -> bool:
     """Fail a job whose drivers keep ending without a stop, but not at the first such end; returns whether it failed."""
     config, state = step.config, step.state
     count = failures_in_window(config, state, step.clock_us)
@@ -314,7 +314,7 @@ def end_of(state: JobState, open_work: Mapping[str, int]) -> FinishJob | None:
     return None if left.is_awaited else FinishJob(left=str(left), final=_NO_RESTART)
 
 
-def last_given_up(config: KernelConfig, state: JobState) -> FinishJob | None:
+def failed_last_checkpoint(config: KernelConfig, state: JobState) -> FinishJob | None:
     """Failure of a stream if its last checkpoint was aborted as often as allowed (H5: last checkpoint), else None."""
     is_last = state.phase is Phase.RUNNING and state.finished_count == state.parallelism
     if not is_last or state.is_batch or state.aborts_in_a_row < config.final_checkpoints_max:

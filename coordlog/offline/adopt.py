@@ -31,7 +31,7 @@ from coordlog.restore.destination_claim import former_logs_attributes
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.codec import encode_record
 from coordlog.schemas.header import decode_header, encode_header
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import JobMode, Kind, Record
 from coordlog.schemas.validity import beginning_of
 
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
@@ -361,7 +361,7 @@ def _guard(first: StoredRecord | None, job_id: str) -> UnstoredRecord:
                 "cluster_id": cluster_id,
                 "topic_id": topic_id,
                 "endpoint": "",
-                "mode": "streaming",
+                "mode": JobMode.STREAMING,
                 "operators": "[]",
                 "parallelism": "0",
             },

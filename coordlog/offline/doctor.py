@@ -46,7 +46,7 @@ class Finding:
     """Result of one check."""
 
     grade: Grade
-    what: str
+    subject: str
     value: str
     should_be: str = ""
     next_step: str = ""
@@ -152,7 +152,7 @@ def examine_all(
     if isinstance(broker, NoBroker):
         unreachable = Finding(
             grade=Grade.WRONG,
-            what=broker.where,
+            subject=broker.where,
             value=broker.problem,
             next_step=broker.next_step,
         )
@@ -168,9 +168,9 @@ def examine_all(
 # --- the machine ------------------------------------------------------------------------------------------------------
 def _machine(machine: MachineFacts) -> Iterator[Finding]:
     if machine.java_problem:
-        yield Finding(grade=Grade.WRONG, what="Java", value=machine.java_problem)
+        yield Finding(grade=Grade.WRONG, subject="Java", value=machine.java_problem)
     else:
-        yield Finding(grade=Grade.FINE, what="Java", value=machine.java)
+        yield Finding(grade=Grade.FINE, subject="Java", value=machine.java)
     for name, version in sorted(machine.versions.items()):
         yield _package(name, version)
     total = machine.home_total_bytes
@@ -187,7 +187,7 @@ def _package(name: str, version: str) -> Finding:
     if not version:
         return Finding(
             grade=Grade.WRONG,
-            what=name,
+            subject=name,
             value="not installed",
             next_step="install coordlog again: pip install coordlog",
         )
@@ -196,12 +196,12 @@ def _package(name: str, version: str) -> Finding:
         if not lowest <= _numbers(version)[:2] < above:
             return Finding(
                 grade=Grade.WRONG,
-                what=name,
+                subject=name,
                 value=version,
                 should_be=f"{_dotted(lowest)} or newer, below {_dotted(above)}",
                 next_step="install one of these",
             )
-    return Finding(grade=Grade.FINE, what=name, value=version)
+    return Finding(grade=Grade.FINE, subject=name, value=version)
 
 
 def _clock(machine: MachineFacts) -> Finding:
@@ -209,15 +209,15 @@ def _clock(machine: MachineFacts) -> Finding:
     if ahead is None:
         return Finding(
             grade=Grade.NOTE,
-            what="clock",
+            subject="clock",
             value=f"not compared: {machine.clock_problem or 'not queried'}",
         )
     value = f"the broker's is {abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} this machine's"
     if abs(ahead) <= _CLOCK_S:
-        return Finding(grade=Grade.FINE, what="clock", value=value)
+        return Finding(grade=Grade.FINE, subject="clock", value=value)
     return Finding(
         grade=Grade.WARNING,
-        what="clock",
+        subject="clock",
         value=value,
         should_be=f"within {_CLOCK_S:.0f} s",
         next_step="synchronise both clocks (NTP): a job's times and backoffs depend on them",
@@ -233,7 +233,7 @@ def _broker(
         is_old = bool(version) and _numbers(version)[:2] < _numbers(OLDEST_BROKER)
         yield Finding(
             grade=Grade.WARNING if is_old else Grade.FINE if version else Grade.NOTE,
-            what=f"broker {number}",
+            subject=f"broker {number}",
             value=f"Kafka {version} or newer" if version else "does not report its version",
             should_be=f"{OLDEST_BROKER} or newer" if is_old else "",
             next_step="upgrade it" if is_old else "",
@@ -249,39 +249,44 @@ def _broker(
         if disk.error_code:
             yield Finding(
                 grade=Grade.WRONG,
-                what=f"disk of broker {disk.broker}, {disk.folder}",
+                subject=f"disk of broker {disk.broker}, {disk.folder}",
                 value=f"error {disk.error_code}: the broker does not use it",
                 next_step="see the broker's log",
             )
 
 
 def _broker_disk(disk: Disk, bytes_per_hour: float, advice: _Advice) -> Iterator[Finding]:
-    what = f"disk of broker {disk.broker}, {disk.folder}"
+    subject = f"disk of broker {disk.broker}, {disk.folder}"
     total, usable = disk.total_bytes, disk.usable_bytes
     if total <= 0:
-        yield Finding(grade=Grade.NOTE, what=what, value="the broker is too old to report its size")
+        yield Finding(
+            grade=Grade.NOTE, subject=subject, value="the broker is too old to report its size"
+        )
         return
     yield _disk(
-        what, usable / total, usable, "add room, or remove history: coordlog prune, coordlog delete"
+        subject,
+        usable / total,
+        usable,
+        "add room, or remove history: coordlog prune, coordlog delete",
     )
     if bytes_per_hour > 0:
         days = usable / bytes_per_hour / 24
         is_soon = days < _DAYS_LOW
         yield Finding(
             grade=Grade.WARNING if is_soon else Grade.NOTE,
-            what=f"{what}, full in",
+            subject=f"{subject}, full in",
             value=f"{days:,.0f} days, at {in_bytes(bytes_per_hour * 24)} a day from the examined jobs that write",
             should_be=f"{_DAYS_LOW:.0f} days or more" if is_soon else "",
             next_step=f"{advice.own('prune JOB')}, or a larger disk" if is_soon else "",
         )
 
 
-def _disk(what: str, share: float, free: int, next_step: str) -> Finding:
+def _disk(subject: str, share: float, free: int, next_step: str) -> Finding:
     grade = Grade.WRONG if share < _DISK_OUT else Grade.WARNING if share < _DISK_LOW else Grade.FINE
     is_fine = grade is Grade.FINE
     return Finding(
         grade=grade,
-        what=what,
+        subject=subject,
         value=f"{in_bytes(free)} free, {share:.0%}",
         should_be="" if is_fine else f"{_DISK_LOW:.0%} or more",
         next_step="" if is_fine else next_step,
@@ -294,7 +299,7 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
     if topic.partition_count != 1:
         yield Finding(
             grade=Grade.WRONG,
-            what=f"{name}, partitions",
+            subject=f"{name}, partitions",
             value=str(topic.partition_count),
             should_be="1: a history has one order",
             next_step="create the topic again, from an export if any of its records are needed",
@@ -305,7 +310,7 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
     for rule in broken_rules:
         yield Finding(
             grade=Grade.WRONG,
-            what=f"{name}, {rule.setting}",
+            subject=f"{name}, {rule.setting}",
             value=f"{topic.settings[rule.setting]}: {rule.why}",
             should_be=rule.wanted,
             next_step=advice.setting(topic, {rule.setting: rule.wanted}),
@@ -314,7 +319,7 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
     if topic.replication == 1 and flush != "1":
         yield Finding(
             grade=Grade.NOTE,
-            what=f"{name}, flush.messages",
+            subject=f"{name}, flush.messages",
             value=f"{flush}: with its one replica, a crash of the broker's machine can lose records "
             "that were acknowledged; KafkaLog(..., fsync=False) makes such topics",
             next_step="if that is not meant: " + advice.setting(topic, {"flush.messages": "1"}),
@@ -322,14 +327,14 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
     elif not broken_rules:
         yield Finding(
             grade=Grade.FINE,
-            what=f"{name}, settings",
+            subject=f"{name}, settings",
             value=f"{_kept(job, topic)}; {topic.replication} replicas, {topic.in_sync} in sync",
         )
     if topic.in_sync < topic.replication:
         needed = int(topic.settings.get("min.insync.replicas", "1"))
         yield Finding(
             grade=Grade.WRONG if topic.in_sync < needed else Grade.WARNING,
-            what=f"{name}, replicas in sync",
+            subject=f"{name}, replicas in sync",
             value=f"{topic.in_sync} of {topic.replication}; an append needs {needed}",
             should_be=str(topic.replication),
             next_step="find out why a broker lags or is down",
@@ -337,27 +342,27 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
     for transaction in topic.open_transactions:
         yield Finding(
             grade=Grade.WRONG,
-            what=f"{name}, open transaction",
+            subject=f"{name}, open transaction",
             value=f"{transaction}; no driver of coordlog opens any",
             should_be="none",
             next_step=f"find the other writer to {topic.name}; kafka-transactions.sh abort ends it",
         )
     if job.problem:
-        yield Finding(grade=Grade.WRONG, what=f"log of job {job.job_id}", value=job.problem)
+        yield Finding(grade=Grade.WRONG, subject=f"log of job {job.job_id}", value=job.problem)
 
 
 def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iterator[Finding]:
     name = f"job {job.job_id}"
     yield Finding(
         grade=Grade.NOTE,
-        what=f"{name}, size",
+        subject=f"{name}, size",
         value=f"{job.records:,} records, {in_bytes(topic.size_bytes)}{_pace(topic, job, now_us)}",
     )
     ahead_s = (job.last_us - now_us) / 1e6
     if ahead_s > _CLOCK_S:
         yield Finding(
             grade=Grade.WARNING,
-            what=f"{name}, time of its last record",
+            subject=f"{name}, time of its last record",
             value=f"{ahead_s:,.0f} s ahead of this machine's clock",
             should_be="in the past",
             next_step="synchronise the clocks of the driver's machine and this one (NTP)",
@@ -365,10 +370,10 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
     if job.waiting:
         yield Finding(
             grade=Grade.WRONG,
-            what=f"{name}, its splits",
+            subject=f"{name}, its splits",
             value=job.waiting,
             should_be="each read or skipped when a job finishes",
-            next_step="give these files to another job: this one has not read them",
+            next_step="read these files with another job: this one has not read them",
         )
     yield from _retention(job, topic, advice, now_us)
     if job.plan is not None:
@@ -385,7 +390,7 @@ def _prune(job: JobFacts, plan: PrunePlan, advice: _Advice) -> Finding:
     is_much = freed > _PRUNE_BYTES and share > _PRUNE_SHARE
     return Finding(
         grade=Grade.NOTE,
-        what=f"job {job.job_id}, prune",
+        subject=f"job {job.job_id}, prune",
         value=f"would free {in_bytes(freed)} ({share:.0%}), all below offset {offset:,}"
         if plan.begins_with is not None
         else f"would free nothing: {plan.why_not}",
@@ -432,7 +437,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
         if job.problem and retention_ms >= 0:
             yield Finding(
                 grade=Grade.WARNING,
-                what=name,
+                subject=name,
                 value=f"{kept}; the record that a restart needs could not be read",
                 should_be=should_be,
                 next_step=repair,
@@ -442,7 +447,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
     if not needed.is_there:
         yield Finding(
             grade=Grade.WRONG,
-            what=name,
+            subject=name,
             value=f"{kept}; a restart needs {what}, at offset {needed.offset:,}, and the log begins at offset "
             f"{job.start:,}: it was removed",
             should_be=should_be,
@@ -454,7 +459,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
     oldest = f"; its oldest restorable checkpoint is {restorable[0]}" if restorable else ""
     if retention_ms < 0:
         yield Finding(
-            grade=Grade.FINE, what=name, value=f"for ever; a restart needs {what}{oldest}"
+            grade=Grade.FINE, subject=name, value=f"for ever; a restart needs {what}{oldest}"
         )
         return
     left_us = needed.timestamp_us + retention_ms * 1000 - now_us
@@ -464,7 +469,7 @@ def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -
     )
     yield Finding(
         grade=Grade.FINE if is_fine else Grade.WRONG if left_us <= 0 else Grade.WARNING,
-        what=name,
+        subject=name,
         value=f"{kept}; a restart needs {what}, which is {_span(now_us - needed.timestamp_us)} old: {rest}{oldest}",
         should_be="" if is_fine else should_be,
         next_step="" if is_fine else repair,

@@ -162,7 +162,7 @@ def _is_begun(log: Log, job_id: str, fork_point: ForkPoint) -> bool:
     raise CommandError(
         job_id,
         f"it has a log already, in epoch {state.epoch}",
-        f"give another id, or `coordlog delete {job_id}` first",
+        f"use another id, or `coordlog delete {job_id}` first",
     )
 
 

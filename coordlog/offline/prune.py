@@ -11,8 +11,8 @@ from coordlog.errors import (
     OutOfRangeError,
     RecordError,
 )
+from coordlog.export import archive_below
 from coordlog.history import History
-from coordlog.log.archive import archive_below
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log, PrunableLog
 from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace, plan_prune

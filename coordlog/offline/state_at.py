@@ -41,7 +41,7 @@ def state_at(
             "offset, checkpoint_id, time", (offset, checkpoint_id, time), "at most one of them"
         )
     if time is not None and time.tzinfo is None:
-        raise OptionError("time", time.isoformat(), "given with its time zone, as in 12:00:00Z")
+        raise OptionError("time", time.isoformat(), "with its time zone, as in 12:00:00Z")
     epoch_start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     history = History(log, on_progress)
     if offset is not None:

@@ -327,8 +327,8 @@ def clean_former(
     if not any(_epoch_of(kept) < epoch for kept in listed):
         return 0
     scan = _LogScan(store, log.identity)
-    start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
-    for stored in log.read(start, end_offset):
+    history = History(log)
+    for stored in history.stored(max(history.start, end_offset - CLEANED_RECORDS_MAX), end_offset):
         if is_over():
             return 0
         with suppress(RecordError):  # of a void record

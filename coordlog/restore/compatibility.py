@@ -140,7 +140,7 @@ def _check_options(
                 f"option {name} of operator {operator_id!r}",
                 was[name],
                 now[name],
-                "give it as it was, or use another job id",
+                "set it as it was, or use another job id",
             )
 
 
@@ -169,9 +169,9 @@ def _check_location(
         "the source",
         str(was),
         now,
-        "give it as it was, or use another job id: listed files are read as they were listed, and a "
+        "set it as it was, or use another job id: listed files are read as they were listed, and a "
         "file is known by its path, so that the same file by another path is read again; if the "
-        "new one is meant, give --allow-other-source (`allow_other_path=True`)",
+        "new one is meant, pass --allow-other-source (`allow_other_path=True`)",
     )
 
 

@@ -28,7 +28,7 @@ from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata, read_metadata
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
 from coordlog.schemas.validity import Counting, Turns
 
 __all__ = [
@@ -221,7 +221,7 @@ class Rebuild:
             raise RecordError(
                 offset,
                 record.kind.value,
-                f"{difference}: a restore would give the job a state that it never had; start the "
+                f"{difference}: a restore would lead to a state that the job never had; start the "
                 "version of coordlog that wrote it, and look for altered records with `coordlog verify`",
             )
 
@@ -237,7 +237,7 @@ class Rebuild:
                 offset,
                 Kind.TYPE_REGISTERED.value,
                 f"payload type {key} has schema {recorded} in the log and {own} "
-                "here: give the changed type a new version",
+                "here: change the version of that type",
             )
 
     def _check_undeclared(self, record: Record) -> None:
@@ -403,7 +403,7 @@ def check_fits(
     chain: Chain,
     *,
     parallelism: int,
-    mode: str,
+    mode: JobMode,
     restore: str | None = None,
     is_again: bool = False,
     allow_non_restored_state: Collection[str] = (),
@@ -453,7 +453,7 @@ def check_fits(
             chain,
             from_checkpoint,
             restore=restore,
-            is_batch=mode == "batch",
+            is_batch=mode is JobMode.BATCH,
             is_again=is_again,
         )
         state = branched(state, from_checkpoint)
@@ -496,7 +496,7 @@ def _check_parallelism(
                     f"{checkpoint.checkpoint_id}",
                     f"of {checkpoint.parallelism} subtasks, of which {list(numbers)} would be one",
                     f"parallelism {parallelism}, with an operator that has no `merge_states`",
-                    f"give it one, or run with parallelism {checkpoint.parallelism} or more",
+                    f"add one, or run with parallelism {checkpoint.parallelism} or more",
                 )
 
 
@@ -601,7 +601,7 @@ def _after_the_end(chain: Chain, *, is_again: bool) -> tuple[RestoreMode, Input 
     if why_not is not None:
         raise OptionError(
             "again",
-            "given",
+            "set",
             f"left out: {why_not}, and their state at the end is not in the log",
         )
     return RestoreMode.AGAIN, Reopen()

@@ -14,6 +14,7 @@ from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job.branches import GOING_BACK, ahead_of, is_on_the_way
 from coordlog.projections.job.savepoints import why_not_retained
 from coordlog.projections.job.state import Granted, JobState, Phase, sorted_items, sorted_values
+from coordlog.restore.compatibility import RestoreMode
 
 __all__ = [
     "branched",
@@ -119,7 +120,7 @@ def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
             "the checkpoint that its last driver was to roll back to, and did not reach,",
             wanted,
             "none",
-            f"give --from-checkpoint {wanted} again",
+            f"pass --from-checkpoint {wanted} again",
         )
     for provider in chain.coordinators:
         if provider.sink is not None:
@@ -147,7 +148,7 @@ def check_begun(
     """
     if not state.begun_from:
         return ()
-    if restore == "resume" and state.is_another_jobs:
+    if restore == RestoreMode.RESUME and state.is_another_jobs:
         why = f"'rollback': its history is that of {state.begun_from}"
         raise OptionError("restore", restore, why)
     providers = [provider for provider in chain.coordinators if provider.sink is not None]
@@ -166,7 +167,7 @@ def check_begun(
             f"the destination of operator {operator_id!r}",
             f"{was}, that of {state.begun_from},",
             destination or "an undeclared one",
-            "a job that begins from another one's checkpoint writes elsewhere: give it a "
+            "a job that begins from another one's checkpoint writes elsewhere: set a "
             "destination of its own",
         )
     return tuple(provider.operator_id for provider in providers) if state.is_another_jobs else ()
@@ -177,7 +178,7 @@ def _check_options(
 ) -> None:
     for is_set, why in (
         (is_batch, "a batch job has no checkpoints"),
-        (restore == "resume", "a resume continues from the end of the log"),
+        (restore == RestoreMode.RESUME, "a resume continues from the end of the log"),
         (is_again, "a job that is opened again continues from its end"),
     ):
         if is_set:

@@ -105,7 +105,7 @@ class SnapshotTaker:
             self._every = None
             _log.warning(
                 "no snapshots: the projections of the operators %s have no codec, so that each restore folds the "
-                "log from its start; give them one, as in `codec=DerivedCodec(MyState)`",
+                "log from its start; set one, as in `codec=DerivedCodec(MyState)`",
                 ", ".join(codec.without_codec),
             )
 

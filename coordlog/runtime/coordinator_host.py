@@ -134,14 +134,16 @@ class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers 
     def __init__(
         self,
         operator_id: str,
-        callback: str,
+        callback: str | None,
         subtask: int | None,
         cause: BaseException,
         event: UpEvent | None = None,
         final: str = "",
     ) -> None:
         super().__init__(operator_id, callback, subtask, cause)
-        self.operator_id, self.callback = operator_id, callback
+        self.operator_id = operator_id
+        self.callback = callback
+        """Name of the callback that raised, or None if the coordinator called `fail_job`."""
         self.subtask, self.cause = subtask, cause
         self.event = event
         """Event whose handling raised, if any."""
@@ -431,8 +433,8 @@ class _Context:
         last = state.last_checkpoint
         if not is_on_the_way(state, checkpoint_id, last):
             raise UsageError(
-                f"operator {self.operator_id!r} gives an intent of checkpoint {checkpoint_id}, which has not "
-                f"completed on this branch, whose last one is {last}: give it once "
+                f"operator {self.operator_id!r} commits an intent of checkpoint {checkpoint_id}, which has not "
+                f"completed on this branch, whose last one is {last}: commit it once "
                 "`notify_checkpoint_complete` is called, with that call's `checkpoint_id`"
             )
 

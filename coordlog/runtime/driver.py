@@ -59,7 +59,7 @@ from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.runtime.staging_cleanup import sweep
 from coordlog.runtime.triggers import CheckpointHandle
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
 from coordlog.schemas.validity import count
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
@@ -126,9 +126,9 @@ class DriverOptions:
     """Further attributes of `EPOCH_STARTED`, such as the version of Spark."""
 
     @property
-    def mode(self) -> str:
-        """Mode as in records: `batch` or `streaming`."""
-        return "batch" if self.is_batch else "streaming"
+    def mode(self) -> JobMode:
+        """Mode as in records."""
+        return JobMode.BATCH if self.is_batch else JobMode.STREAMING
 
     @property
     def interval(self) -> dict[str, str]:

@@ -286,7 +286,7 @@ class Releasing:
         if sink is None:
             raise SinkError(
                 f"operator {effect.operator_id!r}",
-                "it has given an intent and has no sink",
+                "it has committed an intent and has no sink",
                 "name the sink that settles its intents in its provider",
             )
         return sink.settle(self._types.decode(effect.payload_type, effect.payload))

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import FinishJob, Input
-from coordlog.kernel.job_end import NO_WORK, is_at_its_end, last_given_up, left_of
+from coordlog.kernel.job_end import NO_WORK, failed_last_checkpoint, is_at_its_end, left_of
 from coordlog.kernel.restart_policy import final_backoff_s
 from coordlog.kernel.step import due, is_final_owed
 from coordlog.limits import COMMIT_WAIT_S
@@ -57,7 +57,7 @@ class Ending:
         """Input that is due before any further message, or None."""
         state = self._runtime.state
         work = self._open_work() if is_at_its_end(state) else NO_WORK
-        return due(state, work) or last_given_up(self._config, state)
+        return due(state, work) or failed_last_checkpoint(self._config, state)
 
     def watch(self) -> None:
         """Begin the waits that the present state needs."""

@@ -10,11 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from coordlog.errors import CoordlogError, PayloadLostError, RecordError
+from coordlog.export import archive_below, archive_in
+from coordlog.history import History
 from coordlog.limits import HISTORY_CHECK_S, HISTORY_CHECKS
-from coordlog.log.archive import archive_below, archive_in
-from coordlog.log.interface import Log, PrunableLog, StoredRecord
+from coordlog.log.interface import PrunableLog
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
-from coordlog.schemas.validity import beginning_at
 
 __all__ = ["HistoryPruner", "KeptHistory"]
 
@@ -89,29 +89,29 @@ class HistoryPruner:
             SourceError, OSError: The archive cannot be written or read back; nothing was removed.
             LogError: The log cannot be read or pruned.
         """
-        start = self._job_log.start_offset()
+        history = History(self._job_log)
         age_us = self._kept.age // timedelta(microseconds=1)
-        offset = self._old_enough(start, now_us - age_us)
+        offset = self._old_enough(history, now_us - age_us)
         if offset is None:
             return None
         if self._kept.archive is not None:
-            self._archive(self._kept.archive, start, offset)
+            self._archive(self._kept.archive, history.start, offset)
         self._job_log.delete_below(offset)
         self._places = {place: known for place, known in self._places.items() if place > offset}
         _log.info("job=%s its log is pruned: it begins at offset=%d", self._job_id, offset)
         return offset
 
-    def _old_enough(self, start: int, before_us: int) -> int | None:
-        """Offset of the newest usable snapshot above `start` from `before_us` or earlier, or None."""
+    def _old_enough(self, history: History, before_us: int) -> int | None:
+        """Offset of the newest usable snapshot, above the log's start, from `before_us` or earlier, or None."""
         offset = self._newest()
-        while offset > start:
+        while offset > history.start:
             place = self._places.get(offset)
             if place is None or place.timestamp_us <= before_us:
-                stored = _record_at(self._job_log, offset)
+                stored = next(history.stored(offset, offset + 1), None)
                 if stored is None or stored.header is None:
                     return None
                 place = _Place(stored.timestamp_ms * 1000, stored.header.snapshot_offset)
-                if place.timestamp_us <= before_us and _can_begin(stored):
+                if place.timestamp_us <= before_us and _can_begin(history, offset):
                     return offset
                 self._places[offset] = place
             if place.previous >= offset:
@@ -125,14 +125,10 @@ class HistoryPruner:
         archive_below(self._job_log, self._job_id, offset, path)
 
 
-def _record_at(log: Log, offset: int) -> StoredRecord | None:
-    return next((stored for stored in log.read(offset, offset + 1)), None)
-
-
-def _can_begin(stored: StoredRecord) -> bool:
-    """Whether every reader can begin with the record: a snapshot that is in the log, of a version that is known."""
+def _can_begin(history: History, offset: int) -> bool:
+    """Whether every reader can begin at `offset`: with a snapshot that is in the log, of a version that is known."""
     try:
-        beginning = beginning_at(stored)
+        beginning = history.snapshot_at(offset)
         if beginning is None or beginning.snapshot is None:
             return False
         state_of(beginning.snapshot)

@@ -414,7 +414,7 @@ class Runtime:
             if self._failed_inside is not None:
                 operator_id, reason, final = self._failed_inside
                 cause = RuntimeError(reason)
-                raise CallFailure(operator_id, "fail_job", None, cause, final=final)
+                raise CallFailure(operator_id, None, None, cause, final=final)
 
     def _fail_turn(self, turn: Turn, first: Step, failure: CallFailure) -> None:
         """Keep only the kernel's records of the turn, no actions of coordinators (clause A3: error fails globally)."""
@@ -423,7 +423,7 @@ class Runtime:
         turn.effects[:] = first.effects
         self._calls.clear()
         self.host.forget(turn.sequence)
-        if failure.callback == "fail_job":
+        if failure.callback is None:
             reason = f"operator {failure.operator_id!r} failed the job: {failure.cause}"
         else:
             about = "" if failure.subtask is None else f" for subtask {failure.subtask}"

@@ -121,7 +121,7 @@ class _Context:
         if not self._is_coordinated:
             raise UsageError(
                 f"operator {self._operator_id!r} has no coordinator that could be sent "
-                f"{payload_type_of(event).key}: give its spec a `coordinator`"
+                f"{payload_type_of(event).key}: set `coordinator` in its spec"
             )
         self._runner.send_event(self._operator_id, event)
 
@@ -387,7 +387,7 @@ class AttemptRunner:
         # The error is last, as in a traceback.
         reason = (
             f"{stack}TimeoutError: it has not returned for {seconds:.0f} s: raise `call_timeout_s` "
-            "if it needs longer, or give it fewer rows at once (`batch_rows`)"
+            "if it needs longer, or pass fewer rows at once (`batch_rows`)"
         )
         self._outbox(
             Fail(
@@ -486,6 +486,6 @@ def _reason_of(error: BaseException) -> str:
     limit = "no limit" if is_unlimited else f"a limit of {limit_bytes >> 20:,} MiB"
     return (
         f"{text.rstrip()} (no memory is left: the process has used up to {peak_mib:,} MiB, with {limit} "
-        "of address space: raise `spark.executor.pyspark.memory`, or give it fewer rows at once with "
+        "of address space: raise `spark.executor.pyspark.memory`, or pass fewer rows at once with "
         "`batch_rows`)\n"
     )

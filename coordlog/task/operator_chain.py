@@ -230,15 +230,15 @@ class OpenChain:
             poll = self._reader.poll()
             if poll.status is PollStatus.BATCH and poll.batch is None:
                 raise UsageError(
-                    "`poll` returned BATCH without one: give its rows as `Poll(batch=...)`"
+                    "`poll` returned BATCH without one: return its rows as `Poll(batch=...)`"
                 )
             if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
                 raise UsageError(
-                    "`poll` returned SPLIT_FINISHED without the split: give it as `Poll(finished=...)`"
+                    "`poll` returned SPLIT_FINISHED without the split: return it as `Poll(finished=...)`"
                 )
             if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
                 raise UsageError(
-                    "`poll` returned SPLIT_SKIPPED without the split: give it as `Poll(skipped=...)`"
+                    "`poll` returned SPLIT_SKIPPED without the split: return it as `Poll(skipped=...)`"
                 )
         return poll
 

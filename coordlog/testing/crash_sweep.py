@@ -10,11 +10,12 @@ from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
 from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
+from coordlog.restore.rebuild import RestoreMode
 from coordlog.testing.driven_job import FakeClock, HandDrivenJob, MayFail
 
 __all__ = ["CrashSweepError", "SweepResult", "crash_sweep", "sweep"]
 
-_MODES: Final = ("rollback", "resume")
+_MODES: Final = (RestoreMode.ROLLBACK, RestoreMode.RESUME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,10 @@ def crash_sweep(
                 may_fail=may_fail,
             )
         except OptionError:
-            if restore != "resume":
+            if restore != RestoreMode.RESUME:
                 raise
             return 0
-        if job.mode != "finished":
+        if job.mode is not RestoreMode.FINISHED:
             finish(job)
         check(job)
         return 1

@@ -60,7 +60,7 @@ from coordlog.schemas.builtin_types import (
     SplitFinished,
 )
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import JobMode, Kind, Record
 
 __all__ = [
     "FakeAttempt",
@@ -397,7 +397,7 @@ class HandDrivenJob:
         driver = self._driver
         projection = projection_of(self.chain)
         rebuilt = rebuild(self.log, self.chain, projection)
-        mode = "batch" if driver.is_batch else "streaming"
+        mode = JobMode.BATCH if driver.is_batch else JobMode.STREAMING
         check_counts(driver.job_id, rebuilt)
         self._check_fits(rebuilt.state, mode, restore)
         name = driver_id or f"driver-{rebuilt.state.epoch + 1}"
@@ -455,7 +455,7 @@ class HandDrivenJob:
             job_id=self._driver.job_id,
             attributes={
                 "parallelism": str(self._driver.parallelism),
-                "mode": "batch" if self._driver.is_batch else "streaming",
+                "mode": JobMode.BATCH if self._driver.is_batch else JobMode.STREAMING,
                 "operators": describe_operators(self.chain),
                 **going_back_to(self._driver.from_checkpoint),
                 "cluster_id": self.log.identity.cluster_id,
@@ -466,7 +466,7 @@ class HandDrivenJob:
         )
         return to_unstored(record, snapshot_offset=rebuilt.newest_snapshot.offset)
 
-    def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
+    def _check_fits(self, state: JobState, mode: JobMode, restore: str | None) -> None:
         going_back = branched(state, self._driver.from_checkpoint)
         check_payloads(self._driver.job_id, going_back, self.payloads.options)
         elsewhere = check_fits(

@@ -41,11 +41,10 @@ from coordlog.messages import (
     SkipSplit,
 )
 from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
-from coordlog.projections.job.reopen import AGAIN, CONCLUDE
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, RestoredBy
 
 __all__ = ["input_of_turn"]
 
@@ -72,11 +71,15 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
     if reset is not None:
         return Rollback(
             checkpoint_id=_int(reset.checkpoint_id),
-            is_failover=reset.attributes["restore"] == "failover",
+            is_failover=reset.attributes["restore"] == RestoredBy.FAILOVER,
         )
     started = by_kind.get(Kind.COORDINATORS_STARTED)
     if started is not None:
-        ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen(), CONCLUDE: Conclude()}
+        ways: dict[str, Input] = {
+            RestoredBy.RESUME: Resume(),
+            RestoredBy.AGAIN: Reopen(),
+            RestoredBy.CONCLUDE: Conclude(),
+        }
         return ways.get(started.attributes["restore"], Start())
     first = next((record for record in turn if record.kind is not Kind.TYPE_REGISTERED), None)
     if first is None:

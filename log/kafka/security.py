@@ -68,7 +68,7 @@ class Security:
                 expected = f"one of {', '.join(_MECHANISMS)}"
                 raise OptionError("sasl_mechanism", self.sasl_mechanism, expected)
             if self.sasl_username is None or self.sasl_password is None:
-                expected = "given together with sasl_username and sasl_password"
+                expected = "set together with sasl_username and sasl_password"
                 raise OptionError("protocol", self.protocol, expected)
         self._check_used()
 
@@ -87,11 +87,11 @@ class Security:
                 raise OptionError(
                     "protocol",
                     self.protocol,
-                    f"{protocols} if {names[0]} is given: it does nothing here",
+                    f"{protocols} if {names[0]} is set: it does nothing here",
                 )
         if self.ssl_certfile is None and (self.ssl_keyfile or self.ssl_key_password):
             raise OptionError(
-                "ssl_certfile", None, "given together with ssl_keyfile and ssl_key_password"
+                "ssl_certfile", None, "set together with ssl_keyfile and ssl_key_password"
             )
 
     def __repr__(self) -> str:

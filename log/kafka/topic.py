@@ -148,7 +148,7 @@ def unfit_settings(settings: Mapping[str, str], wanted: Durability, replication:
 
 
 def command_to_set(bootstrap_servers: str, topic: str, settings: Mapping[str, str]) -> str:
-    """The command of Kafka's own that gives a topic these settings."""
+    """The command of Kafka's own that sets these settings of a topic."""
     config = ",".join(f"{name}={value}" for name, value in settings.items())
     return (
         f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"

@@ -14,7 +14,7 @@ from coordlog.projections.tables.payload_json import Fields, on_one_line
 from coordlog.projections.tables.splits import SKIPPED, SplitFold, SplitRow
 from coordlog.schemas.builtin_types import Refused
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Notified, Record
 
 __all__ = [
     "Explained",
@@ -352,8 +352,8 @@ def _type(record: Record) -> str:
 
 _ANSWERED: Final = "answered"
 _NOTIFIED: Final[Mapping[str, str]] = {
-    "aborted": "checkpoint {checkpoint} was aborted",
-    "complete": "checkpoint {checkpoint} completed",
+    Notified.ABORTED: "checkpoint {checkpoint} was aborted",
+    Notified.COMPLETE: "checkpoint {checkpoint} completed",
 }
 _SENTENCES: Final[Mapping[Kind, str]] = {
     Kind.EPOCH_STARTED: "a driver began its epoch",

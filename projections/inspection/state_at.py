@@ -22,7 +22,7 @@ __all__ = ["Moment", "check_offset", "moment"]
 
 _PRUNED: Final = (
     "where this log begins: the records before were removed; if it was pruned they are in the file that the "
-    "prune has archived, which can be given in JOB's place, as in `coordlog state FILE`"
+    "prune has archived, which can take JOB's place, as in `coordlog state FILE`"
 )
 _IDS_MAX: Final = 5
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

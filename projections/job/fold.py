@@ -38,7 +38,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, PayloadTypes
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Notified, Record, RestoredBy
 
 __all__ = ["JobProjection"]
 
@@ -272,7 +272,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         timestamp_us=record.timestamp_us,
         phase=phase,
         resumed_phase=resumed,
-        is_batch=attributes["mode"] == "batch",
+        is_batch=attributes["mode"] == JobMode.BATCH,
         parallelism=parallelism,
         operators=coordinated,
         former_operators=tuple(sorted(former)),
@@ -359,7 +359,8 @@ def _type_registered(state: JobState, record: Record) -> JobState:
 
 
 def _coordinators_started(state: JobState, record: Record) -> JobState:
-    is_resume, is_again = record.attributes.get("restore") == "resume", is_opened_again(record)
+    is_resume = record.attributes.get("restore") == RestoredBy.RESUME
+    is_again = is_opened_again(record)
     if is_again:
         state = opened_again(state)
     is_owed = (is_resume or is_again) and state.last_checkpoint != NO_CHECKPOINT
@@ -379,7 +380,8 @@ def _event_redelivered(state: JobState, record: Record) -> JobState:
 
 
 def _coordinator_notified(state: JobState, record: Record) -> JobState:
-    if record.attributes["what"] == "complete" and record.checkpoint_id == state.owed_complete:
+    is_complete = record.attributes["what"] == Notified.COMPLETE
+    if is_complete and record.checkpoint_id == state.owed_complete:
         return evolve(state, owed_complete=None, is_restore_owed=False)
     return state
 

@@ -10,20 +10,15 @@ from coordlog.projections.job.attempts import required
 from coordlog.projections.job.branches import savepoint_numbers
 from coordlog.projections.job.state import END_COMMITTED, Cut, JobState, SubtaskState, sorted_items
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, RestoredBy
 
-__all__ = ["AGAIN", "CONCLUDE", "is_opened_again", "opened_again", "with_opening"]
-
-AGAIN = "again"
-"""Value of the attribute `restore` in the `COORDINATORS_STARTED` of a further opening."""
-
-CONCLUDE = "conclude"
-"""Value of `restore` if all subtasks of a batch job have completed: operators with committables are notified again."""
+__all__ = ["is_opened_again", "opened_again", "with_opening"]
 
 
 def is_opened_again(record: Record) -> bool:
     """Whether the record is the `COORDINATORS_STARTED` of a further opening."""
-    return record.kind is Kind.COORDINATORS_STARTED and record.attributes.get("restore") == AGAIN
+    restore = record.attributes.get("restore")
+    return record.kind is Kind.COORDINATORS_STARTED and restore == RestoredBy.AGAIN
 
 
 def opened_again(state: JobState) -> JobState:

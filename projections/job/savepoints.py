@@ -46,7 +46,7 @@ def to_take(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int,
             "with a letter or digit"
         )
     elif known is None and name.isdecimal():
-        why_not = f"{name!r} is a number, as checkpoints have: give it a name with a letter in it"
+        why_not = f"{name!r} is a number, as checkpoints have: use a name with a letter in it"
     elif number == NO_CHECKPOINT:
         why_not = "no checkpoint has completed"
     elif known is not None and known != number:

@@ -396,7 +396,7 @@ def _upcasting(
         return codec.reader_of(stored.schema_json)
     except ValueError as error:
         raise SnapshotUnusableError(
-            f"{problem}: {error}; give each added field a default, and keep the types of the others"
+            f"{problem}: {error}; set a default for each added field, and keep the types of the others"
         ) from error
 
 
@@ -454,7 +454,7 @@ class _Table:
         if not isinstance(codec, DerivedCodec) and codec.decode(data) != state:
             raise ValueError(
                 f"the codec of projection {projection.name}@{projection.version} of operator "
-                f"{operator_id!r} does not give back the state that it was given"
+                f"{operator_id!r} does not return the state that it received"
             )
         return data
 

@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 UNFINISHED = "not finished: the rest of its turn is not in the log"
-"""Reason given for a record that may count later."""
+"""Reason for a record that may count later."""
 
 
 class Stored(HasContent, Protocol):
-    """A record as a log gives it back: `coordlog.log.interface.StoredRecord`, or another reader's."""
+    """A record as a log returns it: `coordlog.log.interface.StoredRecord`, or another reader's."""
 
     @property
     def key(self) -> bytes | None:

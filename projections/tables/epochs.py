@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.state import DriverStop, JobState, Phase
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record, RestoredBy
 
 __all__ = ["EpochEnd", "EpochFold", "EpochRow", "epochs"]
 
@@ -123,10 +123,13 @@ def _after(now: EpochRow, record: Record) -> EpochRow:
         case Kind.COORDINATORS_STARTED:
             return replace(now, end=EpochEnd.OPEN, restored_by=record.attributes.get("restore"))
         case Kind.RESET_TO_CHECKPOINT:
-            if record.attributes.get("restore") != "rollback" or now.restored_by is not None:
+            if (
+                record.attributes.get("restore") != RestoredBy.ROLLBACK
+                or now.restored_by is not None
+            ):
                 return replace(now, failovers_global=now.failovers_global + 1)
             number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
-            return replace(now, restored_by="rollback", restored_from=number)
+            return replace(now, restored_by=RestoredBy.ROLLBACK, restored_from=number)
         case Kind.ATTEMPT_STARTED:
             return replace(now, attempts_started=now.attempts_started + 1)
         case Kind.CHECKPOINT_COMPLETED:

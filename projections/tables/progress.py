@@ -16,7 +16,7 @@ from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.attempts import split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
 from coordlog.schemas.validity import Beginning
 
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
@@ -284,7 +284,7 @@ def _epoch_started(state: Progress, record: Record) -> Progress:
         job_id=record.job_id,
         epoch=record.epoch,
         driver_id=record.driver_id,
-        is_batch=attributes.get("mode") == "batch",
+        is_batch=attributes.get("mode") == JobMode.BATCH,
         listing_tries=0,
         parallelism=int(attributes.get("parallelism", "0")),
         started_us=record.timestamp_us if state.started_us is None else state.started_us,

@@ -119,7 +119,7 @@ class StreamRow:
     """A stream that may continue."""
 
     reader: str
-    """Name in its newest position; each start gives the stream a new name."""
+    """Name in its newest position; each start of the stream has a new name."""
     committed: int
     """Position in the order of discovery; splits before it are not read again."""
     planned_us: int

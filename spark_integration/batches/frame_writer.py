@@ -77,7 +77,7 @@ class _Target:
             # Before a row is staged: a commit would come too late.
             raise UsageError(
                 f"the driver that commits the batches of job {job_id} has ended: start one again, "
-                "and give the write its options"
+                "and pass its options to the write"
             )
         files = json.loads(options["files"])
         return cls(

@@ -187,7 +187,7 @@ def why_refused(
         if len(state.former) >= FORMER_QUERIES_MAX:
             return (
                 f"the job has had {len(state.former):,} queries before query {state.query_id}, and "
-                f"remembers no more than {FORMER_QUERIES_MAX:,}: give the new query a job id of its own"
+                f"remembers no more than {FORMER_QUERIES_MAX:,}: use a job id of its own for the new query"
             )
         return None
     return (
@@ -206,7 +206,7 @@ def _why_no_write(state: BatchesState, key: BatchKey) -> str | None:
         return None
     return (
         f"the job has {len(state.writes_done):,} writes with a name, and remembers no more than "
-        f"{NAMED_WRITES_MAX:,}: give further writes another job id, or no write_id"
+        f"{NAMED_WRITES_MAX:,}: use another job id for further writes, or no write_id"
     )
 
 
@@ -215,7 +215,7 @@ def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None
     if begun is not None and begun.open_intent is None and key.batch_id > begun.batch_id:
         return (
             f"batch {begun.batch_id} of query {key.query_id} is begun and not committed at "
-            f"{', '.join(map(repr, begun.left_sinks))}, and Spark gives batch {key.batch_id}: the "
+            f"{', '.join(map(repr, begun.left_sinks))}, and Spark starts batch {key.batch_id}: the "
             "rows between are lost. Go on with a copy of the checkpoint in which it is not done"
         )
     progress, known = "", ""

@@ -1,4 +1,4 @@
-"""Batches into a folder of Parquet files: executors stage the files, the driver gives them their final names."""
+"""Batches into a folder of Parquet files: executors stage the files, the driver renames them to their final names."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
     thread_batch = context.getLocalProperty(BATCH_ID)
     if not query_id or thread_batch != str(batch_id):
         raise UsageError(
-            f"no streaming query is giving batch {batch_id} on this thread (query {query_id}, batch "
+            f"no streaming query is running batch {batch_id} on this thread (query {query_id}, batch "
             f"{thread_batch}): pass the function that `exactly_once` returns to `foreachBatch` itself"
         )
     root = _checkpoint_root(spark, query_id)
@@ -103,7 +103,7 @@ def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
     if _TEMPORARY.search(root):
         raise UsageError(
             f"query {query_id} has no `checkpointLocation`: its checkpoint, {root}, is deleted when it "
-            "ends, and the next start would begin from the start; give it one with "
+            "ends, and the next start would begin from the start; set one with "
             '.option("checkpointLocation", …)'
         )
     content = _read(spark, f"{root}/metadata")

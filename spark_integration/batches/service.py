@@ -322,7 +322,7 @@ class BatchService:
     def _why_closed(self) -> UsageError:
         return UsageError(
             f"the batches of job {self.job_id} were closed while one was being written: stop the query before the "
-            "end of the `with` block; the next start settles the batch, or Spark gives it again"
+            "end of the `with` block; the next start settles the batch, or Spark repeats it"
         )
 
     def _released(self, records: Sequence[Record]) -> None:

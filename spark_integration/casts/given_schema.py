@@ -44,7 +44,7 @@ _DEPTH_MAX: Final = 32
 
 
 def arrow_schema_of(option: str, schema: pa.Schema | StructType | str | None) -> pa.Schema | None:
-    """The schema in pyarrow's form; None if none is given.
+    """The schema in pyarrow's form; None if none is set.
 
     Raises:
         OptionError: It is no schema, has no column, or one twice; the message has the place.

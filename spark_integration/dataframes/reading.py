@@ -277,6 +277,6 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             raise SourceError(
                 'format("coordlog")',
                 f"column {field.name!r} cannot be passed to Spark unchanged: {error}",
-                "give the column a type that Spark has (`schema=`)",
+                "set a type for the column that Spark has (`schema=`)",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -221,7 +221,7 @@ class CoordinatedReads:
                 raise SourceError(
                     f"source of job {self.job_id}",
                     "its listing has not ended in time",
-                    "give a longer `listing_timeout_s`",
+                    "set a longer `listing_timeout_s`",
                 )
             if driver.wait(_POLL_S) is not None:
                 raise UsageError(f"the driver of job {self.job_id} has ended while it started")
@@ -401,7 +401,7 @@ def _spark_schema(job_id: str, schema: pa.Schema) -> str:
             raise OptionError(
                 f"column {field.name!r} of job {job_id}",
                 str(field.type),
-                "of a type that Spark has: give the source another `schema`",
+                "of a type that Spark has: set another `schema` of the source",
             ) from error
     return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
 

@@ -238,13 +238,13 @@ class _StreamReader(DataSourceStreamReader):
             raise SourceError(
                 "the query's checkpoint",
                 f"its position is {json.dumps(offset)}, which is not of this format",
-                "give the query a checkpoint of its own",
+                "use a checkpoint of its own for the query",
             )
         if offset["job"] != self._ticket.job_id:
             raise SourceError(
                 "the query's checkpoint",
                 f"it is of job {offset['job']}, and the query reads job {self._ticket.job_id}",
-                "give the query the job that it started with, or a checkpoint of its own",
+                "use the job that the query started with, or a checkpoint of its own",
             )
 
 

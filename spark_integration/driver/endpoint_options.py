@@ -102,7 +102,7 @@ def _check_reachable(host: str | None) -> None:
             "endpoint_host",
             host,
             "an address that tasks can connect to; to listen at all addresses of this machine, "
-            "give it as endpoint_bind",
+            "set it as endpoint_bind",
         )
 
 

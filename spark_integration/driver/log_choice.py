@@ -26,7 +26,7 @@ class LogChoice:
             raise OptionError(
                 "bootstrap_servers",
                 bootstrap_servers,
-                "given, or `log` in its place; `log=KafkaLog.for_job(job)` is that of the shared "
+                "set, or `log` in its place; `log=KafkaLog.for_job(job)` is that of the shared "
                 "local broker",
             )
         check_log_of_job(job_id, log)

@@ -172,7 +172,7 @@ class InputFiles:
         try:
             file_system, path = self._file_system()
             if isinstance(file_system, LocalFileSystem) and os.path.lexists(path):
-                return os.path.exists(path)  # noqa: PTH110, plain paths as fsspec gives them
+                return os.path.exists(path)  # noqa: PTH110, plain paths as fsspec returns them
             return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))
         except (OSError, SourceError):
             return False
@@ -218,7 +218,7 @@ class InputFiles:
         _check_name(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
-                return _of_status(os.stat(seen.path), seen.path, root)  # noqa: PTH116, as fsspec gives it
+                return _of_status(os.stat(seen.path), seen.path, root)  # noqa: PTH116, as fsspec returns it
             file_system.invalidate_cache()
             return _of_info(seen.path, file_system.info(seen.path))
         except Exception as error:
@@ -490,7 +490,7 @@ def _local_below(path: str, root: str) -> Iterator[ListedFile]:
     """Files at or below `path`, which the source's path `root` names or matches."""
     base = _real_base(root)
     try:
-        if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec gives them
+        if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec returns them
             yield _of_status(os.stat(path), path, root)  # noqa: PTH116
             return
         if not os.path.isdir(path):  # noqa: PTH112
@@ -543,7 +543,7 @@ def _not_to_be_listed(path: str) -> SourceError:
     if os.path.lexists(path):
         problem = "it is neither a file nor a folder"
         return SourceError(path, problem, "remove it, or put a file or a folder in its place")
-    return SourceUnavailableError(path, "it does not exist", "give a path that does")
+    return SourceUnavailableError(path, "it does not exist", "use a path that does")
 
 
 def _gone(seen: SeenFile, error: Exception) -> SourceError:
@@ -566,8 +566,8 @@ def _unreadable(path: str, error: Exception) -> SourceError:
             "check that the file system can be reached and the job and its tasks may read it",
         )
     steps: dict[type[OSError], str] = {
-        FileNotFoundError: "put it back, or give a path that exists",
-        IsADirectoryError: "give its files, or the folder above it",
+        FileNotFoundError: "put it back, or use a path that exists",
+        IsADirectoryError: "name its files, or the folder above it",
         PermissionError: "allow the user that runs the job and its tasks to read it",
     }
     next_step = steps.get(type(error), "check that the file system works and the file is whole")

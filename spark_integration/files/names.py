@@ -145,7 +145,7 @@ def partition_folder(where: str, columns: tuple[str, ...], values: tuple[object,
             where,
             f"the values of {len(columns)} partition columns make a folder's name of {size} bytes; "
             f"the limit is {_FOLDER_BYTES_MAX}",
-            "shorten them in the transform, or give fewer columns",
+            "shorten them in the transform, or write fewer columns",
         )
     return folder
 

@@ -57,7 +57,7 @@ def check_apart(chain: Chain) -> None:
                 "the destination",
                 destination,
                 f"apart from what is read, {source}: neither below it nor above it, or the job reads "
-                "its own output; give a folder or a prefix beside it",
+                "its own output; use a folder or a prefix beside it",
             )
         if source.startswith("/") and destination.startswith("/"):
             _check_links(source, destination)
@@ -79,7 +79,7 @@ def _check_links(source: str, destination: str) -> None:
                 "the destination",
                 destination,
                 f"apart from what is read, {source}: the link {link} leads to it, and the job would read "
-                "its own output; remove the link, or give another folder",
+                "its own output; remove the link, or use another folder",
             )
 
 

@@ -237,7 +237,7 @@ class Discovery:
             raise SourceError(
                 f"partition {named((missing or unknown)[0])}",
                 "it has no offset in `starting`" if missing else "`starting` has it, and no topic",
-                "give an offset for each partition that there is, and for no other",
+                "set an offset for each partition that there is, and for no other",
             )
         for partition in new:
             if not beginnings[partition] <= starting[partition] <= ends[partition]:
@@ -245,7 +245,7 @@ class Discovery:
                     f"partition {named(partition)}",
                     f"`starting` has offset {starting[partition]}; there are "
                     f"{beginnings[partition]} to {ends[partition]}, exclusive",
-                    "give one of these, or the last to read new records alone",
+                    "use one of these, or the last to read new records alone",
                 )
         return starting
 

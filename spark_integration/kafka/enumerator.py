@@ -67,7 +67,7 @@ class KafkaEnumerator(SplitEnumerator):
                         f"source {context.operator_id!r}",
                         f"split {split.split_id} of its history {was}, and the source is now "
                         f"{'bounded' if bounded else 'unbounded'}",
-                        "give it as its first run had it, or use another job id",
+                        "set it as its first run had it, or use another job id",
                     ),
                     is_final=True,
                 )

@@ -214,14 +214,14 @@ def _check_interval(seconds: float | None, *, is_bounded: bool) -> None:
     if seconds is None:
         return
     if is_bounded:
-        raise OptionError("discovery_interval_s", seconds, "given with `bounded=False` only")
+        raise OptionError("discovery_interval_s", seconds, "set with `bounded=False` only")
     if not _INTERVAL_S[0] <= seconds <= _INTERVAL_S[1]:
         raise OptionError("discovery_interval_s", seconds, "0.1 to 86,400")
 
 
 def _check_decode(decode: str | None, value_schema: pa.Schema | None) -> None:
     if (decode == "json") != (value_schema is not None):
-        raise OptionError("value_schema", value_schema, "given with decode='json', and only then")
+        raise OptionError("value_schema", value_schema, "set with decode='json', and only then")
 
 
 def _check_positive(**options: int) -> None:
@@ -232,7 +232,7 @@ def _check_positive(**options: int) -> None:
 
 def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
     if bool(names) == (pattern is not None):
-        raise OptionError("topics", names, "given, or `pattern` in their place")
+        raise OptionError("topics", names, "set, or `pattern` in their place")
     for name in names:
         if not _TOPIC.fullmatch(name) or name in {".", ".."}:
             raise OptionError("topics", name, "a topic's name: letters, digits, '.', '_' and '-'")

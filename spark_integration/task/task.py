@@ -222,7 +222,7 @@ def _register(
     answer = _answer(connection, work, ids)
     if isinstance(answer, Refused):
         raise AttemptError(
-            f"the driver gives task {ids.task_attempt_id} no attempt of subtask {ids.subtask}: "
+            f"the driver assigns task {ids.task_attempt_id} no attempt of subtask {ids.subtask}: "
             f"{answer.reason}"
         )
     if isinstance(answer, Fenced) and not answer.is_finished:
@@ -256,7 +256,7 @@ def _task_ids(batches: Iterable[pa.RecordBatch]) -> TaskIds:
     rows = [row for batch in batches for row in batch.column(0).to_pylist()]
     if len(rows) != 1:
         raise AttemptError(
-            f"a task was given the subtasks {rows}; it must be one each: does a setting of this "
+            f"a task received the subtasks {rows}; it must be one each: does a setting of this "
             "session merge or split the partitions of a range?"
         )
     context = TaskContext.get()

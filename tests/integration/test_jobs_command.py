@@ -170,4 +170,4 @@ def test_names_and_fields_are_not_asked_for_together() -> None:
     )
 
     assert refused.exit_code == Exit.USAGE
-    assert "give either --json or --names" in refused.stderr
+    assert "pass either --json or --names" in refused.stderr

@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, SourceError
+from coordlog.export import write_exported
 from coordlog.log.copy import to_append
-from coordlog.log.file import write_exported
 from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.secret_fields import KEY_VARIABLE

@@ -185,7 +185,7 @@ def test_a_task_that_is_refused_fails_with_the_reason() -> None:
         endpoint.close(number)
         error = task.ended()
     assert isinstance(error, AttemptError)
-    assert str(error) == ("the driver gives task 17 no attempt of subtask 0: an older stage run")
+    assert str(error) == ("the driver assigns task 17 no attempt of subtask 0: an older stage run")
 
 
 def test_a_task_whose_registration_is_held_back_waits_within_its_bound() -> None:

@@ -126,7 +126,7 @@ def test_a_repeated_batch_is_skipped_and_an_unknown_one_refused(
     context, query_id = spark.sparkContext, str(uuid.uuid4())
     frame = spark.range(10).selectExpr("cast(id as string) as value")
     with exactly_once(job_id="s", log=MemoryLog(), sink=ParquetSink(tmp_path / "out")) as write:
-        with pytest.raises(UsageError, match="no streaming query is giving batch 0"):
+        with pytest.raises(UsageError, match="no streaming query is running batch 0"):
             write(frame, 0)
         context.setLocalProperty("sql.streaming.queryId", query_id)
         context.setLocalProperty("streaming.sql.batchId", "0")

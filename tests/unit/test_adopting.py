@@ -21,13 +21,13 @@ from coordlog.errors import (
     RestoreError,
     SinkError,
 )
+from coordlog.export import write_exported
 from coordlog.history import History
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.log.append_protocol import Place as LogPlace
 from coordlog.log.appender import Patience
 from coordlog.log.copy import to_append
-from coordlog.log.file import write_exported
 from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
 from coordlog.offline.adopt import adopt, checked, copy_history
@@ -639,7 +639,7 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
     for place, arguments, said in (
         (Place(), ("--from", str(redacted)), "redacted.avro is redacted; export it without"),
         (Place(log), ("--from", str(whole)), "is the one of this history; start the job"),
-        (Place(), (), "give either --from or --from-topic"),
+        (Place(), (), "pass either --from or --from-topic"),
         (
             Place(),
             ("--from-topic", "driven.log"),

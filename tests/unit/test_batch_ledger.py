@@ -119,7 +119,7 @@ def test_a_batch_behind_one_that_was_given_back_is_refused() -> None:
     books.give(batch(3), done=("files",), left=("delta",))
     said = books.refusal(batch(4))
     assert "batch 3 of query q-1 is begun and not committed at 'delta'" in said
-    assert "Spark gives batch 4" in said
+    assert "Spark starts batch 4" in said
     books.give(batch(3), done=("delta",))
     assert books.refusal(batch(4)) == ""
     assert standing_of(books.state, batch(3), ["delta", "files"]).is_done

@@ -544,7 +544,7 @@ def test_more_files_than_a_record_names_are_refused_before_the_intent(drivers: D
 
 def test_outside_foreach_batch_there_is_no_batch(drivers: Drivers) -> None:
     driver = drivers.make(MemoryTable())
-    with pytest.raises(UsageError, match="no streaming query is giving batch 3 on this thread"):
+    with pytest.raises(UsageError, match="no streaming query is running batch 3 on this thread"):
         driver(cast("Any", FakeFrame([], batch_id=2)), 3)
 
 
@@ -553,9 +553,9 @@ def test_options_are_looked_at_when_they_are_given() -> None:
         exactly_once(job_id="A b", log=MemoryLog(), sink=cast("Any", MemoryTable()))
     with pytest.raises(OptionError, match="sink"):
         exactly_once(job_id="a", log=MemoryLog(), sink={})
-    with pytest.raises(OptionError, match="bootstrap_servers is None; it must be given, or `log`"):
+    with pytest.raises(OptionError, match="bootstrap_servers is None; it must be set, or `log`"):
         exactly_once(job_id="a", sink=cast("Any", MemoryTable()))
-    with pytest.raises(OptionError, match="bootstrap_servers is 'b:1'; it must be given, or `log`"):
+    with pytest.raises(OptionError, match="bootstrap_servers is 'b:1'; it must be set, or `log`"):
         exactly_once(
             job_id="a", bootstrap_servers="b:1", log=MemoryLog(), sink=cast("Any", MemoryTable())
         )

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, RecordError
-from coordlog.log.file import write_exported
+from coordlog.export import write_exported
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.fork import find_fork_point

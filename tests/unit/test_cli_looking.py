@@ -175,7 +175,7 @@ def test_a_verification_as_json_has_what_was_checked(log: MemoryLog) -> None:
         ("state", ("--at", "checkpoint:77"), "one that has completed in this log ("),
         ("state", ("--at", "999999"), "offset is 999999; it must be "),
         ("diff", ("--from", "999999"), "offset is 999999; it must be "),
-        ("explain", (), "give one of --split, --event and --checkpoint"),
+        ("explain", (), "pass one of --split, --event and --checkpoint"),
         ("explain", ("--split", "x"), "one that the log knows"),
         ("explain", ("--event", "0"), "the sequence of an event; a "),
         ("explain", ("--checkpoint", "99"), "one that was triggered in this log"),

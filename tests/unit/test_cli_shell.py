@@ -139,7 +139,7 @@ def test_errors_name_options_as_the_command_does(tmp_path: Path) -> None:
     assert "--batch-rows is 0; it must be at least 1" in wrong.stderr
     assert "--delimiter is 'ab'; it must be one ASCII character" in wrong.stderr
     assert (
-        "--quote is given; it is for --format csv"
+        "--quote is set; it is for --format csv"
         in ingest("--quote", "'", "--format", "jsonl").stderr
     )
 

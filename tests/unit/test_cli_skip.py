@@ -167,7 +167,7 @@ def test_what_cannot_be_skipped_is_refused_by_name_and_nothing_is_appended() -> 
         (("--event", "9999"), "sequence 9999 does not exist"),
         (("--event", str(started.sequence)), "is ATTEMPT_STARTED, not an event"),
         (("--event", str(assigned.sequence)), "skip the split instead, with --split"),
-        ((), "give either --split or --event"),
+        ((), "pass either --split or --event"),
     ):
         result = run(job.log, "skip", "job", *arguments)
         assert result.exit_code == Exit.USAGE

@@ -465,7 +465,7 @@ def test_a_file_in_a_folder_that_others_can_write_is_not_trusted(
     done = run("jobs")
     assert (done.exit_code, done.stderr) == (
         2,
-        f"error: {path}: every user may write to it; if you trust it, give --config coordlog.toml\n",
+        f"error: {path}: every user may write to it; if you trust it, pass --config coordlog.toml\n",
     )
 
     path.chmod(0o600)
@@ -480,7 +480,7 @@ def test_a_file_in_a_folder_that_others_can_write_is_not_trusted(
         2,
         (
             f"error: {path}: it belongs to user {owner}, not to you; "
-            "if you trust it, give --config coordlog.toml\n"
+            "if you trust it, pass --config coordlog.toml\n"
         ),
     )
     assert run("--config", "coordlog.toml", "jobs").exit_code == 0

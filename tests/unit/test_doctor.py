@@ -80,7 +80,7 @@ JOB = JobFacts(job_id="j", records=1000, began_us=NOW_US - 100 * HOUR_US, last_u
 def found(
     machine: MachineFacts = MACHINE, broker: BrokerFacts = BROKER, job: JobFacts = JOB
 ) -> dict[str, Finding]:
-    return {one.what: one for one in examine_all(machine, broker, (job,))}
+    return {one.subject: one for one in examine_all(machine, broker, (job,))}
 
 
 def with_topic(**changes: object) -> BrokerFacts:
@@ -274,7 +274,7 @@ def test_topics_are_matched_with_requested_jobs_whatever_their_names() -> None:
     broker = replace(BROKER, topics=(replace(TOPIC, name="team.j.log"), other))
     jobs = (JOB, replace(JOB, job_id="k"))
 
-    made = {one.what: one for one in examine_all(MACHINE, broker, jobs)}
+    made = {one.subject: one for one in examine_all(MACHINE, broker, jobs)}
 
     assert made["topic team.j.log, settings"].grade is Grade.FINE
     assert made["job j, size"].value.startswith("1,000 records, 1.0 GB; 10.0 MB and ")
@@ -326,7 +326,7 @@ def test_an_advised_command_of_ours_looks_where_the_user_has_said(
 
 def test_advice_on_a_prune_says_where() -> None:
     where = " --bootstrap-servers kafka-1:9092 --topic-prefix a."
-    made = {one.what: one for one in examine_all(MACHINE, BROKER, (JOB,), where=where)}
+    made = {one.subject: one for one in examine_all(MACHINE, BROKER, (JOB,), where=where)}
 
     assert made["job j, prune"].next_step == f"coordlog prune j{where}"
 
@@ -336,7 +336,7 @@ def test_splits_that_wait_in_a_finished_job_are_wrong_by_name() -> None:
     finding = found(job=replace(JOB, waiting="2 of its splits: a, b"))["job j, its splits"]
 
     assert (finding.grade, finding.value) == (Grade.WRONG, "2 of its splits: a, b")
-    assert "give these files to another job" in finding.next_step
+    assert "read these files with another job" in finding.next_step
 
 
 def test_an_empty_topic_loses_nothing_to_a_retention() -> None:
@@ -444,7 +444,7 @@ def retention_told(log: MemoryLog) -> str:
     place.log = log
     made = CliRunner().invoke(main, ["doctor", "--json"], obj=lambda _servers: place)
     rows = [json.loads(one) for one in made.stdout.splitlines()]
-    (value,) = [one["value"] for one in rows if one["what"] == "job j, retention"]
+    (value,) = [one["value"] for one in rows if one["subject"] == "job j, retention"]
     return str(value)
 
 
@@ -553,7 +553,7 @@ def test_the_exit_status_tells_whether_anything_is_to_be_done() -> None:
     assert wrong.exit_code == Exit.FAILED
     rows = [json.loads(one) for one in wrong.stdout.splitlines()]
     (one,) = [row for row in rows if row["grade"] == "wrong"]
-    assert one["what"] == "topic j.log, cleanup.policy"
+    assert one["subject"] == "topic j.log, cleanup.policy"
     assert "--add-config cleanup.policy=delete" in one["next_step"]
 
     unknown = CliRunner().invoke(main, ["doctor", "k"], obj=lambda _servers: Place(BROKER))
@@ -613,7 +613,7 @@ def test_of_a_broker_that_cannot_be_asked_the_machine_is_told_still(
         f"        to do: {next_step}",
     ]
     found = [json.loads(one) for one in rows.stdout.splitlines()]
-    assert {"Java", "kafka-python", "pyspark"} <= {one["what"] for one in found}
+    assert {"Java", "kafka-python", "pyspark"} <= {one["subject"] for one in found}
     assert (found[-1]["grade"], found[-1]["value"]) == ("wrong", problem)
 
 
@@ -628,7 +628,7 @@ def test_without_java_and_a_named_broker_both_are_told(
     said = CliRunner().invoke(main, ["doctor", "--json"])
 
     assert said.exit_code == Exit.FAILED, said.output
-    found = {one["what"]: one for one in map(json.loads, said.stdout.splitlines())}
+    found = {one["subject"]: one for one in map(json.loads, said.stdout.splitlines())}
     java = f"{tmp_path / 'nowhere' / 'bin' / 'java'} does not run"
     assert found["Java"]["grade"] == "wrong"
     assert found["shared local broker"]["grade"] == "wrong"

@@ -83,7 +83,7 @@ def test_what_is_no_host_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_nobody_can_connect_to_all_addresses(host: str) -> None:
-    with pytest.raises(OptionError, match="give it as endpoint_bind"):
+    with pytest.raises(OptionError, match="set it as endpoint_bind"):
         EndpointOptions(host=host)
     EndpointOptions(bind=host)
 

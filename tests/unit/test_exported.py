@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.errors import OutOfRangeError, SourceError, UsageError
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.errors import OutOfRangeError, PrunedMeanwhileError, SourceError, UsageError
+from coordlog.export import write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from hand_history import streaming_history
@@ -166,6 +167,23 @@ def test_a_log_of_no_records_is_a_file_too(tmp_path: Path) -> None:
     assert _all(ExportedLog(path)) == []
 
 
+def test_an_export_names_a_prune_that_happened_meanwhile(tmp_path: Path) -> None:
+    class Pruning(MemoryLog):
+        """It is pruned when its reading begins."""
+
+        def read(
+            self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+        ) -> Iterator[StoredRecord]:
+            self.delete_below(3)
+            return super().read(from_offset, to_offset, stall_s=stall_s)
+
+    pruned, path = Pruning("ingest.log"), tmp_path / "job.avro"
+    pruned.store(*streaming_history().records)
+    with pytest.raises(PrunedMeanwhileError, match=r"began at offset 0 .* begins at offset 3 now"):
+        write_exported(pruned, "ingest", path)
+    assert not path.exists()
+
+
 def test_what_does_not_read_back_is_no_export_and_replaces_nothing(
     log: MemoryLog, path: Path
 ) -> None:
@@ -201,7 +219,7 @@ def test_the_draft_of_another_process_of_the_same_number_is_left_alone(
 _STANDING: Final = """
 import signal, sys
 from pathlib import Path
-from coordlog.log.file import write_exported
+from coordlog.export import write_exported
 from coordlog.log.memory import MemoryLog
 
 class Standing(MemoryLog):
@@ -395,7 +413,8 @@ def test_a_write_that_fails_names_the_file(log: MemoryLog, tmp_path: Path) -> No
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from coordlog.log.file import ExportedLog, write_exported\n"
+        "from coordlog.export import write_exported\n"
+        "from coordlog.log.file import ExportedLog\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
         "try:\n"
         "    write_exported(ExportedLog(sys.argv[1]), 'ingest', Path(sys.argv[2]))\n"

@@ -251,7 +251,7 @@ def test_a_value_that_the_sample_did_not_show_is_an_error_that_names_it(tmp_path
         "row 1800002 (a header is row 1), column 'i': the value 'oops' is no int64"
     )
     assert error.next_step == (
-        "give the column another type with `schema=`, or name the value in `null_values=`"
+        "set another type for the column with `schema=`, or name the value in `null_values=`"
     )
 
 

@@ -219,8 +219,9 @@ def test_an_intent_of_an_incomplete_checkpoint_is_refused_harmlessly(
     job.register(0).ack_checkpoint(job.trigger() or 0, committables=ROWS)
 
     (failure,) = job.history(Kind.GLOBAL_FAILURE)
-    assert f"gives an intent of checkpoint {1 + ahead}, which has not completed on this branch" in (
-        failure.reason or ""
+    assert (
+        f"commits an intent of checkpoint {1 + ahead}, which has not completed on this branch"
+        in (failure.reason or "")
     )
     job.crash()
     del provider.on["complete"]
@@ -549,7 +550,7 @@ def test_a_commit_without_a_sink_ends_the_job_at_once() -> None:
 
     (over,) = job.history(Kind.JOB_FAILED)
     assert str(NoSinkError("sink")) == (
-        "operator 'sink' gives an intent and has no sink to settle it: set `sink` in its provider"
+        "operator 'sink' commits an intent and has no sink to settle it: set `sink` in its provider"
     )
     assert str(NoSinkError("sink")) in (over.reason or "")
     assert over.attributes["final"] == "no sink"

@@ -88,7 +88,7 @@ def test_a_coordinators_part_of_another_checkpoint_changes_nothing() -> None:
 
 @pytest.mark.flink("PC14")
 @pytest.mark.clause("E5")
-def test_what_was_handed_over_for_an_aborted_checkpoint_is_given_up() -> None:
+def test_parts_of_an_aborted_checkpoint_are_abandoned() -> None:
     provider = NotingProvider("source")
     job, attempt = started(provider)
     job.trigger()

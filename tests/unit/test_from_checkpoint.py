@@ -280,7 +280,7 @@ def test_a_rollback_is_due_for_the_successor_if_its_driver_died_before_it() -> N
     cut = prefix_of(job.log, end + 1)
     before = cut.high_watermark()
 
-    with pytest.raises(RestoreError, match=r"did not reach, is 1 .*give --from-checkpoint 1 again"):
+    with pytest.raises(RestoreError, match=r"did not reach, is 1 .*pass --from-checkpoint 1 again"):
         HandDrivenJob(writing("b"), log=cut)
     assert cut.high_watermark() == before
     again = HandDrivenJob(writing("b"), log=cut, from_checkpoint=1)
@@ -300,7 +300,7 @@ def test_a_commands_epoch_owes_the_going_back_only_where_its_driver_did() -> Non
         begin_epoch(log, read_records(log), lambda _state: [], command="look")
 
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 1
-    with pytest.raises(RestoreError, match="give --from-checkpoint 1 again"):
+    with pytest.raises(RestoreError, match="pass --from-checkpoint 1 again"):
         HandDrivenJob(writing("b"), log=cut)
 
 

@@ -9,7 +9,7 @@ from coordlog.schemas.record import Kind, Record
 COMMAND = "coordlog failures flights"
 BAD = (
     "poll of operator 'source' raised coordlog.errors.SourceError: in/b.csv: row 52, column 'id': the value '6x' is "
-    "no int64; give the column another type with `schema=`"
+    "no int64; set another type for the column with `schema=`"
 )
 
 

@@ -115,7 +115,7 @@ def test_a_history_that_is_no_age_is_refused(history: str) -> None:
 
 
 def test_an_archive_without_a_limited_history_is_refused() -> None:
-    with pytest.raises(OptionsError, match="--history-archive is given; it is for --history"):
+    with pytest.raises(OptionsError, match="--history-archive is set; it is for --history"):
         parts_of(IngestOptions(source="in", destination="out", history_archive="old"))
     parts_of(IngestOptions(source="in", destination="out", history="30d", history_archive="old"))
 
@@ -129,8 +129,8 @@ def test_options_of_csv_are_refused_for_parquet() -> None:
         parts_of(options)
 
     assert caught.value.problems == (
-        "--null-value is given; it is for --format csv",
-        "--delimiter is given; it is for --format csv",
+        "--null-value is set; it is for --format csv",
+        "--delimiter is set; it is for --format csv",
     )
 
 
@@ -295,8 +295,8 @@ def test_options_of_a_format_or_a_watch_are_refused_where_they_do_not_fit() -> N
         parts_of(options)
 
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        "--watch is given with --batch, which makes rows visible at its end only",
-        "--delimiter is given; it is for --format csv",
+        "--watch is set with --batch, which makes rows visible at its end only",
+        "--delimiter is set; it is for --format csv",
         "idle_timeout_s is 1.0; it must be at least 10, an interval",
     ]
 
@@ -349,17 +349,17 @@ def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
         ({"source": "kafka://h:1"}, "SRC is 'kafka://h:1'; it must be kafka://HOST:PORT"),
         ({"source": "kafka://h/t"}, "bootstrap_servers is 'h'"),
         ({"source": "kafka://h:1/t", "starting": "2026-01-31"}, "--starting is '2026-01-31'"),
-        ({"source": "kafka://h:1/t", "delimiter": ";"}, "--delimiter is given; it is for files"),
-        ({"source": "kafka://h:1/t", "schemas": "each"}, "--schemas is given; it is for files"),
+        ({"source": "kafka://h:1/t", "delimiter": ";"}, "--delimiter is set; it is for files"),
+        ({"source": "kafka://h:1/t", "schemas": "each"}, "--schemas is set; it is for files"),
         (
             {"source": "kafka://h:1/t", "listing_timeout_s": 1.0},
-            "--listing-timeout is given; it is for files",
+            "--listing-timeout is set; it is for files",
         ),
         (
             {"source": "kafka://h:1/t", "bounded": False, "batch": True},
-            "--unbounded is given with --batch",
+            "--unbounded is set with --batch",
         ),
-        ({"source": "in", "starting": "latest"}, "--starting is given; it is for kafka://"),
+        ({"source": "in", "starting": "latest"}, "--starting is set; it is for kafka://"),
     ],
 )
 def test_what_does_not_fit_topics_is_named(
@@ -418,7 +418,7 @@ def test_what_is_for_files_is_refused_for_topics_though_it_is_the_default(
     result = ingest("kafka://h:1/t", "out", *given)
 
     assert result.exit_code == 2
-    assert result.stderr == f"error: {given[0]} is given; it is for files\n"
+    assert result.stderr == f"error: {given[0]} is set; it is for files\n"
     assert not ran
 
 
@@ -438,7 +438,7 @@ def test_what_does_nothing_without_another_option_is_refused(
     result = ingest("in", "out", *given)
 
     assert result.exit_code == 2
-    assert f"is given; it is for {is_for}\n" in result.stderr
+    assert f"is set; it is for {is_for}\n" in result.stderr
     assert not ran
 
 

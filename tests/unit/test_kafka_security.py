@@ -126,7 +126,7 @@ def test_a_wrong_option_is_named_and_its_secret_is_not(
         ({"sasl_password": "s3cret"}, "SASL_SSL if sasl_password is given: it does nothing here"),
         ({"protocol": "SSL", "sasl_username": "ann"}, "sasl_username is given"),
         ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL if ssl_cafile is given"),
-        ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "given together with ssl_keyfile"),
+        ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "set together with ssl_keyfile"),
     ],
 )
 def test_an_option_without_effect_is_refused_and_no_secret_is_shown(

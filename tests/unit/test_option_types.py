@@ -262,7 +262,7 @@ def test_a_value_of_another_type_is_refused_with_the_value(
             partial(Security, protocol="SSL"),
             "ssl_keyfile",
             "key.pem",
-            "given together with ssl_keyfile",
+            "set together with ssl_keyfile",
         ),
     ],
 )

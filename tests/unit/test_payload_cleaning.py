@@ -16,7 +16,8 @@ from coordlog.amounts import many
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, RecordError
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.export import write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.adopt import adopt, copy_history

@@ -14,8 +14,9 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, CommandError, RecordError, RestoreError
+from coordlog.export import write_exported
 from coordlog.history import History
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.interface import PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.export import write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore

@@ -14,9 +14,10 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError, SourceError
+from coordlog.export import write_exported
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.copy import to_append
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink.sink import ParquetSink

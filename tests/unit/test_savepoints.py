@@ -97,7 +97,7 @@ def test_without_a_number_the_last_checkpoint_is_kept_once() -> None:
     ("name", "number", "why"),
     [
         ("Big", 2, "'Big' is no savepoint name"),
-        ("2", 2, "'2' is a number, as checkpoints have: give it a name with a letter in it"),
+        ("2", 2, "'2' is a number, as checkpoints have: use a name with a letter in it"),
         ("here", 3, "'here' names checkpoint 4, not 3: release it first"),
         ("other", 1, r"checkpoint 1 is not retained: .*; the retained ones are: 2, 3, 4"),
         ("other", 9, "checkpoint 9 is none that there has been: the next one is 5"),

@@ -16,8 +16,9 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.cli.payload_store import StoreFinder
 from coordlog.errors import OptionError, SourceError
+from coordlog.export import write_exported
 from coordlog.limits import CONTAINER_BLOCK_BYTES_MAX, CONTAINER_HEADER_BYTES_MAX
-from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.schemas.payload_address import PayloadAddress

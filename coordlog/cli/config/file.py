@@ -245,7 +245,7 @@ def _refuse_strangers(path: Path, opened: os.stat_result) -> None:
         problem = "every user may write to it"
     if problem is not None:
         raise ConfigFileError(
-            str(path), (f"{problem}; if you trust it, give --config {FILE_NAME}",)
+            str(path), (f"{problem}; if you trust it, pass --config {FILE_NAME}",)
         )
 
 

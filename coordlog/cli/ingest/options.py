@@ -179,7 +179,7 @@ class IngestOptions:
     )
     null_values: tuple[str, ...] = _csv(
         (),
-        "CSV: text that means null, by default the empty field; may be given several times.",
+        "CSV: text that means null, by default the empty field; may be repeated.",
         "WORD",
         names=("--null-value",),
     )
@@ -204,7 +204,7 @@ class IngestOptions:
     )
     exclude: tuple[str, ...] = _files(
         (),
-        "Files or folders to leave out, by name or by path below SRC; may be given several times.",
+        "Files or folders to leave out, by name or by path below SRC; may be repeated.",
         "GLOB",
     )
     partition_folders: Literal["refuse", "ignore"] = _files(
@@ -379,7 +379,7 @@ class IneffectiveOption:
     def problem(self) -> str:
         """Text of the error or the warning."""
         if self.is_on_command_line:
-            return f"{self.name} is given; it is for {self.is_for}"
+            return f"{self.name} is set; it is for {self.is_for}"
         return f"{self.name} is set, and does nothing here: it is for {self.is_for}"
 
 

@@ -56,7 +56,7 @@ class IngestParts:
 
 
 def default_job_id(destination: str) -> str:
-    """Job id derived from a destination, if the user gives none.
+    """Job id derived from a destination, if the user sets none.
 
     A second run of a command continues with the job of the first, and commands with different
     destinations never share a job.
@@ -149,8 +149,8 @@ def _incompatible(options: IngestOptions) -> list[str]:
     """Problems of options that exclude each other."""
     problems = []
     if options.watch and options.batch:
-        problems.append("--watch is given with --batch, which makes rows visible at its end only")
+        problems.append("--watch is set with --batch, which makes rows visible at its end only")
     if options.is_kafka and options.batch and not options.bounded:
-        problems.append("--unbounded is given with --batch; a batch ends")
+        problems.append("--unbounded is set with --batch; a batch ends")
     ineffective = options.ineffective()
     return [*problems, *(option.problem for option in ineffective if option.is_on_command_line)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from coordlog.cli.ingest.parts import IngestParts
 from coordlog.cli.log_access import LogPlace
 from coordlog.coordinators.listing import listed_in_time
 from coordlog.errors import CoordlogError, RecordError, RestoreError
+from coordlog.history import Following
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
-from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState
@@ -29,7 +28,7 @@ from coordlog.restore.rebuild import (
     projection_of,
     rebuild,
 )
-from coordlog.schemas.validity import Turns, beginning_of
+from coordlog.schemas.record import JobMode, Record
 from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -87,8 +86,9 @@ def look(
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
     exists = job_id in place.jobs(patience_s)
     log = place.log(job_id, patience_s)
-    watched = _Watched(log, ProgressFold())
-    job_log = Found(log=log, progress=watched.fold, catch_up=watched.catch_up)
+    fold = ProgressFold()
+    following = Following(log, fold.begin, _applying(fold))
+    job_log = Found(log=log, progress=fold, catch_up=following.catch_up)
     try:
         choice = PayloadChoice(job_id, options.payload_store, options.payload_limit_bytes)
         # A pruned log may begin with a snapshot that has a part in the payload store.
@@ -102,7 +102,7 @@ def look(
                 projection_of(chain),
                 on_progress=on_progress,
                 is_whole=True,
-                watch=watched.feed,
+                watch=following.feed,
             )
             check_counts(job_id, result)
             state = result.state
@@ -114,7 +114,7 @@ def look(
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
             if not options.allow_other_path:
-                _check_source(job_id, _known_splits(state, watched.fold), options.source)
+                _check_source(job_id, _known_splits(state, fold), options.source)
             if job_log.is_finished and not options.again:
                 return job_log
             if not options.take_over:
@@ -122,7 +122,7 @@ def look(
                     NamedDriver.of(state)
                 )  # the driver checks this too, after Spark's start
             if not elsewhere:
-                _check_destination(job_id, watched.fold, parts.sink)
+                _check_destination(job_id, fold, parts.sink)
         parts.sink.prepare(job_id)
         if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
@@ -145,7 +145,7 @@ def _check_fits(
         state,
         chain,
         parallelism=options.parallelism,
-        mode="batch" if options.batch else "streaming",
+        mode=JobMode.BATCH if options.batch else JobMode.STREAMING,
         restore=options.restore,
         is_again=options.again,
         allow_non_restored_state=options.allow_non_restored_state,
@@ -177,7 +177,7 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
             "the source",
             f"that of {first}",
             path,
-            "give the source of its first run, or another job id",
+            "use the source of its first run, or another job id",
         )
 
 
@@ -191,34 +191,15 @@ def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> No
             "the destination",
             "a folder that this job has written to",
             f"{sink.destination}, to which it has not",
-            "give the destination of its first run, or another job id",
+            "use the destination of its first run, or another job id",
         )
 
 
-class _Watched:
-    """Applies the records of a log that count to a fold, in offset order."""
+def _applying(fold: ProgressFold) -> Callable[[int, Record], None]:
+    """Function that applies a record, at its offset, to a fold."""
 
-    def __init__(self, log: Log, fold: ProgressFold) -> None:
-        self.fold = fold
-        self._log = log
-        self._next_offset = 0
-        self._turns = Turns[StoredRecord]()
+    def apply(offset: int, record: Record) -> None:
+        with Applying(offset, record):
+            fold.apply(record)
 
-    def catch_up(self) -> None:
-        """Read the records appended since the last reading."""
-        for stored in self._log.read(self._next_offset, self._log.high_watermark()):
-            self.feed(stored)
-
-    def feed(self, stored: StoredRecord) -> None:
-        """Take in the next record; the first is the log's, or a snapshot that counts."""
-        if self._next_offset == 0 and stored.offset > 0:
-            with contextlib.suppress(RecordError):  # the restore raises it
-                beginning = beginning_of(stored)
-                self._turns = Turns(beginning.counting)
-                self.fold.begin(beginning)
-        self._next_offset = stored.offset + 1
-        for judged in self._turns.feed(stored):
-            if judged.counts:
-                record = judged.entry.record(judged.header)
-                with Applying(judged.entry.offset, record):
-                    self.fold.apply(record)
+    return apply

@@ -87,7 +87,7 @@ def exact_rows(
         raise SinkError(
             where,
             f"rows cannot be staged: they have the columns {rows.schema.names}, not {list(types)}",
-            "give each batch of the frame the same columns",
+            "write the same columns in each batch of the frame",
         )
     columns: list[pa.Array] = []
     for number, (name, kind) in enumerate(types.items()):

@@ -379,7 +379,7 @@ def _check_table(table: str) -> None:
 
 def _check_where(where: str) -> None:
     if not where.strip():
-        raise OptionError("where", where, "given")
+        raise OptionError("where", where, "set")
     if "password" in where:
         raise OptionError("where", "(not shown)", "without a password: it is in the log")
     refuse_credentials("where", where)

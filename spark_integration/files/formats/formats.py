@@ -245,7 +245,7 @@ class TextFormat(_LineFormat):
         for file in listed:
             refuse_archive(file.path, self.compression)
         if expected is not None and expected != TEXT_SCHEMA:
-            raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, expected)
+            raise schemas_differ(files.url, "set with `schema=`", TEXT_SCHEMA, expected)
         return TEXT_SCHEMA
 
     def read(

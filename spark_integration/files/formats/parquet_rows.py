@@ -174,7 +174,7 @@ def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
     elif isinstance(error, pa.ArrowNotImplementedError):
         problem += ", and may be whole: Arrow's reader has no way for what is in it"
         next_step = (
-            "if rows are of many KiB, give a smaller `batch_rows=`; else write the file anew, with other "
+            "if rows are of many KiB, set a smaller `batch_rows=`; else write the file anew, with other "
             "types or encodings, or without that column"
         )
     return SourceError(path, f"{problem}: {error}", next_step)
@@ -215,7 +215,7 @@ def _casts_of(path: str, file_schema: pa.Schema, schema: pa.Schema) -> Sequence[
                 path,
                 f"it has {len(indices) or 'no'} column{'s' if indices else ''} {column.name!r}; its "
                 f"columns are {file_schema.names}",
-                "give a schema of columns that all files have (`schema=`)",
+                "set a schema of columns that all files have (`schema=`)",
             )
         casts.append(exact_caster(file_schema.field(indices[0]).type, column.type))
     return casts
@@ -237,7 +237,7 @@ def _conform(
                 path,
                 f"{place}column {name!r} is of type {values.type}, not "
                 f"{target.type}{'' if target.nullable else ' not null'}: {error}",
-                "give the column a type that holds the values of all files (`schema=`), and cast it "
+                "set a type for the column that holds the values of all files (`schema=`), and cast it "
                 "in a transform",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -74,7 +74,7 @@ class Destination:
                     self.where,
                     f"a destination that is not ours: it holds {len(foreign)} names that this "
                     f"job did not make, {foreign[0]!r} first",
-                    "give one that is empty or does not exist",
+                    "use one that is empty or does not exist",
                 )
             self._check_space(DESTINATION_FREE_BYTES_MIN, "no new job starts here")
             created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -92,7 +92,7 @@ class Destination:
         raise SinkError(
             self.where,
             f"it is inside the destination of job {self._owner(where, content)!r}, {where}",
-            "give one beside it: readers of that one would read the files of both",
+            "use one beside it: readers of that one would read the files of both",
         )
 
     def refuse_earlier_output(self, job_id: str) -> None:
@@ -108,7 +108,7 @@ class Destination:
                 f"it holds {len(names)} names that an earlier history of job {job_id!r} has "
                 f"published, {names[0]!r} first, and the start of the job has none of them: "
                 "rows would be written a second time",
-                "give the job the log that it had, or another destination",
+                "use the log that the job had, or another destination",
             )
 
     def refuse_lost_output(self, job_id: str) -> None:
@@ -178,7 +178,7 @@ class Destination:
             raise SinkError(
                 self.where,
                 f"a destination that is not ours: it is of job {owner!r}, this is job {job_id!r}",
-                "give each job a destination of its own",
+                "use a destination of its own for each job",
             )
 
     @staticmethod
@@ -218,7 +218,7 @@ class Destination:
                 self.where,
                 f"it is partitioned by {_listed(settled.partition_by)}, the job by "
                 f"{_listed(partition_by)}",
-                "give the same columns in the same order, or another destination",
+                "write the same columns in the same order, or another destination",
             )
         return settled
 
@@ -282,7 +282,7 @@ class Destination:
                 raise SinkError(
                     self.where,
                     f"column {column.name!r} has no type{part}: all its first values are null",
-                    "give the sink a `schema=`, or the column a type in the transform",
+                    "set `schema=` of the sink, or cast the column in the transform",
                 )
 
     def _check_writable(self, schema: pa.Schema) -> None:
@@ -336,7 +336,7 @@ def _json_fields(
         raise SinkError(
             path,
             f"it does not hold {subject}: {error!r}",
-            "put it back as it was, or give another destination",
+            "put it back as it was, or use another destination",
         ) from error
 
 

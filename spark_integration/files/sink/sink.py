@@ -194,7 +194,7 @@ class ParquetSink(Sink):
                 raise SinkError(
                     self.destination,
                     f"`schema=` is not compatible with the files there: {error}",
-                    "give one that is, or another destination",
+                    "use one that is, or another destination",
                 ) from error
             if not wanted.equals(settled.columns):
                 destination.widen(settled, wanted)
@@ -202,7 +202,7 @@ class ParquetSink(Sink):
             raise SinkError(
                 self.destination,
                 f"`schema=` is {_in_line(plain)}; all files here have {_in_line(wanted)}",
-                "give that one, or another destination",
+                "use that one, or another destination",
             )
 
     def refuse_earlier_output(self, job_id: str) -> None:
@@ -353,7 +353,7 @@ def _store(path: str) -> FileStore:
         raise SinkError(
             scheme,
             why,
-            "give a local path, or s3://BUCKET/PREFIX; copy the files elsewhere once the job has "
+            "use a local path, or s3://BUCKET/PREFIX; copy the files elsewhere once the job has "
             "finished",
         )
     # Not resolved: the target of a link in the path may change between two runs.
@@ -367,7 +367,7 @@ def _checked_s3(url: str) -> str:
         raise SinkError(
             "s3://",
             "a URL with credentials or a query: a URL is shown and recorded",
-            "give s3://BUCKET/PREFIX alone, and credentials as AWS_PROFILE or AWS_ACCESS_KEY_ID "
+            "use s3://BUCKET/PREFIX alone, and credentials as AWS_PROFILE or AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY",
         )
     if not _BUCKET.fullmatch(bucket):

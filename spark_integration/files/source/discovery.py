@@ -194,7 +194,7 @@ class Discovery:
             raise SourceError(
                 first.path,
                 f"it has changed since it was listed: {difference}{more}",
-                "put it back as it was, or move it away, and give what is new in a new file: a "
+                "put it back as it was, or move it away, and add new rows in a new file: a "
                 "file is read once",
             )
         return fresh
@@ -236,7 +236,7 @@ class Discovery:
                 raise SourceError(
                     file.path,
                     f"{len(before)} splits of it are known, and they are cut otherwise than now",
-                    "give `split_bytes=` and the other options as they were when it was listed",
+                    "set `split_bytes=` and the other options as they were when it was listed",
                 )
             discovered += [
                 Split(split_id=split.split_id, content=encode_split(split)) for split in splits

@@ -272,7 +272,7 @@ class FileReader(SourceReader):
                 error.where,
                 f"{error.problem}; {self._emitted} rows of {progress.split.split_id} had been read "
                 f"with {progress.read_as}, and it is continued so, not with the present options",
-                "skip it (`coordlog skip`), and give its other rows in a new file",
+                "skip it (`coordlog skip`), and add its other rows in a new file",
             ) from error.__cause__
 
     def _finish(self) -> Poll:

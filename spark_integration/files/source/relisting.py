@@ -119,7 +119,7 @@ def _check_whole(stays_cut: Mapping[str, Sequence[FileSplit]]) -> None:
                 path,
                 f"{len(splits)} of its {splits[0].parts} splits are known, some of them are skipped, and it "
                 "is cut otherwise now",
-                "give `split_bytes=` and the other options as they were when it was listed, or skip its "
+                "set `split_bytes=` and the other options as they were when it was listed, or skip its "
                 "other splits too (`coordlog skip`)",
             )
 

@@ -475,7 +475,7 @@ def _check_path(url: str) -> None:
         raise OptionError(
             "path",
             url,
-            "without '::', which separates two URLs: for a name that has it give its folder, or a glob",
+            "without '::', which separates two URLs: for such a name pass its folder, or a glob",
         )
 
 

@@ -34,8 +34,8 @@ _NEXT_STEPS: Final = {
     errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
     errno.EACCES: "allow the user that runs the job and its tasks to write there",
     errno.EPERM: "allow the user that runs the job and its tasks to write there",
-    errno.EROFS: "give a destination on a file system that can be written",
-    errno.ENOTDIR: "give a path of which every part but the last is a folder",
+    errno.EROFS: "use a destination on a file system that can be written",
+    errno.ENOTDIR: "use a path of which every part but the last is a folder",
 }
 
 

@@ -53,7 +53,7 @@ class LocalStore:
         """As in the port."""
         if self.root.exists() and not self.root.is_dir():
             raise SinkError(
-                self.where, "the destination is a file", "give a folder, or a name that is free"
+                self.where, "the destination is a file", "use a folder, or a name that is free"
             )
 
     def make_root(self) -> None:
@@ -110,7 +110,7 @@ class LocalStore:
             raise SinkError(
                 self.where,
                 f"the path of a file in it has {size} bytes; the system takes {_PATH_BYTES_MAX}",
-                "give a shorter destination, or fewer partition columns",
+                "use a shorter destination, or fewer partition columns",
             )
 
     def make_staging(self, driver_id: str) -> None:
@@ -243,7 +243,7 @@ class LocalStore:
                     raise SinkError(
                         self.where,
                         "its file system replaces a name where it should refuse",
-                        "give a destination on another file system",
+                        "use a destination on another file system",
                     )
             finally:
                 final.unlink(missing_ok=True)

@@ -138,7 +138,7 @@ def _check_continues(
         f"{_described(log)}: rows would be written a second time, and what the other has staged be "
         "removed",
         "use the broker that the job was begun on; if that is lost `coordlog adopt` moves its "
-        f"history here; else give another destination (or {keeper.release})",
+        f"history here; else use another destination (or {keeper.release})",
     )
 
 
@@ -150,7 +150,7 @@ def _decoded(path: str, content: bytes) -> LogIdentity:
         raise SinkError(
             path,
             f"it does not say which log writes there: {error!r}",
-            "put it back as it was, or give another destination",
+            "put it back as it was, or use another destination",
         ) from error
 
 

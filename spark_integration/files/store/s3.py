@@ -126,7 +126,7 @@ class S3Store:
                 raise SinkError(
                     self.where,
                     problem,
-                    "give a destination in a store that has S3's conditional writes, or a local "
+                    "use a destination in a store that has S3's conditional writes, or a local "
                     "one, and copy the files there once the job has finished",
                 )
             finally:
@@ -184,7 +184,7 @@ class S3Store:
             raise SinkError(
                 self.where,
                 f"the key of a file in it has {size} bytes; S3 takes {_KEY_BYTES_MAX}",
-                "give a shorter destination, or fewer partition columns",
+                "use a shorter destination, or fewer partition columns",
             )
 
     def make_staging(self, driver_id: str) -> None:

@@ -22,13 +22,13 @@ _NO_SPACE: Final = 507
 _NEXT_STEPS: Final = {
     "AccessDenied": "allow the user that runs the job and its tasks what docs/sinks.md lists",
     "403": "allow the user that runs the job and its tasks what docs/sinks.md lists",
-    "NoSuchBucket": "make the bucket, or give the name of one that exists",
+    "NoSuchBucket": "make the bucket, or use the name of one that exists",
     "InvalidAccessKeyId": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "SignatureDoesNotMatch": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "NoCredentialsError": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for "
     "the driver and all executors",
     "EndpointConnectionError": "check that it runs, and AWS_ENDPOINT_URL_S3",
-    "NotImplemented": "give a destination in a store that has it",
+    "NotImplemented": "use a destination in a store that has it",
 }
 
 

@@ -52,7 +52,7 @@ def explain(
 ) -> None:
     """Explain how a split, an event or a checkpoint of JOB got to its state, record by record."""
     if sum(value is not None for value in (split, event, checkpoint)) != 1:
-        raise click.UsageError("give one of --split, --event and --checkpoint")
+        raise click.UsageError("pass one of --split, --event and --checkpoint")
     with opened(logs, job) as log, _hint_at_archive(log):
         stored = whole(log).stored()
         if split is not None:
@@ -78,7 +78,7 @@ def _hint_at_archive(log: Log) -> Generator[None]:
         if start:
             click.echo(
                 f"the log begins at offset {start}: pruned records are in the file that the prune has "
-                "archived, which can be given in JOB's place",
+                "archived, which can take JOB's place",
                 err=True,
             )
         raise

@@ -78,7 +78,7 @@ class _Filter:
     multiple=True,
     type=click.Choice([kind.value for kind in Kind], case_sensitive=False),
     metavar="KIND",
-    help="Only records of this kind, as in ATTEMPT_FAILED; may be given several times.",
+    help="Only records of this kind, as in ATTEMPT_FAILED; may be repeated.",
 )
 @click.option("--subtask", type=int, metavar="N", help="Only records of this subtask.")
 @click.option("--attempt", type=int, metavar="N", help="Only records of this attempt number.")

@@ -56,7 +56,7 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
     """
     source = click.get_current_context().get_parameter_source("as_json")
     if names and as_json and source is ParameterSource.COMMANDLINE:  # else it is for all commands
-        raise click.UsageError("give either --json or --names: --names has no fields")
+        raise click.UsageError("pass either --json or --names: --names has no fields")
     job_ids = logs.jobs()
     if names:
         for job_id in job_ids:

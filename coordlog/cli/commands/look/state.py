@@ -28,6 +28,7 @@ from coordlog.projections.inspection.state_json import differences, state_json
 from coordlog.projections.job.state import GatewayState, JobState, sorted_items
 from coordlog.projections.tables.payload_json import Json, on_one_line
 from coordlog.schemas.payload_address import content_length
+from coordlog.schemas.record import JobMode
 
 __all__ = ["diff", "state"]
 
@@ -108,7 +109,7 @@ def _print_state(moment: Moment, start: int) -> None:
         f"{iso(job.timestamp_us) if moment.record_count else 'before its first record'}"
     )
     click.echo(
-        f"{job.phase.value}; {'batch' if job.is_batch else 'streaming'}; epoch {job.epoch}, "
+        f"{job.phase.value}; {JobMode.BATCH if job.is_batch else JobMode.STREAMING}; epoch {job.epoch}, "
         f"driver {job.driver_id or '-'}; last checkpoint {job.last_checkpoint}, next "
         f"{job.next_checkpoint_id}; {moment.record_count:,} records count, {moment.void_count:,} do not"
     )

@@ -74,7 +74,7 @@ def adopt(
     driver that began later at the old cluster is unknown to the copy.
     """
     if (file is None) == (topic is None):
-        raise click.UsageError("give either --from or --from-topic")
+        raise click.UsageError("pass either --from or --from-topic")
     source = _source(logs, job, file, topic)
     try:
         verified = checked(
@@ -134,7 +134,7 @@ def _refuse_unchecked(verified: Verified) -> None:
         raise OptionError(
             "--payload-store",
             None,
-            f"given: the history has {verified.absent_count:,} stored payloads, and a copy of a history opens "
+            f"set: the history has {verified.absent_count:,} stored payloads, and a copy of a history opens "
             "no store by itself" + (f" (it names {recorded_url})" if recorded_url else ""),
         )
 
@@ -155,7 +155,7 @@ def _refuse_unknown_driver(job: str, driver: NamedDriver, *, is_take_over: bool)
         job,
         f"the history ends in epoch {driver.epoch}, a command's, in which no driver listens: whether "
         "one has begun at the old cluster since cannot be checked",
-        "check that none runs there, and give --take-over",
+        "check that none runs there, and pass --take-over",
     )
 
 

@@ -14,6 +14,7 @@ from coordlog.cli.log_access import Logs, no_such_job, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
 from coordlog.errors import CommandError, CoordlogError, OptionError, PayloadStoreError, TopicError
+from coordlog.history import History
 from coordlog.log.interface import LogIdentity
 from coordlog.log.payload_store import PayloadFile, PayloadStore, is_draft, is_payload
 from coordlog.payloads.gc import FileUse, PayloadUse, payload_use
@@ -67,11 +68,11 @@ def delete(
     start, without knowledge of earlier commits. If this log is a copy, its payloads stay. Payloads
     of epochs before an adoption stay, because the original log may need them, and so do those of
     epochs missing from the log, as after a prune, unless --all-payloads is given. If JOB was or
-    will be adopted from this log, give --keep-payloads. If JOB has no log any more, --all-payloads
+    will be adopted from this log, pass --keep-payloads. If JOB has no log any more, --all-payloads
     with --payload-store removes the large payloads that a cut-off deletion has left.
     """
     if is_keeping and is_all:
-        raise OptionError("--all-payloads", "given", "left out with --keep-payloads")
+        raise OptionError("--all-payloads", "set", "left out with --keep-payloads")
     job_ids = logs.jobs()
     if job not in job_ids:
         if not is_all or payload_store is None:
@@ -219,8 +220,9 @@ def _described(logs: Logs, job: str) -> str:
     where = f"The log of job {job} at {logs.where}"
     try:
         with opened(logs, job) as log:
-            start, end = log.start_offset(), log.high_watermark()
-            last = next(log.read(end - 1, end), None) if start < end else None
+            history = History(log)
+            start, end = history.start, history.end
+            last = next(history.stored(end - 1), None) if start < end else None
     except TopicError as error:
         return f"{where} cannot be read: {error.problem}"
     if last is None:

@@ -42,7 +42,6 @@ from coordlog.offline.doctor import (
 )
 from coordlog.projections.inspection.prune_plan import plan_prune
 from coordlog.projections.tables.waiting_splits import waiting_in
-from coordlog.schemas.validity import beginning_at
 
 __all__ = ["doctor"]
 
@@ -143,7 +142,7 @@ def _print(findings: tuple[Finding, ...]) -> None:
     console = new_console()
     for finding in findings:
         line = Text(f"{finding.grade.value:<8}", style=_STYLES[finding.grade])
-        line.append(f"{finding.what}: {finding.value}", style="default")
+        line.append(f"{finding.subject}: {finding.value}", style="default")
         if finding.should_be:
             line.append(f"; should be {finding.should_be}", style="default")
         console.print(line, soft_wrap=True)
@@ -235,12 +234,10 @@ def _needed(history: History, first: StoredRecord) -> Needed:
     """Oldest record of a restart, without a fold: the snapshot that the last records name, else the log's first."""
     pointer = history.newest_named()
     snapshot = None
-    if history.start <= pointer < history.end:
-        candidate = next(history.stored(pointer, pointer + 1), None)
-        # In a copy of a topic, the offset may be another record's.
-        if candidate is not None and beginning_at(candidate) is not None:
-            snapshot = candidate
-    if snapshot is None and history.start > 0 and beginning_at(first) is not None:
+    # In a copy of a topic, the offset may be another record's.
+    if history.start <= pointer < history.end and history.snapshot_at(pointer) is not None:
+        snapshot = next(history.stored(pointer, pointer + 1), None)
+    if snapshot is None and history.start > 0 and history.snapshot_at(history.start) is not None:
         snapshot = first  # the snapshot that a pruned log begins with need not be named
     if snapshot is None and history.start > 0:
         was_pruned = 0 <= pointer < history.start

@@ -9,7 +9,9 @@ import click
 
 from coordlog.amounts import many
 from coordlog.cli.log_access import Logs, with_history
-from coordlog.log.file import check_target, write_exported
+from coordlog.cli.reading import progress_printer
+from coordlog.export import write_exported
+from coordlog.log.file import check_target
 from coordlog.log.interface import StoredRecord
 from coordlog.projections.inspection.redact import Redaction
 
@@ -35,9 +37,6 @@ def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> No
     if file.exists() and not force:
         raise click.BadParameter(f"{file} exists; --force replaces it", param_hint="FILE")
 
-    def progress(offset: int, end: int) -> None:
-        click.echo(f"read {offset:,} of {end:,} records", err=True)
-
     log = logs.open(job)
     try:
         count = write_exported(
@@ -46,7 +45,7 @@ def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> No
             file,
             is_overwriting=force,
             redact=_Redacting() if redact else None,
-            on_progress=progress,
+            on_progress=progress_printer(log.high_watermark(), "read"),
         )
     except FileExistsError as error:
         raise click.BadParameter(

@@ -9,6 +9,7 @@ import click
 from coordlog.amounts import many
 from coordlog.cli.commands.repair.adopt import FILE, copied
 from coordlog.cli.log_access import NewLogs, with_logs
+from coordlog.history import History
 from coordlog.log.file import ExportedLog
 from coordlog.log.job_id import check_job_id
 from coordlog.offline.adopt import copy_history
@@ -29,7 +30,7 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     source = ExportedLog(file)
     job = name or source.job_id
     check_job_id(job)
-    for _ in source.read(source.start_offset(), source.high_watermark()):
+    for _ in History(source).stored():
         pass  # a truncated file raises here, before any of it is at the broker
     target = logs.create(job)
     try:

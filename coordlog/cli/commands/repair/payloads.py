@@ -55,11 +55,11 @@ def payloads(
     JOB may be an exported file, but not with --clean.
     """
     if is_dropping and not is_cleaning:
-        raise OptionError("--drop-payloads", "given", "left out without --clean")
+        raise OptionError("--drop-payloads", "set", "left out without --clean")
     if isinstance(logs, FileLogs) and is_cleaning:
         raise click.UsageError(
             f"{logs.where} is an exported file, and newer records of the log may address more payloads: "
-            "give --clean the job's id"
+            "pass --clean the job's id"
         )
     with opened(logs, job) as log:
         if isinstance(log, ExportedLog) and log.is_redacted:
@@ -68,11 +68,11 @@ def payloads(
             )
         store = StoreFinder(job, payload_store, log).store_of(log)
         if store is None:
-            raise OptionError("--payload-store", None, "given: the history of this job names none")
+            raise OptionError("--payload-store", None, "set: the history of this job names none")
         use = payload_use(log, store)
     if is_dropping and use.copy_of:
         raise OptionError(
-            "--drop-payloads", "given", f"left out: this log is a copy of {use.copy_of}"
+            "--drop-payloads", "set", f"left out: this log is a copy of {use.copy_of}"
         )
     removed = clean(store, use, is_dropping=is_dropping) if is_cleaning else ()
     if as_json:

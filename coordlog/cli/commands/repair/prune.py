@@ -15,7 +15,7 @@ from coordlog.errors import (
     CoordlogError,
     RequestError,
 )
-from coordlog.log.archive import archive_in
+from coordlog.export import archive_in
 from coordlog.log.file import check_target
 from coordlog.log.interface import Log
 from coordlog.log.local.paths import home_folder, private_folder

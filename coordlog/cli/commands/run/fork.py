@@ -33,11 +33,11 @@ def fork(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> Non
     """
     other, _, checkpoint = origin.partition("@")
     if not other or not checkpoint:
-        raise click.UsageError(f"{origin!r} is given; it must be OTHER@NAME, or OTHER@N")
+        raise click.UsageError(f"{origin!r} is set; it must be OTHER@NAME, or OTHER@N")
     check_job_id(job)
     assert isinstance(logs, CreatingLogs), "a file is no place for a new log"
     if job == other:
-        raise click.UsageError(f"{job} is to begin from itself: give the new job another id")
+        raise click.UsageError(f"{job} is to begin from itself: use another id for the new job")
     other_log = logs.open(other)
     try:
         fork_point = find_fork_point(other_log, other, checkpoint)

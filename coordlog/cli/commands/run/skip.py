@@ -94,7 +94,7 @@ def skip(
     next run continues without the split or event.
     """
     if (split_id is None) == (sequence is None):
-        raise click.UsageError("give either --split or --event")
+        raise click.UsageError("pass either --split or --event")
     why = reason or "skipped by command"
     log = logs.open_to_write(job)
     try:

@@ -51,7 +51,7 @@ _DIGITS_MAX: Final = 38
 """Digits of a decimal128."""
 _SHOWN_CHARS: Final = 200
 _TYPE_STEP: Final = (
-    "give the column another type with `schema=`, or name the value in `null_values=`"
+    "set another type for the column with `schema=`, or name the value in `null_values=`"
 )
 
 
@@ -227,7 +227,7 @@ class CsvRows:
             raise SourceError(
                 self._path,
                 f"its columns are {names}, those of the source are {self._schema.names}",
-                "give files of one header, or those of the other in a source of their own",
+                "use files of one header, or those of the other in a source of their own",
             )
         return reader
 
@@ -379,11 +379,11 @@ def reading_error(
         return SourceError(
             path,
             "a line is longer than a block, or a quote is never closed",
-            "see `quote=` and `escape=`, or give a larger `block_bytes=`",
+            "see `quote=` and `escape=`, or set a larger `block_bytes=`",
         )
     if isinstance(error, UnicodeError):
         return SourceError(
-            path, f"its header is not UTF-8: {text}", "give its encoding with `encoding=`"
+            path, f"its header is not UTF-8: {text}", "set its encoding with `encoding=`"
         )
     return SourceError(path, text, "check that it is CSV, and the options of the source")
 
@@ -398,7 +398,7 @@ def _conversion_error(
         return SourceError(
             path,
             f"{row}, column {name}: the text is not UTF-8",
-            "give the file's encoding with `encoding=`",
+            "set the file's encoding with `encoding=`",
         )
     fault = (
         f"the value {match['value'][:_SHOWN_CHARS]!r} is no {match['type']}"

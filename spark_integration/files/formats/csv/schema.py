@@ -59,7 +59,7 @@ def settle_csv_schema(
         if settled is None:
             settled, first = inferred, file.path
         elif settled.names != inferred.names:
-            of = "given, or settled before" if expected is not None else f"that of {first}"
+            of = "set, or settled before" if expected is not None else f"that of {first}"
             raise schemas_differ(file.path, of, inferred, settled)
         elif expected is None:
             settled = pa.schema(
@@ -72,7 +72,7 @@ def settle_csv_schema(
         raise EmptyFileError(
             files.url if len(listed) != 1 else listed[0].path,
             "it has no row and no header",
-            "give the schema (`schema=`), or files with a header",
+            "set the schema (`schema=`), or files with a header",
         )
     return pa.schema(pa.field(column.name, _whole(column.type)) for column in settled)
 
@@ -120,7 +120,7 @@ def _schema_of(
             raise SourceError(
                 file.path,
                 f"column {column.name!r} holds bytes that are not {options.encoding}",
-                "give the file's encoding with `encoding=`",
+                "set the file's encoding with `encoding=`",
             ) from ValueError("another encoding")
     return (
         inferred

@@ -19,7 +19,7 @@ __all__ = ["JsonRows", "wrong_json"]
 _SHOWN_CHARS: Final = 200
 _ROW: Final = re.compile(r"^JSON parse error: | in row \d+$")
 _SCHEMA_STEP: Final = (
-    "give the types with `schema=`, or files of another form in a source of their own"
+    "set the types with `schema=`, or files of another form in a source of their own"
 )
 
 

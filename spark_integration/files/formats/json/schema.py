@@ -75,7 +75,7 @@ def settle_json_schema(
         return expected
     if settled is None or not settled.names:
         raise EmptyFileError(
-            files.url, "its files show no object with a field", "give the schema (`schema=`)"
+            files.url, "its files show no object with a field", "set the schema (`schema=`)"
         )
     return pa.schema(
         pa.field(field.name, _whole(field.type, field.name, first)) for field in settled
@@ -145,7 +145,7 @@ def _whole(kind: pa.DataType, name: str, path: str) -> pa.DataType:
         raise SourceError(
             path,
             f"field {name!r} is an empty object in the whole sample",
-            "give the types with `schema=`, with or without that field",
+            "set the types with `schema=`, with or without that field",
         )
     fields = [(field.name, _whole(field.type, f"{name}.{field.name}", path)) for field in kind]
     return pa.struct(fields)

@@ -86,7 +86,7 @@ class LineBlocks:
             raise SourceError(
                 self._path,
                 f"{self.line(0)} is longer than a block of {self._block_bytes} bytes",
-                "check that it is a file of lines, or give a larger `block_bytes=`",
+                "check that it is a file of lines, or set a larger `block_bytes=`",
             )
         block, self._rest = data[:cut], data[cut:]
         self._lines += block.count(b"\n")
@@ -102,7 +102,7 @@ class LineBlocks:
                 self._path,
                 f"{self.line(place)} is not {self._encoding}: {error.reason} "
                 f"(0x{block[error.start]:02x})",
-                "give the encoding that it has with `encoding=`",
+                "set its encoding with `encoding=`",
             ) from error
 
     def line(self, place: int) -> str:

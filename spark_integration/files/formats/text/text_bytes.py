@@ -208,7 +208,7 @@ class TextBytes(io.RawIOBase):
             raise SourceError(
                 self._path,
                 f"it begins with the byte order mark of {marked}, and is read as UTF-8",
-                f'give its encoding: `encoding="{marked}"`',
+                f'set its encoding: `encoding="{marked}"`',
             ) from ValueError("another encoding")
 
     def _in_utf8(self, chunk: bytes) -> bytes:
@@ -220,5 +220,5 @@ class TextBytes(io.RawIOBase):
             raise SourceError(
                 self._path,
                 f"it is not {self._encoding}, near byte {self.bytes_read}: {error}",
-                "give the encoding that it has with `encoding=`",
+                "set its encoding with `encoding=`",
             ) from error
