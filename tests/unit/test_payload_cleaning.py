@@ -793,9 +793,7 @@ def test_readers_of_a_history_need_no_store(two_epochs: HandDrivenJob, store: Pa
         assert result.exit_code == Exit.DONE, result.output
     lines = run(whole, "history", "--kind", "EVENT_TO_SUBTASK").stdout
     assert "(300004 bytes in the payload store)" in lines
-    (record,) = [
-        json.loads(one)
-        for one in run(whole, "history", "--kind", "EVENT_TO_SUBTASK", "--json").stdout.splitlines()
-    ]
+    records = run(whole, "history", "--kind", "EVENT_TO_SUBTASK", "--json").stdout
+    (record,) = map(json.loads, records.splitlines())
     assert record["payload_stored"].startswith("coordlog-payload:1:300004:0-driver-0/")
     assert "payload_hex" not in record

@@ -200,7 +200,7 @@ def test_a_subtask_without_an_attempt_is_waited_for() -> None:
     assert job.at(38).state is VerdictState.PROGRESSING
 
 
-def test_subtasks_that_complete_are_not_waited_for_unless_a_reset_undoes_that() -> None:
+def test_a_completed_subtask_is_waited_for_only_after_a_reset() -> None:
     job = Job()
     job.started()
     job.checkpoint(10, 1)

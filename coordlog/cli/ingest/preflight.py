@@ -118,9 +118,8 @@ def look(
             if job_log.is_finished and not options.again:
                 return job_log
             if not options.take_over:
-                refuse_unless_gone(
-                    NamedDriver.of(state)
-                )  # the driver checks this too, after Spark's start
+                # The driver checks this too, after Spark's start.
+                refuse_unless_gone(NamedDriver.of(state))
             if not elsewhere:
                 _check_destination(job_id, fold, parts.sink)
         parts.sink.prepare(job_id)
