@@ -30,6 +30,8 @@ Values:
 
 Tables:
 
+`clock`: the time at an offset, of at most 2,000 records: `off`, `t`
+`gaps`: idle times, which a time axis collapses: `t`, `end_t`
 `verdicts`: changes of the verdict: `off`, `t`, `state*`, `since_t`, `reason*`. A row holds until the next one. A
     change between two records has the offset of the first one, and a later `t`
 `waiting`: what the job waits for at `moment_t`: `kind*`, `since_t`, `cp`, `subtasks` (a list), `operators` (a
@@ -85,6 +87,7 @@ from coordlog.report.curves import CurveFacts
 from coordlog.report.lanes import LaneFacts
 from coordlog.report.outcomes import OutcomeFacts
 from coordlog.report.places import Places
+from coordlog.report.time_tables import time_tables
 from coordlog.report.verdicts import VerdictFacts
 from coordlog.schemas.record import Kind
 from coordlog.schemas.validity import Verdict
@@ -264,6 +267,7 @@ class DocumentFold:
         return Document(facts=facts, records=records)
 
     def _tables(self, moment_us: int) -> Iterator[tuple[str, Table]]:
+        yield from time_tables(self._records)
         yield from self._verdicts.tables(moment_us)
         yield from self._lanes.tables()
         yield from self._checkpoints.tables()
