@@ -43,8 +43,8 @@ class _Facts:
     """Rows of the tables, with texts in place of their numbers."""
 
     def __init__(self, facts: dict[str, Json]) -> None:
-        self._facts: dict[str, Any] = facts
-        self.last_t: int = self._facts["last_t"] or 0
+        self._facts = cast("dict[str, Any]", facts)
+        self.last_t = int(self._facts["last_t"] or 0)
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Values of these columns; one that ends in `*` is a text."""
@@ -59,6 +59,7 @@ class _Facts:
 
 
 def _names(facts: _Facts) -> Iterator[dict[str, Json]]:
+    names: dict[tuple[int, int | None], str]
     names = {(_JOB, None): "job", (_SUBTASKS, None): "subtasks"}
     names |= {(_JOB, _EPOCHS): "epochs", (_JOB, _CHECKPOINTS): "checkpoints"}
     names[_JOB, _COMMITS] = "commits"
@@ -126,7 +127,7 @@ def _async(
         "pid": _JOB,
         "tid": thread,
     }
-    known = {key: value for key, value in args.items() if value is not None}
+    known: Json = {key: value for key, value in args.items() if value is not None}
     yield shared | {"ph": "b", "ts": t, "args": known}
     yield shared | {"ph": "e", "ts": max(t, end_t)}
 

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from coordlog.projections.tables.payload_json import Json
 from coordlog.report.columns import Table
 
 __all__ = ["idle_times", "time_tables"]
@@ -40,7 +39,7 @@ def time_tables(records: Table) -> Iterator[tuple[str, Table]]:
     yield "gaps", gaps
 
 
-def idle_times(times: list[int]) -> list[tuple[Json, Json]]:
+def idle_times(times: list[int]) -> list[tuple[int, int]]:
     """Begin and end of the times without records that are long beside the rest, ascending.
 
     Args:
@@ -53,11 +52,11 @@ def idle_times(times: list[int]) -> list[tuple[Json, Json]]:
         for earlier, later in itertools.pairwise(times)
         if later - earlier >= _IDLE_MIN_US
     )
-    rest, idle = times[-1] - times[0], list[tuple[Json, Json]]()
+    rest, idle = times[-1] - times[0], list[tuple[int, int]]()
     while waits and len(idle) < _IDLE_MAX:
         length, earlier, later = waits.pop()
         if length < _IDLE_SHARE * rest:
             break
         rest -= length
         idle.append((earlier, later))
-    return sorted(idle, key=lambda gap: gap[0] or 0)
+    return sorted(idle)

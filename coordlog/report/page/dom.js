@@ -12,7 +12,7 @@ function el(name, properties = {}, ...children) {
     else if (value === true) element.setAttribute(key, "");
     else element.setAttribute(key, String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined).map(asNode));
   return element;
 }
 

@@ -22,6 +22,7 @@ async function start() {
   view.open(main);
   main.removeAttribute("aria-busy");
   performance.mark("coordlog-painted");
+  main.dataset.state = "painted";
   const again = () => { colourCache = null; view.changed(); };
   window.addEventListener("resize", again);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
@@ -30,6 +31,7 @@ async function start() {
   view.showMoment();
   view.changed(["details"]);
   performance.mark("coordlog-records");
+  main.dataset.state = "records";
 }
 
 start().catch((error) => {

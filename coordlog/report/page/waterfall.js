@@ -40,7 +40,7 @@ function partsCanvas(parts, begin, longest) {
 }
 
 function trend(view, rows) {
-  const canvas = el("canvas", { class: "strip", role: "img", "aria-label": `durations of ${rows.length} checkpoints over time` });
+  const canvas = el("canvas", { class: "strip tall", role: "img", "aria-label": `durations of ${rows.length} checkpoints over time` });
   requestAnimationFrame(() => {
     const width = canvas.clientWidth;
     if (!width || rows.length === 0) return;
@@ -80,7 +80,7 @@ definePanel({
       };
     });
     body.append(trend(view, all), tableOf(
-      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["trigger → cut → last ack → end", "wide"], ["last, or missing", "words"], ["state", ""]], lines));
+      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["trigger → cut → last ack → end", "bars"], ["last, or missing", "words"], ["state", ""]], lines));
     if (all.length > WATERFALL_ROWS) {
       body.append(el("button", { type: "button", class: "more", onclick: () => {
         view.allCheckpoints = !view.allCheckpoints;
