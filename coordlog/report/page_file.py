@@ -17,6 +17,7 @@ from coordlog.report.document import Document
 __all__ = ["SCRIPTS", "page", "script_text", "style_text"]
 
 SCRIPTS: Final = (
+    "vendor/uPlot.iife.min.js",
     "dom.js",
     "facts.js",
     "time_axis.js",
@@ -25,11 +26,17 @@ SCRIPTS: Final = (
     "lanes.js",
     "details.js",
     "waterfall.js",
+    "story.js",
+    "splits.js",
+    "cost.js",
+    "epochs.js",
+    "commits.js",
+    "curves.js",
     "moment.js",
     "start.js",
 )
 """Files of the script, in order: all are one script, and each uses the names of those before it."""
-_STYLES: Final = ("page.css",)
+_STYLES: Final = ("vendor/uPlot.min.css", "page.css")
 _PLACE: Final = re.compile(r"\{\{([a-z]+)\}\}")
 
 
