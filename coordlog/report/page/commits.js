@@ -3,7 +3,7 @@
 const COMMITS_SHOWN = 8;
 
 definePanel({
-  id: "commits", title: "Commits", place: 8, size: "half", command: "coordlog commits JOB",
+  id: "commits", title: "Commits", place: 8, command: "coordlog commits JOB",
   draw(body, view) {
     const { facts, moment, now } = view;
     const c = facts.commits;

@@ -38,6 +38,6 @@ definePanel({
     const lines = costs.slice(0, 12).map(([cause, cost]) => cells(cause, cost));
     if (costs.length > 12) lines.push([`and ${many(costs.length - 12, "other cause")}`, "", "", "", ""]);
     lines.push(cells(el("strong", {}, "all"), { count: sum("count"), us: sum("us"), splits: sum("splits"), rows: sum("rows") }));
-    body.append(tableOf([["cause", "words"], ["failures", "number"], ["until work went on", "number"], ["splits read again", "number"], ["rows read again", "number"]], lines));
+    body.append(tableOf([["cause", "words long"], ["failures", "number"], ["time lost", "number"], ["splits again", "number"], ["rows again", "number"]], lines));
   },
 });

@@ -14,11 +14,17 @@ function curve(body, view, title, t, columns, isStepped) {
     value: (_plot, value) => (value === null || value === undefined ? "" : `${number(Math.round(value * 1000) / 1000)}${suffix}`),
   }));
   new uPlot({
-    width: Math.max(200, holder.clientWidth), height: CURVE_HEIGHT, tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+    width: Math.max(200, holder.clientWidth), height: CURVE_HEIGHT,
     cursor: { drag: { x: false, y: false } }, scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...text, space: 70 }, { ...text, size: 56 }],
+    axes: [{ ...text, space: 80, values: (_plot, ticks) => ticks.map((seconds) => clockShort(facts, seconds, ticks)) }, { ...text, size: 56 }],
     series: [{ label: "UTC", value: (_plot, seconds) => (seconds === null ? "" : facts.clockText(seconds * 1e6 - facts.t0)) }, ...series],
   }, [t.map((time) => (facts.t0 + time) / 1e6), ...columns.map(([, values]) => values)], holder);
+}
+
+/** A tick's time as text, with milliseconds if the ticks are less than a second apart. */
+function clockShort(facts, seconds, ticks) {
+  const text = facts.clockText(Math.round(seconds * 1e6) - facts.t0);
+  return ticks.length > 1 && ticks[1] - ticks[0] < 1 ? text : text.split(".")[0];
 }
 
 /** The columns of a table at the moment. */

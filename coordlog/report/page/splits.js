@@ -3,18 +3,39 @@
 const SPLITS_SHOWN = 25;
 const PLACE_CLASS = { committed: "text-ok", skipped: "text-warn", withdrawn: "text-warn" };
 
-/** Names of the output files that have the rows of a split at the moment. */
+/** Offset of the ack of each attempt for each checkpoint, by "checkpoint/subtask/attempt"; made once. */
+function acksByAttempt(facts) {
+  if (facts.acksByAttempt === undefined) {
+    const { acks, checkpoints } = facts;
+    facts.acksByAttempt = new Map(acks.off.map((offset, row) => [`${checkpoints.cp[acks.checkpoint[row]]}/${acks.sub[row]}/${acks.att[row]}`, offset]));
+  }
+  return facts.acksByAttempt;
+}
+
+/** Last checkpoint with rows that an attempt has read of a split and that were not thrown away; null: none. */
+function lastCheckpointOf(view, hold) {
+  const { facts, moment } = view;
+  const { holds, lost } = facts;
+  if (!facts.isOver(holds.thrown_off[hold], moment)) return holds.cp[hold] ?? Infinity;
+  const row = (facts.by("lost", "hold").get(hold) || [])[0];
+  return row === undefined || lost.is_whole[row] ? null : lost.cp[row];
+}
+
+/** Names of the output files with rows of a split at the moment: of the attempts that hold it, from its assignment on. */
 function filesOf(view, split) {
   const { facts, moment } = view;
   const { holds, commits, files } = facts;
   const names = [];
   for (const hold of facts.by("holds", "split").get(split) || []) {
-    if (!facts.isOver(holds.committed_off[hold], moment) || facts.isOver(holds.thrown_off[hold], moment)) continue;
-    for (const commit of facts.by("commits", "cp").get(holds.cp[hold]) || []) {
-      for (const file of facts.by("files", "commit").get(commit) || []) {
-        const isOther = files.sub[file] !== null && (files.sub[file] !== holds.sub[hold] || files.att[file] !== holds.att[hold]);
-        if (!isOther && facts.isOver(commits.end_off[commit], moment)) names.push(files.name[file]);
-      }
+    const last = lastCheckpointOf(view, hold);
+    if (last === null) continue;
+    for (const file of facts.by("files", "sub").get(holds.sub[hold]) || []) {
+      const commit = files.commit[file];
+      const number_ = commits.cp[commit];
+      if (files.att[file] !== holds.att[hold] || !facts.isOver(commits.end_off[commit], moment)) continue;
+      const acked = acksByAttempt(facts).get(`${number_}/${holds.sub[hold]}/${holds.att[hold]}`);
+      const isIn = number_ === -1 ? last === -1 || last === Infinity : number_ <= last && (acked === undefined || acked >= holds.off[hold]);
+      if (isIn) names.push(files.name[file]);
     }
   }
   return names;
@@ -54,7 +75,7 @@ definePanel({
     if (view.facts.size("splits") === 0) { body.append(el("p", { class: "empty" }, "The job has no splits.")); return; }
     const found = splitsFound(view);
     if (found.length === 0) { body.append(el("p", { class: "empty" }, "No split has these words.")); return; }
-    body.append(tableOf([["split", "words"], ["place", ""], ["rows", "number"], ["read by subtask/attempt", ""], ["thrown away", "words"], ["output files", "words"]],
+    body.append(tableOf([["split", "words long"], ["place", ""], ["rows", "number"], ["read by subtask/attempt", ""], ["thrown away", "words"], ["output files", "words"]],
       found.slice(0, SPLITS_SHOWN).map((item) => splitLine(view, item))));
     if (found.length > SPLITS_SHOWN) body.append(el("p", { class: "dim" }, `${number(SPLITS_SHOWN)} of ${number(found.length)}, those with the most lost work first.`));
   },
