@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from coordlog.log.interface import UnstoredRecord
-from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished, SplitSkipped
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    CheckpointTriggered,
+    SplitFinished,
+    SplitSkipped,
+)
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload, payload_type_of
@@ -234,6 +239,7 @@ class HandHistory:
 TYPES: tuple[type[Payload], ...] = (
     AddSplits,
     AttemptSnapshot,
+    CheckpointTriggered,
     SplitFinished,
     SplitsDiscovered,
     SplitSkipped,

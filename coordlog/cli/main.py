@@ -57,6 +57,11 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     },
     "Look": {
         "jobs": _Command("commands.look.jobs", "jobs", "List the jobs that have a log."),
+        "report": _Command(
+            "commands.look.report",
+            "report",
+            "Write a job's history as one page that needs no network.",
+        ),
         "history": _Command(
             "commands.look.history", "history", "Show a job's records in log order."
         ),

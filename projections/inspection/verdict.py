@@ -18,6 +18,7 @@ from typing import Final
 
 from coordlog.amounts import many
 from coordlog.limits import (
+    LOST_TOGETHER_S,
     VERDICT_APPEND_SLOW_S,
     VERDICT_APPEND_STUCK_S,
     VERDICT_COMMIT_SLOW_S,
@@ -144,7 +145,7 @@ class Thresholds:
     silence_slow_s: float = VERDICT_SILENCE_SLOW_S
     """Time without any record, if the job has no checkpoint interval."""
     failures: int = VERDICT_FAILURES
-    """Failures without a completed checkpoint between them from which a job is slow."""
+    """Failures without a completed checkpoint between them from which a job is slow; those of 2 s count as one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +219,8 @@ class VerdictFold:
     _failed_us: list[int] = field(default_factory=list)
     """Times of the failures since the last completed checkpoint: the first ones, as many as make the job slow."""
     _failures: int = 0
+    _counted_us: int = 0
+    """Time of the last counted failure."""
     _last_failure: str = ""
 
     def begin(self, state: JobState) -> None:
@@ -519,10 +522,14 @@ class VerdictFold:
             self._failed(record)
 
     def _failed(self, record: Record) -> None:
+        now_us = record.timestamp_us
+        self._last_failure = reason_in_words(record) or ""
+        if self._failures and now_us - self._counted_us < LOST_TOGETHER_S * _US:
+            return  # lost together, as with an executor
+        self._counted_us = now_us
         self._failures += 1
         if len(self._failed_us) < self.thresholds.failures:
-            self._failed_us.append(record.timestamp_us)
-        self._last_failure = reason_in_words(record) or ""
+            self._failed_us.append(now_us)
 
     def _over(self, end: VerdictState, record: Record, reason: str) -> None:
         self._end, self._end_reason, self._ended_us = end, reason, record.timestamp_us

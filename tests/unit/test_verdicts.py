@@ -274,18 +274,28 @@ def test_three_failures_without_a_checkpoint_between_them_make_a_job_slow() -> N
     job = Job()
     job.started()
     for number in range(3):
-        job.apply(number, Kind.GLOBAL_FAILURE, reason=f"boom {number}\ntraceback")
-        job.apply(number, Kind.RESET_TO_CHECKPOINT, checkpoint_id=-1)
+        at_s = 3 * number
+        job.apply(at_s, Kind.GLOBAL_FAILURE, reason=f"boom {number}\ntraceback")
+        job.apply(at_s, Kind.RESET_TO_CHECKPOINT, checkpoint_id=-1)
         for subtask in range(2):
-            job.apply(number, Kind.ATTEMPT_STARTED, subtask=subtask, attempt_number=number + 1)
-    slow = job.at(3)
+            job.apply(at_s, Kind.ATTEMPT_STARTED, subtask=subtask, attempt_number=number + 1)
+    slow = job.at(7)
 
-    assert (slow.state, slow.since_us) == (VerdictState.SLOW, us(2))
+    assert (slow.state, slow.since_us) == (VerdictState.SLOW, us(6))
     assert slow.reason == (
         "the job has failed 3 times since its last completed checkpoint, last because of: boom 2"
     )
-    job.checkpoint(4, 1)
-    assert job.at(5).state is VerdictState.PROGRESSING
+    job.checkpoint(8, 1)
+    assert job.at(9).state is VerdictState.PROGRESSING
+
+
+def test_attempts_that_are_lost_together_count_as_one_failure() -> None:
+    job = Job(parallelism=8)
+    job.started()
+    for subtask in range(8):
+        job.apply(5 + subtask / 10, Kind.ATTEMPT_FAILED, subtask=subtask, attempt_number=0)
+
+    assert job.at(6).state is VerdictState.PROGRESSING
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""`coordlog report`: a job's history as one file for people, or for other tools."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from coordlog.amounts import in_bytes, many
+from coordlog.cli.log_access import FileLogs, Logs, with_history
+from coordlog.cli.reading import note_beginning, opened, whole
+from coordlog.errors import OptionError
+from coordlog.report.chrome_trace import chrome_trace
+from coordlog.report.document import Document, document
+from coordlog.report.page_file import page
+
+__all__ = ["report"]
+
+_ENDINGS = {"html": "html", "json": "json", "chrome-trace": "trace.json"}
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File to write; by default JOB.html, and - is the standard output.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(tuple(_ENDINGS)),
+    default="html",
+    show_default=True,
+    help="html: one page that needs no network. chrome-trace: for Perfetto.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@with_history
+def report(logs: Logs, *, job: str, output: Path | None, form: str, force: bool) -> None:
+    """Write the report of JOB: verdict, lanes, failures, checkpoints, splits, commits over time.
+
+    The file has all facts in it, and opens without a network. JOB may be an exported file.
+    """
+    target = output if output is not None else Path(f"{job}.{_ENDINGS[form]}")
+    is_stdout = str(target) == "-"
+    if not is_stdout and target.exists() and not force:
+        raise click.BadParameter(f"{target} exists; --force replaces it", param_hint="FILE")
+    made = _document(logs, job)
+    text = _text(made, form)
+    if is_stdout:
+        click.echo(text, nl=False)
+        return
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            "output", str(target), f"a file that can be written: {error.strerror}"
+        ) from error
+    counts = made.facts["counts"]
+    records = counts["records"] if isinstance(counts, dict) else 0
+    count = many(records if isinstance(records, int) else 0, "record")
+    click.echo(f"wrote {count} of job {job} to {target}, {in_bytes(len(text))}", err=True)
+
+
+def _document(logs: Logs, job: str) -> Document:
+    now_us = time.time_ns() // 1000
+    is_file = isinstance(logs, FileLogs)
+    with opened(logs, job) as log:
+        note_beginning(log)
+        return document(
+            whole(log).records(),
+            job=job,
+            where=logs.where,
+            made_us=now_us,
+            made_by=metadata.version("coordlog"),
+            moment_us=None if is_file else now_us,
+        )
+
+
+def _text(made: Document, form: str) -> str:
+    if form == "html":
+        return page(made)
+    value = chrome_trace(made) if form == "chrome-trace" else made.facts | {"records": made.records}
+    return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"

@@ -1,0 +1,94 @@
+// Elements and texts. All texts of a job are untrusted: they become text nodes, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element with properties and children; strings and numbers become text nodes, null nothing. */
+function el(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "class") element.className = value;
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
+    else element.setAttribute(key, String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined).map(asNode));
+  return element;
+}
+
+function asNode(child) {
+  return child instanceof Node ? child : document.createTextNode(String(child));
+}
+
+/** A number with its noun, in the plural unless it is 1. */
+function many(count, noun) {
+  return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function number(value) {
+  return value === null || value === undefined ? "?" : Number(value).toLocaleString("en-US");
+}
+
+function inBytes(count) {
+  if (count === null || count === undefined) return "?";
+  let size = count;
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (size < 1000) return unit === "B" ? `${size} B` : `${size.toFixed(1)} ${unit}`;
+    size /= 1000;
+  }
+  return `${size.toFixed(1)} TB`;
+}
+
+/** A duration in microseconds, for people. */
+function lasted(us) {
+  if (us === null || us === undefined) return "?";
+  if (us < 1e3) return `${Math.round(us)} µs`;
+  if (us < 1e6) return `${(us / 1e3).toFixed(us < 1e4 ? 1 : 0)} ms`;
+  const s = us / 1e6;
+  if (s < 120) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  return `${(s / 86400).toFixed(1)} days`;
+}
+
+/** Columns of a table: [name, class]; rows: lists of cells, or {cells, pick} with an action. */
+function tableOf(columns, rows) {
+  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { class: kind, scope: "col" }, name)));
+  const body = rows.map((row) => {
+    const { cells, pick } = Array.isArray(row) ? { cells: row, pick: null } : row;
+    const line = el("tr", pick ? { class: "pick", tabindex: 0 } : {},
+      cells.map((cell, at) => el("td", { class: columns[at][1] }, cell)));
+    if (pick) {
+      line.addEventListener("click", pick);
+      line.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
+      });
+    }
+    return line;
+  });
+  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+}
+
+/** A canvas context in CSS pixels, sized for the screen. */
+function contextOf(canvas, width, height) {
+  const ratio = Math.min(window.devicePixelRatio || 1, 2);
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}
+
+let colourCache = null;
+/** The value of a CSS variable, as in `colour("bad")`. */
+function colour(name) {
+  if (colourCache === null) colourCache = new Map();
+  let value = colourCache.get(name);
+  if (value === undefined) {
+    value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    colourCache.set(name, value);
+  }
+  return value;
+}

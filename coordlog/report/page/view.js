@@ -1,0 +1,98 @@
+// What is shown: the facts, the moment, the selection. Panels declare themselves with `definePanel` and are drawn again
+// after each change, if they can be seen.
+
+const PANELS = [];
+
+/**
+ * Declares a panel.
+ * id: of its element, behind "panel-"; title; command: that answers the same, with JOB; place: order on the page, 1 to 10 as
+ * the questions of the report, with parts between; size: "", "half", "main" or "side";
+ * tools(view): elements for its head, made once, or absent;
+ * draw(body, view): fills the body, which is empty, for `view.facts` at `view.moment`;
+ * keeps: true if the body is not emptied before each drawing (a canvas).
+ */
+function definePanel(panel) { PANELS.push(panel); }
+
+class View {
+  constructor(facts) {
+    this.facts = facts;
+    this.moment = facts.last_off;
+    this.selection = null;
+    this.failedOnly = false;
+    this._bodies = new Map();
+    this._dirty = new Set();
+    this._visible = new Set();
+    this._isQueued = false;
+    this._observer = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        const panel = this._bodies.get(entry.target.id);
+        if (entry.isIntersecting) this._visible.add(panel); else this._visible.delete(panel);
+      }
+      this._queue();
+    }, { rootMargin: "200px" });
+  }
+
+  /** Whether the moment is the end of the log. */
+  get isLatest() { return this.moment >= this.facts.last_off; }
+
+  /** Time of the moment; at the end of the log that of the last verdict. */
+  get now() { return this.isLatest ? this.facts.last_t : this.facts.timeOf(this.moment); }
+
+  setMoment(offset) {
+    this.moment = Math.max(this.facts.first_off, Math.min(this.facts.last_off, offset));
+    this.changed();
+  }
+
+  /** Select a thing: {kind, row}, where kind is a table's name; null for nothing. */
+  select(selection) {
+    this.selection = selection;
+    this.changed(["details", "lanes"]);
+    const details = document.getElementById("panel-details");
+    if (selection !== null && details !== null) {
+      const place = details.getBoundingClientRect();
+      if (place.top > window.innerHeight || place.bottom < 0) details.scrollIntoView({ block: "nearest" });
+    }
+  }
+
+  /** Facts have come, as in a live page; or records, or the size of the window, have changed. */
+  changed(ids = null) {
+    for (const panel of PANELS) if (ids === null || ids.includes(panel.id)) this._dirty.add(panel);
+    this._queue();
+  }
+
+  /** Put the panels on the page, and draw those that can be seen at once. */
+  open(main) {
+    PANELS.sort((a, b) => a.place - b.place);
+    for (const panel of PANELS) {
+      const body = el("div", { class: "body" });
+      const command = panel.command.replaceAll("JOB", this.facts.job);
+      const tools = el("div", { class: "tools" }, panel.tools ? panel.tools(this) : []);
+      const section = el("section", { class: `panel ${panel.size || ""}`, id: `panel-${panel.id}`, "aria-label": panel.title },
+        el("div", { class: "head" }, el("h2", {}, panel.title), tools), body,
+        command ? el("p", { class: "command" }, el("code", {}, command)) : null);
+      main.append(section);
+      panel.body = body;
+      this._bodies.set(section.id, panel);
+    }
+    for (const panel of PANELS) {
+      this._dirty.add(panel);
+      if (panel.body.getBoundingClientRect().top < window.innerHeight) this._draw(panel);
+      this._observer.observe(document.getElementById(`panel-${panel.id}`));
+    }
+  }
+
+  _queue() {
+    if (this._isQueued) return;
+    this._isQueued = true;
+    requestAnimationFrame(() => {
+      this._isQueued = false;
+      for (const panel of [...this._dirty]) if (this._visible.has(panel)) this._draw(panel);
+    });
+  }
+
+  _draw(panel) {
+    this._dirty.delete(panel);
+    if (!panel.keeps) panel.body.replaceChildren();
+    panel.draw(panel.body, this);
+  }
+}
