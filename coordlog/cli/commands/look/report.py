@@ -50,8 +50,8 @@ def report(logs: Logs, *, job: str, output: Path | None, form: str, force: bool)
     is_stdout = str(target) == "-"
     if not is_stdout and target.exists() and not force:
         raise click.BadParameter(f"{target} exists; --force replaces it", param_hint="FILE")
-    made = _document(logs, job)
-    text = _text(made, form)
+    history = _document(logs, job)
+    text = _text(history, form)
     if is_stdout:
         click.echo(text, nl=False)
         return
@@ -61,7 +61,7 @@ def report(logs: Logs, *, job: str, output: Path | None, form: str, force: bool)
         raise OptionError(
             "output", str(target), f"a file that can be written: {error.strerror}"
         ) from error
-    counts = made.facts["counts"]
+    counts = history.facts["counts"]
     records = counts["records"] if isinstance(counts, dict) else 0
     count = many(records if isinstance(records, int) else 0, "record")
     click.echo(f"wrote {count} of job {job} to {target}, {in_bytes(len(text))}", err=True)
@@ -82,8 +82,12 @@ def _document(logs: Logs, job: str) -> Document:
         )
 
 
-def _text(made: Document, form: str) -> str:
+def _text(history: Document, form: str) -> str:
     if form == "html":
-        return page(made)
-    value = chrome_trace(made) if form == "chrome-trace" else made.facts | {"records": made.records}
+        return page(history)
+    value = (
+        chrome_trace(history)
+        if form == "chrome-trace"
+        else history.facts | {"records": history.records}
+    )
     return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
