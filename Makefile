@@ -59,12 +59,14 @@ test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an
 test-old-broker: setup ## the log and jobs on Kafka 3.0.0, the oldest that works; 2.8.0 is refused; fetches 108 MB once
 	@for one in 2.7.2 2.8.0 2.8.0-kraft; do \
 		$(PYTEST) --broker $$one tests/integration/test_old_broker.py -k broker_of_the_run || exit 1; done
-	@$(PYTEST) --broker 3.0.0-kraft -m "kafka and not docker" $(addprefix tests/,$(ON_OLD_BROKERS)) $(ARGS)
+	@$(PYTEST) --broker 3.0.0-kraft -m "kafka and not docker" -n $(WORKERS) --dist loadfile \
+		$(addprefix tests/,$(ON_OLD_BROKERS)) $(ARGS)
 
 test-old-client: setup ## the log with the lowest kafka-python that pyproject.toml allows
 	@[ -d $(OLD_CLIENT_PATH) ] || $(PY) -m pip install -q --no-deps --target $(OLD_CLIENT_PATH) kafka-python==$(OLD_CLIENT)
 	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PY) -c 'import kafka; assert kafka.__version__ == "$(OLD_CLIENT)", kafka.__version__'
-	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PYTEST) -m "not docker" tests/integration/test_kafka_client_faults.py \
+	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PYTEST) -m "not docker" -n $(WORKERS) --dist loadfile \
+		tests/integration/test_kafka_client_faults.py \
 		tests/contract/test_log_contract.py tests/integration/test_kafka_log.py $(ARGS)
 
 test-all: setup ## every test of all tiers; a skip is a failure (needs a Docker engine)

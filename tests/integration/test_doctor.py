@@ -31,7 +31,7 @@ def doctor_at(servers: str, *arguments: str) -> tuple[int, dict[str, dict[str, s
     )
     rows = [json.loads(one) for one in done.stdout.splitlines()]
     assert rows, done.output
-    return done.exit_code, {one["what"]: one for one in rows}
+    return done.exit_code, {one["subject"]: one for one in rows}
 
 
 def test_a_setting_of_a_real_broker_that_loses_history_is_reported(

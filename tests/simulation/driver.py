@@ -26,7 +26,7 @@ from coordlog.restore.rebuild import (
     rebuild,
 )
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import JobMode, Kind, Record
 from simulation.agenda import Span
 from simulation.clients import ClientSurroundings, Counter
 from simulation.tasks import Cluster, Surroundings
@@ -166,8 +166,8 @@ class SimulatedDriver:
         return True
 
     @property
-    def _mode(self) -> str:
-        return "batch" if self.around.is_batch else "streaming"
+    def _mode(self) -> JobMode:
+        return JobMode.BATCH if self.around.is_batch else JobMode.STREAMING
 
     def _take_over(self) -> None:
         made = self._made

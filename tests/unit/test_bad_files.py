@@ -231,7 +231,7 @@ def test_each_file_with_its_own_schema_may_be_one_without_any(
 def test_files_without_any_header_ask_for_a_schema(tmp_path: Path) -> None:
     put(tmp_path, a_csv=b"\n", b_csv=b"\r\n")
 
-    with pytest.raises(SourceError, match=r"it has no row and no header; give the schema"):
+    with pytest.raises(SourceError, match=r"it has no row and no header; set the schema"):
         source_of(tmp_path).discover()
 
 

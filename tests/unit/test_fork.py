@@ -204,7 +204,7 @@ def test_it_writes_elsewhere(place: str | None) -> None:
 
     with pytest.raises(RestoreError, match="a, that of job@2, in the log") as raised:
         started(log, chain(place))
-    assert "writes elsewhere: give it a destination of its own" in str(raised.value)
+    assert "writes elsewhere: set a destination of its own" in str(raised.value)
     assert log.high_watermark() == before
 
 

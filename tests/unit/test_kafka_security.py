@@ -123,9 +123,9 @@ def test_a_wrong_option_is_named_and_its_secret_is_not(
         ({"protocol": None}, "protocol is 'NoneType'"),
         ({"sasl_password": b"s3cret"}, "sasl_password is 'bytes'"),
         ({"ssl_check_hostname": ["s3cret"]}, "ssl_check_hostname is 'list'"),
-        ({"sasl_password": "s3cret"}, "SASL_SSL if sasl_password is given: it does nothing here"),
-        ({"protocol": "SSL", "sasl_username": "ann"}, "sasl_username is given"),
-        ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL if ssl_cafile is given"),
+        ({"sasl_password": "s3cret"}, "SASL_SSL if sasl_password is set: it does nothing here"),
+        ({"protocol": "SSL", "sasl_username": "ann"}, "sasl_username is set"),
+        ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL if ssl_cafile is set"),
         ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "set together with ssl_keyfile"),
     ],
 )

@@ -464,8 +464,7 @@ def test_payloads_addressed_only_by_the_archive_stay_after_its_prune(
     if command == "payloads":
         done = run(again.log, "payloads", "--payload-store", store.url, "--clean")
     else:
-        flags = ("--yes", "--take-over", "--payload-store", store.url)
-        done = run(again.log, "prune", *flags)
+        done = run(again.log, "prune", "--yes", "--take-over", "--payload-store", store.url)
         assert again.log.start_offset() > plan.begins_with.offset  # type: ignore[union-attr]
         assert list((home / "archives" / "job").iterdir())
     assert done.exit_code == Exit.DONE, done.output

@@ -337,7 +337,7 @@ def test_a_codec_that_does_not_round_trip_means_no_snapshots(
 
     assert not snapshots_in(job.log)
     assert len([one for one in caplog.records if one.levelno >= logging.ERROR]) == 1
-    assert ("OSError" if is_raising else "does not give back the state") in caplog.text
+    assert ("OSError" if is_raising else "does not return the state") in caplog.text
     assert len(job.runtime.state.projections["source"]) == 30, "the job goes on"
 
 
