@@ -26,6 +26,7 @@ from coordlog.limits import (
     APPEND_TIMEOUT_S,
     LOG_TIMEOUT_S,
     READ_STALL_S,
+    SUSPENDED_S,
     WRITER_CLOSE_TIMEOUT_S,
 )
 from coordlog.log import append_protocol as protocol
@@ -319,23 +320,36 @@ class Appender:
 
 
 class _Waiting:
-    """Elapsed time of one append, and the pauses between its tries."""
+    """Elapsed time of one append, and the pauses between its tries.
+
+    A try that takes far longer than its own limit was suspended, with its process or its machine. The log is not to
+    blame for that time, and it is not counted: afterwards the append is tried again, and finds out whether this
+    driver is fenced.
+    """
 
     def __init__(self, patience: Patience, log_name: str, doing: str) -> None:
         self._patience = patience
         self._log_name, self._doing = log_name, doing
         self._began = patience.clock()
         self._backoff_s = patience.backoff_s
+        self._try_ends = float("inf")
         self.last_error = ""
 
     def at_most(self, limit_s: float) -> float:
         """`limit_s`, or the remaining time if that is shorter, but never less than the first pause."""
-        remaining_s = self._patience.log_timeout_s - (self._patience.clock() - self._began)
-        return min(limit_s, max(remaining_s, self._patience.backoff_s))
+        now = self._patience.clock()
+        remaining_s = self._patience.log_timeout_s - (now - self._began)
+        limit_s = min(limit_s, max(remaining_s, self._patience.backoff_s))
+        self._try_ends = now + limit_s
+        return limit_s
 
     def failed(self, error: LogUnavailableError) -> None:
         """Keep the cause of a try's failure: its advice, the same command again, is for the end of all tries."""
         self.last_error = error.last_error or str(error)
+        late_s = self._patience.clock() - self._try_ends
+        self._try_ends = float("inf")
+        if late_s > SUSPENDED_S:
+            self._began += late_s
 
     def wait(self) -> None:
         """Pause before another try.
