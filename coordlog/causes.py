@@ -12,6 +12,7 @@ from coordlog.errors import (
     NoSinkError,
     OutOfSpaceError,
     SinkError,
+    TransformMisfitError,
 )
 
 __all__ = [
@@ -39,7 +40,7 @@ NO_SINK: Final = "no sink"
 """`final` for a coordinator that commits and has no sink."""
 
 MISFIT: Final = "misfit"
-"""`final` for rows that are incompatible with the schema of their destination: a retry has the same rows."""
+"""`final` for rows that their destination cannot hold, or a transform that returns no rows: a retry is the same."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -53,7 +54,7 @@ def final_of(error: BaseException) -> str:
             return MOVED
         if isinstance(cause, NoSinkError):
             return NO_SINK
-        if isinstance(cause, DestinationMisfitError):
+        if isinstance(cause, (DestinationMisfitError, TransformMisfitError)):
             return MISFIT
     return ""
 

@@ -10,6 +10,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   ├── ClosedError              use of a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── NoSinkError              an intent of an operator without a sink
+    │   ├── TransformMisfitError     a transform that returns something else than rows
     │   ├── CommandError             a command that this job cannot take now
     │   │   ├── SavepointError         a savepoint that cannot be taken, or released
     │   │   └── SkipError              a split or an event that cannot be skipped
@@ -105,6 +106,7 @@ __all__ = [
     "SourceUnavailableError",
     "TooLargeError",
     "TopicError",
+    "TransformMisfitError",
     "TurnLimitError",
     "UnresolvedError",
     "UsageError",
@@ -234,6 +236,17 @@ class NoSinkError(UsageError):
             f"operator {self.operator_id!r} commits an intent and has no sink to settle it: set `sink` "
             "in its provider"
         )
+
+
+class TransformMisfitError(UsageError):
+    """A transform returned something else than rows: another try cannot help."""
+
+    def __init__(self, function: str, returned: str, expected: str) -> None:
+        super().__init__(function, returned, expected)
+        self.function, self.returned, self.expected = function, returned, expected
+
+    def __str__(self) -> str:
+        return f"transform {self.function} {self.returned}; it must return {self.expected}"
 
 
 class TooLargeError(UsageError):

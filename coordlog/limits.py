@@ -15,6 +15,10 @@ unattended one a minute."""
 APPEND_TIMEOUT_S: Final = 10.0
 """How long one try of an append may take before its outcome counts as unknown."""
 
+SUSPENDED_S: Final = 5.0
+"""How much longer than its own limit a try of an append takes if its process was suspended; a client's own delays are
+shorter."""
+
 READ_STALL_S: Final = 30.0
 """How long a read may return no record although the high watermark is above its position."""
 

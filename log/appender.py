@@ -26,6 +26,7 @@ from coordlog.limits import (
     APPEND_TIMEOUT_S,
     LOG_TIMEOUT_S,
     READ_STALL_S,
+    SUSPENDED_S,
     WRITER_CLOSE_TIMEOUT_S,
 )
 from coordlog.log import append_protocol as protocol
@@ -253,15 +254,12 @@ class Appender:
             self._state = protocol.acknowledged(self._state, offsets)
 
     def _read(self, action: protocol.ReadHighWatermark | protocol.Read, waiting: _Waiting) -> None:
+        stall_s = waiting.at_most(self._patience.read_stall_s)
         if isinstance(action, protocol.ReadHighWatermark):
             self._state = protocol.high_watermark(self._state, self._log.high_watermark())
             return
         try:
-            for record in self._log.read(
-                action.from_offset,
-                action.to_offset,
-                stall_s=waiting.at_most(self._patience.read_stall_s),
-            ):
+            for record in self._log.read(action.from_offset, action.to_offset, stall_s=stall_s):
                 self._state = protocol.record_read(self._state, record)
                 if self._reading is not None:
                     self._reading(record)
@@ -319,23 +317,37 @@ class Appender:
 
 
 class _Waiting:
-    """Elapsed time of one append, and the pauses between its tries."""
+    """Elapsed time of one append, and the pauses between its tries.
+
+    A try that takes far longer than its own limit was suspended, with its process or its machine. The log is not to
+    blame for that time, and a quarter of the bound is counted at most: so the append is tried again, and finds out
+    whether this driver is fenced, and an endless row of such tries still ends.
+    """
 
     def __init__(self, patience: Patience, log_name: str, doing: str) -> None:
         self._patience = patience
         self._log_name, self._doing = log_name, doing
         self._began = patience.clock()
         self._backoff_s = patience.backoff_s
+        self._try_began, self._try_ends = self._began, float("inf")
         self.last_error = ""
 
     def at_most(self, limit_s: float) -> float:
         """`limit_s`, or the remaining time if that is shorter, but never less than the first pause."""
-        remaining_s = self._patience.log_timeout_s - (self._patience.clock() - self._began)
-        return min(limit_s, max(remaining_s, self._patience.backoff_s))
+        now = self._patience.clock()
+        remaining_s = self._patience.log_timeout_s - (now - self._began)
+        limit_s = min(limit_s, max(remaining_s, self._patience.backoff_s))
+        self._try_began, self._try_ends = now, now + limit_s
+        return limit_s
 
     def failed(self, error: LogUnavailableError) -> None:
         """Keep the cause of a try's failure: its advice, the same command again, is for the end of all tries."""
         self.last_error = error.last_error or str(error)
+        now = self._patience.clock()
+        if now > self._try_ends + SUSPENDED_S:
+            counted_s = min(self._try_ends - self._try_began, self._patience.log_timeout_s / 4)
+            self._began += now - self._try_began - counted_s
+        self._try_began, self._try_ends = now, float("inf")
 
     def wait(self) -> None:
         """Pause before another try.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from coordlog.api.chain import OperatorSpec
 from coordlog.api.operator import Operator
-from coordlog.errors import UsageError
+from coordlog.errors import TransformMisfitError
 from coordlog.option_types import check_types
 
 __all__ = [
@@ -40,7 +40,7 @@ class TransformOperator(Operator):
         """Record batches that the function returns for `batch`.
 
         Raises:
-            UsageError: The function returned something else than record batches.
+            TransformMisfitError: The function returned something else than record batches.
         """
         result = self._function(batch)
         if isinstance(result, pa.RecordBatch):
@@ -107,7 +107,7 @@ def _apply_pandas(
 
 def _wrong_type(
     function: Callable[..., object], verb: str, value: object, expected: str
-) -> UsageError:
+) -> TransformMisfitError:
     name = getattr(function, "__qualname__", repr(function))
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return UsageError(f"transform {name} {verb} a {kind}; it must return {expected}")
+    return TransformMisfitError(name, f"{verb} a {kind}", expected)

@@ -270,7 +270,7 @@ class Releasing:
             outcome = self._settle_by_sink(effect)
             if outcome is not None:
                 key, encoded = encoded_within_limit(self._types, outcome)
-        except Exception as error:  # noqa: BLE001, it is recorded and tried again
+        except BaseException as error:  # noqa: BLE001, also a library's panic: recorded, and tried again
             key, encoded, failure = None, None, f"{type(error).__name__}: {error}"
             final = final_of(error)
         return CommitSettled(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from coordlog.errors import CoordlogError, PayloadLostError, RecordError
+from coordlog.errors import CoordlogError, PayloadLostError, RecordError, SourceError
 from coordlog.export import archive_below, archive_in
 from coordlog.history import History
 from coordlog.limits import HISTORY_CHECK_S, HISTORY_CHECKS
@@ -85,8 +85,8 @@ class HistoryPruner:
         """Remove the records below the newest snapshot that is old enough. Returns its offset, or None if none is.
 
         Raises:
-            FileExistsError: The archive exists with other content; nothing was removed.
-            SourceError, OSError: The archive cannot be written or read back; nothing was removed.
+            SourceError, OSError: The archive cannot be written or read back, or exists with other content; nothing was
+                removed.
             LogError: The log cannot be read or pruned.
         """
         history = History(self._job_log)
@@ -122,7 +122,14 @@ class HistoryPruner:
     def _archive(self, folder: Path, start: int, offset: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = archive_in(folder, self._job_id, start, offset)
-        archive_below(self._job_log, self._job_id, offset, path)
+        try:
+            archive_below(self._job_log, self._job_id, offset, path)
+        except FileExistsError as error:
+            raise SourceError(
+                str(path),
+                "it exists with other records than the log's: perhaps those of an earlier log of this job",
+                "move it away, or name another folder for the archive",
+            ) from error
 
 
 def _can_begin(history: History, offset: int) -> bool:

@@ -353,7 +353,7 @@ def _logged(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         try:
             work()
-        except Exception:  # noqa: BLE001, its owner reports by posting; this is the last resort
+        except BaseException:  # noqa: BLE001, its owner reports by posting; the thread has other works to run
             _log.exception("a worker's task raised")
 
     return run

@@ -77,7 +77,7 @@ def cleaning_of(
                         attempt_number=attempt_number,
                         keep=keep,
                     )
-                except Exception as error:  # noqa: BLE001, left-over files are hidden, and swept at the end
+                except BaseException as error:  # noqa: BLE001, left-over files are hidden, and swept at the end
                     _log.warning("cleaning after attempt %d/%d: %s", subtask, attempt_number, error)
 
             works.append(work)
@@ -102,7 +102,7 @@ def sweep(
                 sink.sweep(
                     keep=_names_to_keep(state, types, operator_id, sink), is_in_force=is_in_force
                 )
-            except Exception as error:  # noqa: BLE001, the job has finished: left-over files are hidden
+            except BaseException as error:  # noqa: BLE001, the job has finished: left-over files are hidden
                 _log.warning("sweeping after the job: %s", error)
 
 

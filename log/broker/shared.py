@@ -11,13 +11,15 @@ import contextlib
 import enum
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordlog.errors import OptionError
+from coordlog.errors import EnvironmentSetupError, OptionError
+from coordlog.limits import DESTINATION_RESERVE_BYTES
 from coordlog.log.broker import limits
 from coordlog.log.broker.folder import LOG_FILE
 from coordlog.log.broker.guard import LOCK_FILE
@@ -39,6 +41,7 @@ __all__ = [
     "SharedBrokerStatus",
     "StopOutcome",
     "ensure_shared_broker",
+    "full_disk",
     "shared_status",
     "start_shared",
     "stop_shared",
@@ -200,6 +203,21 @@ def shared_status() -> SharedBrokerStatus:
         since=running.since,
         idle_minutes=running.idle_minutes,
     )
+
+
+def full_disk(bootstrap_servers: str) -> str:
+    """A clause on the disk of the shared broker, if it has the address and its disk is almost full; else empty.
+
+    A broker without disk space ends itself, so that its clients only find no broker.
+    """
+    with contextlib.suppress(OSError, EnvironmentSetupError):
+        folder = _folder()
+        state = read_state(folder)
+        if state is not None and state.bootstrap_servers == bootstrap_servers:
+            free = shutil.disk_usage(folder).free
+            if free < DESTINATION_RESERVE_BYTES:
+                return f"; the disk of its folder {folder} has only {free:,} bytes free"
+    return ""
 
 
 def _silent(_line: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from coordlog.log.broker import limits
 from coordlog.log.local.environment_errors import BrokerError
 from coordlog.log.local.fsync import naming, sync_path
+from coordlog.log.local.paths import of_this_user
 from coordlog.log.local.processes import Process, is_alive
 
 __all__ = [
@@ -83,10 +84,13 @@ def read_state(folder: Path) -> BrokerState | None:
 
     Raises:
         BrokerError: The state cannot be read, and a broker of another version uses the folder.
+        EnvironmentSetupError: The folder is another user's.
     """
     path = folder / STATE_FILE
     try:
-        content = json.loads(path.read_text("utf-8"))
+        with of_this_user(path):
+            text = path.read_text("utf-8")
+        content = json.loads(text)
         for name in ("java", "guard"):
             content[name] = Process(pid=content[name]["pid"], born=content[name]["born"])
         return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})

@@ -20,6 +20,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
 from coordlog.errors import AccessError, LogError, LogUnavailableError, OptionError, TopicError
+from coordlog.log.kafka.default_broker import full_disk_of
 from coordlog.log.kafka.errors import WatchingManager, refusal, right_missing
 from coordlog.log.kafka.security import Security
 
@@ -123,7 +124,8 @@ class Connection:
     def unavailable(self, doing: str, began: float, error: object) -> LogUnavailableError:
         """The error that the log did not answer since `began`, seconds of the monotonic clock."""
         waited_s = time.monotonic() - began
-        return LogUnavailableError(self.name, doing, waited_s, described(error))
+        last_error = described(error) + full_disk_of(self.bootstrap_servers)
+        return LogUnavailableError(self.name, doing, waited_s, last_error)
 
     def refusal(self, error: Exception, needs: str) -> AccessError | None:
         """The AccessError for an error by which the broker refuses access; None for any other error.

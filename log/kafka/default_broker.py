@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from coordlog.errors import EnvironmentSetupError
 from coordlog.log.kafka.security import Security
 
-__all__ = ["SERVERS_VARIABLE", "default_broker", "security_for"]
+__all__ = ["SERVERS_VARIABLE", "default_broker", "full_disk_of", "security_for"]
 
 SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
 
@@ -43,4 +44,15 @@ def security_for(bootstrap_servers: str, environment: Mapping[str, str] | None =
     loaded = Security.load(os.environ if environment is None else environment)
     if loaded == Security():
         return loaded
-    return Security() if shared_status().bootstrap_servers == bootstrap_servers else loaded
+    try:
+        is_shared = shared_status().bootstrap_servers == bootstrap_servers
+    except EnvironmentSetupError:  # the shared broker's folder is another user's
+        is_shared = False
+    return Security() if is_shared else loaded
+
+
+def full_disk_of(bootstrap_servers: str) -> str:
+    """As `full_disk` of the shared local broker: empty for any other."""
+    from coordlog.log.broker.shared import full_disk  # noqa: PLC0415, as above
+
+    return full_disk(bootstrap_servers)

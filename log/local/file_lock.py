@@ -10,6 +10,7 @@ from typing import Final
 
 from filelock import Timeout, UnixFileLock
 
+from coordlog.log.local.paths import of_this_user
 from coordlog.log.local.processes import Process, is_alive, this_process
 
 __all__ = ["file_lock", "lock_on"]
@@ -38,9 +39,13 @@ def file_lock(
         path: The file.
         limit_s: How long to wait for another holder.
         busy: Exception to raise if the holder does not release the lock in time; its argument names the holder.
+
+    Raises:
+        EnvironmentSetupError: The file is another user's.
     """
     try:
-        held = lock_on(path).acquire(timeout=limit_s)
+        with of_this_user(path):
+            held = lock_on(path).acquire(timeout=limit_s)
     except Timeout:
         raise busy(_holder(path)) from None
     with held:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,7 @@ __all__ = [
     "cache_folder",
     "chosen_folder",
     "home_folder",
+    "of_this_user",
     "private_folder",
 ]
 
@@ -46,12 +50,57 @@ def private_folder(path: Path) -> Path:
 
     `COORDLOG_HOME` and `COORDLOG_CACHE` themselves keep their mode if they exist: each may be the
     root of a volume, whose owner is another user and which others may use too.
+
+    Raises:
+        EnvironmentSetupError: It is another user's, or this user may not create it.
     """
-    is_configured = path in _configured_folders() and path.is_dir()
-    path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-    if not is_configured:
-        path.chmod(_PRIVATE)
+    with of_this_user(path):
+        is_configured = path in _configured_folders() and path.is_dir()
+        path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+        if not is_configured:
+            path.chmod(_PRIVATE)
     return path
+
+
+@contextmanager
+def of_this_user(path: Path) -> Generator[None]:
+    """Name the owner if the system refuses this user a file or folder of coordlog's own.
+
+    Raises:
+        EnvironmentSetupError: The system refuses it.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        place, owner = _owner(path)
+        user = _user_name(os.geteuid())
+        raise EnvironmentSetupError(
+            f"{path}: {error.strerror}; {place} belongs to user {owner}, and this process runs as user {user}",
+            f"run as user {owner}, or {_remedy(path, user)}",
+        ) from error
+
+
+def _owner(path: Path) -> tuple[Path, str]:
+    """The nearest existing path that this user can see, and the name of its owner."""
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            return place, _user_name(place.stat().st_uid)
+    return path, "(unknown)"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container, whose users have no names
+        return str(uid)
+
+
+def _remedy(path: Path, user: str) -> str:
+    for variable, folder in ((CACHE_VARIABLE, cache_folder), (HOME_VARIABLE, home_folder)):
+        with suppress(EnvironmentSetupError):
+            if path.is_relative_to(folder()):
+                return f"set {variable} to a folder of user {user}"
+    return f"give user {user} the right to use it"
 
 
 def _configured_folders() -> list[Path]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from coordlog.errors import OptionError, UsageError
+from coordlog.errors import EnvironmentSetupError, OptionError, UsageError
 from coordlog.log.job_id import check_job_id
 from coordlog.log.local.drafts import draft_of, remove_drafts
 from coordlog.log.local.fsync import naming, open_plain, sync_path
@@ -137,7 +137,12 @@ def driver_file_path(job_id: str, driver_id: str) -> Path:
 
 
 def write_driver_file(file: DriverFile) -> Path:
-    """Write the file durably, name and content, in folders of this user only; returns its path."""
+    """Write the file durably, name and content, in folders of this user only; returns its path.
+
+    Raises:
+        EnvironmentSetupError: A folder is another user's.
+        OSError: The file cannot be written.
+    """
     path = driver_file_path(file.job_id, file.driver_id)
     for folder in (home_folder(), path.parent.parent, path.parent):
         private_folder(folder)
@@ -156,7 +161,7 @@ def end_driver_file(file: DriverFile) -> None:
     """Record in the file that its driver has ended. The driver's last step; errors of writing are only logged."""
     try:
         write_driver_file(replace(file, token=None, is_ended=True))
-    except OSError as error:
+    except (OSError, EnvironmentSetupError) as error:
         _log.warning("job=%s the driver's file stays as it was: %s", file.job_id, error)
 
 

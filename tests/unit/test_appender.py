@@ -339,6 +339,30 @@ def test_an_append_gives_up_at_the_log_timeout(log: MemoryLog, clock: FakeClock)
         driver.appender.append(turns([1], 0, 0))
 
 
+def test_the_hour_of_a_suspended_process_is_not_counted_as_the_logs(clock: FakeClock) -> None:
+    log = MemoryLog(sleep=lambda seconds: clock.sleep(seconds + 3600))
+    driver = start_driver(log, "a", patience=clock.patience(log_timeout_s=15))
+    log.faults.next_append(Slow(20))
+
+    assert driver.appender.append(turns([1], 0, 0)) == (1,)
+
+    queried = log.high_watermark
+
+    def suspended() -> int:
+        log.high_watermark = queried  # type: ignore[method-assign]
+        clock.now += 3600
+        raise LogUnavailableError("job.log", "asking for its offsets", 3600.0)
+
+    log.faults.next_append(Unknown())
+    log.high_watermark = suspended  # type: ignore[method-assign]
+    assert driver.appender.append(turns([1], 0, 1))
+
+    start_driver(log, "b")
+    log.faults.next_append(Slow(20))
+    with pytest.raises(FencedError, match="epoch 1"):
+        driver.appender.append(turns([1], 0, 2))
+
+
 def test_the_pauses_double_up_to_two_seconds_and_are_announced(
     log: MemoryLog, clock: FakeClock
 ) -> None:

@@ -11,6 +11,7 @@ from coordlog.kernel.inputs import CheckpointReleased
 from coordlog.messages import CheckpointAborted, Fenced
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, kinds
@@ -67,6 +68,30 @@ def test_a_job_finishes_when_every_commit_has_an_outcome() -> None:
         "true",
     ]
     assert job.runtime.state.phase is Phase.FINISHED  # type: ignore[comparison-overlap]  # it has moved on
+
+
+class PanicError(BaseException):
+    """As libraries in Rust raise it: no subclass of Exception."""
+
+
+@pytest.mark.clause("H3")
+def test_a_commit_that_ends_in_a_panic_is_recorded_and_tried_again() -> None:
+    class PanickingSink(FakeSink):
+        def settle(self, intent: Payload) -> Payload | None:
+            outcome = super().settle(intent)
+            if self.tries == 1:
+                raise PanicError("called `unwrap` on an error")
+            return outcome
+
+    job = batch(NotingProvider(sink=PanickingSink()), 1)
+
+    job.register(0).complete(committables=[("source", b"a")])
+    job.advance(10)
+
+    failed, settled = job.history(Kind.COMMIT_OUTCOME)
+    assert failed.reason == "PanicError: called `unwrap` on an error"
+    assert settled.attributes["settled"] == "true"
+    assert job.runtime.state.phase is Phase.FINISHED
 
 
 @pytest.mark.clause("A3")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordlog.amounts import age_of
-from coordlog.errors import LogUnavailableError
+from coordlog.errors import LogUnavailableError, SourceError
 from coordlog.log.copy import to_append
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import PrunableLog
@@ -159,6 +159,20 @@ def test_nothing_is_removed_if_the_archive_cannot_be_written(tmp_path: Path) -> 
     with pytest.raises(FileExistsError):
         pruner_of(job, HOUR, folder).prune(job.clock.now_us())
 
+    assert job.log.start_offset() == 0
+
+
+def test_an_archive_of_other_records_is_named_with_the_next_step(tmp_path: Path) -> None:
+    twin, job = worked(), worked()
+    offset = pruner_of(twin, HOUR, tmp_path / "twin").prune(twin.clock.now_us())
+    foreign = tmp_path / f"job-0-{offset}.avro"
+    foreign.write_text("of an earlier topic")
+
+    with pytest.raises(SourceError) as caught:
+        pruner_of(job, HOUR, tmp_path).prune(job.clock.now_us())
+
+    assert str(caught.value).startswith(f"{foreign}: it exists with other records than the log's")
+    assert caught.value.next_step.startswith("move it away")
     assert job.log.start_offset() == 0
 
 

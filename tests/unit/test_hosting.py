@@ -221,11 +221,12 @@ def test_call_async_starts_after_release_and_its_result_enters_as_a_fact() -> No
     ("result", "said"),
     [
         (ValueError("bad"), "ValueError: bad"),
+        (BaseException("panicked"), "BaseException: panicked"),
         (Stranger(n=1), "payload type test.stranger@1: not registered with this job"),
         ("text", "the work returned str, not a payload"),
         (Noted(text="x" * 300_000), "a test.noted@1 is 3000"),
     ],
-    ids=["raises", "unregistered", "no payload", "too large"],
+    ids=["raises", "panics", "unregistered", "no payload", "too large"],
 )
 def test_work_that_brings_no_result_is_heard_of_as_an_error(result: object, said: str) -> None:
     provider = NotingProvider()
@@ -233,7 +234,7 @@ def test_work_that_brings_no_result_is_heard_of_as_an_error(result: object, said
     heard: list[str | None] = []
 
     def work() -> Payload:
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result  # type: ignore[return-value]
 

@@ -21,7 +21,12 @@ from attempt_fakes import (
 )
 from chain_fakes import FakeContext
 from coordlog.causes import MISFIT
-from coordlog.errors import DestinationMisfitError, SinkError, SourceError
+from coordlog.errors import (
+    DestinationMisfitError,
+    SinkError,
+    SourceError,
+    TransformMisfitError,
+)
 from coordlog.messages import Fail
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
@@ -48,6 +53,7 @@ def failure_at_a_split(error: Exception) -> Fail:
     ("error", "split_id", "final"),
     [
         pytest.param(DestinationMisfitError(*TO), "s1", MISFIT, id="a misfit"),
+        pytest.param(TransformMisfitError(*TO), "s1", MISFIT, id="no rows from a transform"),
         pytest.param(SinkError(*TO), None, "", id="a destination that refuses"),
         pytest.param(SourceError(*TO), "s1", "", id="an input that cannot be read"),
         pytest.param(ValueError("a row"), "s1", "", id="a row that fails a link"),

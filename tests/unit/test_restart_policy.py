@@ -10,6 +10,7 @@ import pytest
 
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import DriverStops, StopAsked
+from coordlog.kernel.outputs import Settle
 from coordlog.kernel.refusals import encoded
 from coordlog.kernel.restart_policy import (
     backoff_s,
@@ -21,9 +22,9 @@ from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import DriverStop, JobState, Phase
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.effects import Releasing
 from coordlog.runtime.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeClock, HandDrivenJob
 from coordlog.testing.replay import replay
@@ -358,7 +359,9 @@ def test_drivers_that_die_before_their_first_turn_hide_no_earlier_death(
 @pytest.mark.clause("E2")
 @pytest.mark.clause("I3")
 @pytest.mark.may_fail("its driver ended without a stop")
-def test_a_batch_whose_drivers_die_at_the_commit_fails_and_then_settles_it() -> None:
+def test_a_batch_whose_drivers_die_at_the_commit_fails_and_then_settles_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sink = FakeSink()
     job = HandDrivenJob(
         chain_of(NotingProvider(), NotingProvider("sink", sink=sink)),
@@ -371,7 +374,7 @@ def test_a_batch_whose_drivers_die_at_the_commit_fails_and_then_settles_it() -> 
     def next_driver(*, is_killed: bool) -> HandDrivenJob:
         job.crash()
         if is_killed:
-            sink.settle = _killed  # type: ignore[method-assign]
+            monkeypatch.setattr(Releasing, "settle", _killed)
         try:
             return HandDrivenJob(
                 job.chain,
@@ -381,7 +384,7 @@ def test_a_batch_whose_drivers_die_at_the_commit_fails_and_then_settles_it() -> 
                 configure=three_in_a_minute,
             )
         finally:
-            sink.__dict__.pop("settle", None)
+            monkeypatch.undo()
 
     for _ in range(3):
         with pytest.raises(_KilledError):
@@ -402,7 +405,7 @@ class _KilledError(BaseException):
     """The process ends in the middle of a commit."""
 
 
-def _killed(intent: Payload) -> Payload | None:
+def _killed(_releasing: Releasing, _effect: Settle) -> None:
     raise _KilledError
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from coordlog.errors import UsageError
+from coordlog.causes import MISFIT, final_of
+from coordlog.errors import TransformMisfitError
 from coordlog.spark_integration.transform import (
     TransformOperator,
     pandas_transform,
@@ -47,13 +48,14 @@ def test_a_return_of_another_type_is_an_error_that_names_function_and_type(wrong
     def make(_batch: pa.RecordBatch) -> object:
         return wrong
 
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(TransformMisfitError) as caught:
         list(TransformOperator(make).process(BATCH))
 
     assert "make" in str(caught.value)
     kind = type(None if isinstance(wrong, list) else wrong).__qualname__
     assert kind in str(caught.value)
     assert "a pyarrow.RecordBatch or an iterable of them" in str(caught.value)
+    assert final_of(caught.value) == MISFIT, "another try returns the same"
 
 
 def test_what_a_function_raises_goes_on_as_it_is() -> None:
@@ -98,7 +100,7 @@ def test_a_pandas_function_that_returns_another_type_is_named() -> None:
     def series(frame: pd.DataFrame) -> object:
         return frame["i"]
 
-    with pytest.raises(UsageError, match=r"series returned a pandas\.\S*Series"):
+    with pytest.raises(TransformMisfitError, match=r"series returned a pandas\.\S*Series"):
         list(TransformOperator(pandas_transform(series)).process(BATCH))  # type: ignore[arg-type]
 
 

@@ -13,7 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog.runtime.mailbox import WorkerThreads, WorkTimeoutError
+from coordlog.limits import WORKER_COUNT
+from coordlog.runtime.mailbox import Mailbox, WorkerThreads, WorkTimeoutError
+from coordlog.runtime.requests import Requests
+from coordlog.schemas.payload import PayloadTypes
 
 WAIT_S = 10.0
 
@@ -108,6 +111,21 @@ def test_a_work_does_not_wait_for_a_thread_that_has_just_taken_another_one() -> 
     assert ran.wait(WAIT_S)
     go.set()
     workers.end()
+
+
+def test_a_work_that_panics_leaves_the_other_works_their_thread() -> None:
+    mailbox = Mailbox(requests=Requests(PayloadTypes(())))
+    ran = threading.Event()
+
+    def panic() -> None:
+        raise SystemExit  # no subclass of Exception, like the panic of a library in Rust
+
+    for _ in range(WORKER_COUNT):
+        mailbox.run(panic)
+    mailbox.run(ran.set)
+
+    assert ran.wait(WAIT_S)
+    mailbox.close()
 
 
 def test_no_thread_is_started_while_one_is_free() -> None:

@@ -35,7 +35,7 @@ from coordlog.cli.config.names import (
 from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.limits import CONFIG_BYTES_MAX
 from coordlog.log.local.fsync import open_plain
-from coordlog.log.local.paths import chosen_folder, home_folder
+from coordlog.log.local.paths import chosen_folder, home_folder, of_this_user
 
 __all__ = [
     "FILE_NAME",
@@ -173,6 +173,7 @@ def load_config(named: Path | None) -> ConfigFile:
 
     Raises:
         ConfigFileError: The file cannot be read, or other users may have written it.
+        EnvironmentSetupError: Another user owns it, or its folder, and this user may not read it.
     """
     if named is not None:
         with _as_config_error(named), named.open("rb") as file:
@@ -194,9 +195,10 @@ def load_config(named: Path | None) -> ConfigFile:
 
 @contextlib.contextmanager
 def _as_config_error(path: Path) -> Generator[None]:
-    """Raise errors of reading a file as ConfigFileError."""
+    """Raise errors of reading a file as ConfigFileError, or EnvironmentSetupError if it is another user's."""
     try:
-        yield
+        with of_this_user(path):
+            yield
     except OSError as error:
         raise ConfigFileError(str(path), (f"it cannot be read: {error.strerror}",)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

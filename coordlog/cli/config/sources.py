@@ -30,6 +30,7 @@ from coordlog.cli.config.names import (
     options_of,
 )
 from coordlog.cli.exit_status import Exit
+from coordlog.errors import EnvironmentSetupError
 
 __all__ = [
     "Configuration",
@@ -107,7 +108,7 @@ def read_config(context: click.Context, _option: click.Parameter, named: Path | 
         file = load_config(named)
         defaults, problems = file.defaults([((), _bare(context.command))])
         file.refuse(problems)
-    except ConfigFileError as error:
+    except (ConfigFileError, EnvironmentSetupError) as error:
         raise _ConfigProblem(str(error)) from error
     context.default_map = defaults
     context.meta[_META] = Configuration(file=file)
