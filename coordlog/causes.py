@@ -11,6 +11,7 @@ from coordlog.errors import (
     JobMovedError,
     NoSinkError,
     OutOfSpaceError,
+    SessionLostError,
     SinkError,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "MOVED",
     "NO_SINK",
     "OUT_OF_SPACE",
+    "SESSION_LOST",
     "UNFIT_WORKERS",
     "chain_of_causes",
     "final_of",
@@ -41,6 +43,9 @@ NO_SINK: Final = "no sink"
 MISFIT: Final = "misfit"
 """`final` for rows that are incompatible with the schema of their destination: a retry has the same rows."""
 
+SESSION_LOST: Final = "session lost"
+"""`final` if the Spark session of the driver has ended: a retry has no other."""
+
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -55,6 +60,8 @@ def final_of(error: BaseException) -> str:
             return NO_SINK
         if isinstance(cause, DestinationMisfitError):
             return MISFIT
+        if isinstance(cause, SessionLostError):
+            return SESSION_LOST
     return ""
 
 
