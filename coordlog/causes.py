@@ -11,6 +11,7 @@ from coordlog.errors import (
     JobMovedError,
     NoSinkError,
     OutOfSpaceError,
+    SessionLostError,
     SinkError,
     TransformMisfitError,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "MOVED",
     "NO_SINK",
     "OUT_OF_SPACE",
+    "SESSION_LOST",
     "UNFIT_WORKERS",
     "chain_of_causes",
     "final_of",
@@ -42,6 +44,9 @@ NO_SINK: Final = "no sink"
 MISFIT: Final = "misfit"
 """`final` for rows that their destination cannot hold, or a transform that returns no rows: a retry is the same."""
 
+SESSION_LOST: Final = "session lost"
+"""`final` if the Spark session of the driver has ended: a retry has no other."""
+
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -56,6 +61,8 @@ def final_of(error: BaseException) -> str:
             return NO_SINK
         if isinstance(cause, (DestinationMisfitError, TransformMisfitError)):
             return MISFIT
+        if isinstance(cause, SessionLostError):
+            return SESSION_LOST
     return ""
 
 

@@ -52,6 +52,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   └── OutOfSpaceError          no space is left at the destination
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
     └── EnvironmentSetupError      Java, jars, a broker or slots are missing on this machine
+        └── SessionLostError         the job's Spark session has ended: trying again cannot help
 
 Values are attributes, and `__str__` builds the sentence: an error crosses a process as a pickle and stays readable.
 """
@@ -100,6 +101,7 @@ __all__ = [
     "RequestUnansweredError",
     "RestoreError",
     "SavepointError",
+    "SessionLostError",
     "SinkError",
     "SkipError",
     "SourceError",
@@ -696,7 +698,7 @@ class JobFailedError(CoordlogError):
         skip = f"; to continue without it: `{self.skip_command}`" if self.skip_command else ""
         return (
             f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: fix the cause "
-            f"and run the same command again, it continues from the last checkpoint{skip}"
+            f"and run the same command again, it continues from its log{skip}"
         )
 
 
@@ -709,3 +711,7 @@ class EnvironmentSetupError(CoordlogError):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.next_step}"
+
+
+class SessionLostError(EnvironmentSetupError):
+    """The Spark session of a job has ended: only a new session can continue the job."""

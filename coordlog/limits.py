@@ -276,6 +276,9 @@ SETTLE_ATTEMPTS_MAX: Final = 5
 SETTLE_CALL_S: Final = 3600.0
 """One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
 
+TABLE_LOCK_S: Final = 3600.0
+"""Wait for another process that commits to a table on a local disk: as long as one try to settle."""
+
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
 """If a history's last record is further ahead of this machine's clock, the writer's clock or this one is wrong."""

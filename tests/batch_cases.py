@@ -30,14 +30,14 @@ Frame = Any
 class BatchCase:
     """One job's batches; each driver has a sink object of its own, as in a process of its own."""
 
-    def __init__(self, make_sink: Callable[[], AnySink]) -> None:
-        self.make_sink, self.log = make_sink, MemoryLog()
+    def __init__(self, make_sink: Callable[[], AnySink], job_id: str = "case") -> None:
+        self.make_sink, self.log, self.job_id = make_sink, MemoryLog(), job_id
 
     def driver(self, at: At = nowhere) -> ExactlyOnce:
         return ExactlyOnce(
             None,
             service=lambda: BatchService(
-                job_id="case",
+                job_id=self.job_id,
                 log=self.log,
                 sinks=sinks_of(self.make_sink()),
                 take_over=True,
@@ -84,8 +84,10 @@ class BatchCase:
 class StreamCase(BatchCase):
     """The same, given as a query of a Spark session gives them."""
 
-    def __init__(self, spark: SparkSession, make_sink: Callable[[], AnySink]) -> None:
-        super().__init__(make_sink)
+    def __init__(
+        self, spark: SparkSession, make_sink: Callable[[], AnySink], job_id: str = "case"
+    ) -> None:
+        super().__init__(make_sink, job_id)
         self.spark, self.query_id = spark, str(uuid.uuid4())
 
     def give(self, driver: ExactlyOnce, batch_id: int, frame: Frame) -> None:

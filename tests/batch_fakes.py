@@ -29,6 +29,7 @@ class FakeSpark:
     version = "4.1.1"
     _jsparkSession = None  # noqa: N815, Spark's name
     _jvm = None
+    _jsc: object = mock.MagicMock(**{"sc.return_value.isStopped.return_value": False})
     _get_j_spark_session_class = broadcast = statusTracker = mock.MagicMock()  # noqa: N815, Spark's names
 
     def __init__(self, query_id: str, batch_id: int) -> None:

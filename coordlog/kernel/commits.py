@@ -12,7 +12,13 @@ from coordlog.kernel.inputs import CommitSettled, GiveCommit
 from coordlog.kernel.outputs import CallComplete, CallCreate, CallStart, Settle
 from coordlog.projections.job.grants import COVERS, uncommitted
 from coordlog.projections.job.state import JobState, OpenIntent, sorted_values
-from coordlog.schemas.record import BATCH_COMPLETE, Kind, Notified, RestoredBy
+from coordlog.schemas.record import (
+    BATCH_COMPLETE,
+    NO_CHECKPOINT,
+    Kind,
+    Notified,
+    RestoredBy,
+)
 
 __all__ = ["commit_settled", "conclude", "give_commit", "settle_open", "to_settle"]
 
@@ -104,10 +110,14 @@ def commit_settled(step: StepBuilder, outcome: CommitSettled) -> None:
     tries = intent.failed_tries + 1
     if outcome.final or tries >= step.config.settle_attempts_max:
         times = "once" if tries == 1 else f"{tries} times"
+        whose = (
+            "a commit"
+            if intent.checkpoint_id == NO_CHECKPOINT
+            else f"the commit of checkpoint {intent.checkpoint_id}"
+        )
         job_end.fail_job(
             step,
-            f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
-            f"failed {times}: {outcome.error}",
+            f"operator {intent.operator_id!r}: {whose} failed {times}: {outcome.error}",
             final=outcome.final,
         )
         return

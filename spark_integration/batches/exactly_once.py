@@ -17,6 +17,7 @@ from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.query import key_of, ranges_of
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class ExactlyOnce:
                 query's job; a batch that is committed with other rows; a sink that has not taken its part.
             DriverAliveError, RestoreError: The driver cannot start.
             SinkError: A sink failed while staging.
+            SessionLostError: The Spark session ended while a sink staged.
             JobFailedError: A sink failed while settling: the next start settles the open intents.
             FencedError: Another driver has taken over, and commits this batch.
             LogError: The log failed.
@@ -172,7 +174,7 @@ class ExactlyOnce:
                     "before the end of the `with` block, and start it again with another exactly_once(...)"
                 )
             if self._has_begun and not self._service.is_running:
-                # The query was restarted after its driver had ended with an error.
+                # The query was restarted, after its driver had ended with an error or its session had ended.
                 self._service.close()
                 self._service, self._has_begun = self._make_service(), False
             if not self._has_begun:
@@ -203,7 +205,8 @@ class ExactlyOnce:
         self, frame: DataFrame, service: BatchService, key: BatchKey, name: str
     ) -> BatchPart:
         batch = Batch(job_id=service.job_id, driver_id=service.driver_id, key=key, sink=name)
-        return service.sinks[name].stage(frame, batch)
+        with name_lost_session(frame.sparkSession):
+            return service.sinks[name].stage(frame, batch)
 
     def close(self) -> None:
         """End the driver of the job, for good. Stop the query first; the next start settles the open intents."""

@@ -38,7 +38,7 @@ from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
 from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.driver.log_choice import LogChoice
-from coordlog.spark_integration.driver.stage import name_lost_session
+from coordlog.spark_integration.driver.stage import lost_session, name_lost_session
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
@@ -189,8 +189,10 @@ class BatchService:
 
     @property
     def is_running(self) -> bool:
-        """Whether the driver has been started and has not ended."""
-        return self._driver is not None and self._error is None
+        """Whether the driver has been started and has not ended, and its Spark session has not ended either."""
+        if self._driver is None or self._error is not None or self._spark is None:
+            return False
+        return lost_session(self._spark) is None
 
     @property
     def driver_id(self) -> str:

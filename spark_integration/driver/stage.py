@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.api.chain import Chain
-from coordlog.errors import CoordlogError, EnvironmentSetupError
+from coordlog.errors import CoordlogError, EnvironmentSetupError, SessionLostError, SinkError
 from coordlog.limits import (
     CALL_TIMEOUT_S,
     HEARTBEAT_S,
@@ -40,6 +40,7 @@ __all__ = [
     "SparkStage",
     "check_slots",
     "endpoint_host",
+    "lost_session",
     "name_lost_session",
     "short_reason",
     "task_failures_max",
@@ -224,7 +225,7 @@ class SparkStage:
                 error or "without error",
             )
             run.ended.set()
-            lost = None if error is None or run.cancelled else _lost_session(self._spark)
+            lost = None if error is None or run.cancelled else lost_session(self._spark)
             if lost is not None and self._on_lost is not None:
                 self._on_lost(run.stage_run, _session_lost(lost))
             elif run.cannot_import and self._on_import_failure is not None and not run.cancelled:
@@ -353,7 +354,7 @@ def _run_tasks(spark: SparkSession, work: TaskWork, count: int) -> None:
     spark.range(0, count, 1, count).mapInArrow(spark_function(work), "subtask long").collect()
 
 
-def _lost_session(spark: SparkSession) -> str | None:
+def lost_session(spark: SparkSession) -> str | None:
     """Reason why this session can run no job any more; None if it can, or if that is unknown."""
     context = _context(spark)
     if context is None:
@@ -368,20 +369,20 @@ def _lost_session(spark: SparkSession) -> str | None:
 
 @contextmanager
 def name_lost_session(spark: SparkSession) -> Generator[None]:
-    """Replace errors of Spark in the block by EnvironmentSetupError if the session's JVM or context has ended."""
+    """Replace errors of Spark, and of sinks, by SessionLostError if the session's JVM or context has ended."""
     try:
         yield
-    except CoordlogError:
-        raise
     except Exception as error:
-        why = _lost_session(spark)
+        # A leaf below SinkError has a reason of its own.
+        is_other = isinstance(error, CoordlogError) and type(error) is not SinkError
+        why = None if is_other else lost_session(spark)
         if why is None:
             raise
         raise _session_lost(why) from error
 
 
-def _session_lost(why: str) -> EnvironmentSetupError:
-    return EnvironmentSetupError(
+def _session_lost(why: str) -> SessionLostError:
+    return SessionLostError(
         f"the job's Spark session has ended: {why}",
         "start the job again with a new session: it continues from its log",
     )

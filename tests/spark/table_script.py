@@ -7,9 +7,11 @@ over; ends with 0 if the table has each row once.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from batch_cases import StreamCase
 from batch_fakes import Stop
-from coordlog.errors import JobMovedError, SinkError
+from coordlog.errors import CoordlogError, JobMovedError, SinkError, UsageError
 from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
@@ -28,6 +30,7 @@ from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink
+from coordlog.spark_integration.batches.tables import commit_lock
 from coordlog.spark_integration.batches.tables.claims import CommitFiles
 from coordlog.spark_integration.batches.tables.delta import DELTA_SETTINGS, DeltaTable
 from coordlog.spark_integration.batches.tables.iceberg import (
@@ -143,6 +146,122 @@ def check_adopted(
     assert sorted(ends) == ["got it", "refused", "refused", "refused"], ends
 
 
+def check_held_lock(
+    spark: SparkSession,
+    make_sink: Callable[[], BatchSink],
+    folder: Path,
+    read: Callable[[], list[int]],
+) -> None:
+    """While another process commits to a table on a local disk, none of this one does: one would replace the other."""
+    case, before = StreamCase(spark, make_sink), read()
+    start, driver = max(before) + 1, case.driver()
+    case.give(driver, 0, spark.range(start, start + 1))
+    file = folder / "_coordlog" / "commit.lock"
+    assert file.read_text() == str(os.getpid()), "the last that has committed"
+    with held(file), pytest.MonkeyPatch.context() as limits:
+        limits.setattr(commit_lock, "TABLE_LOCK_S", 0.2)
+        with pytest.raises(CoordlogError, match=rf"process {os.getpid()} has committed there for"):
+            case.give(driver, 1, spark.range(start + 1, start + 2))
+        assert read() == [*before, start], read()
+    case.give(driver, 1, spark.range(start + 1, start + 2))
+    driver.close()
+    assert read() == [*before, start, start + 1], read()
+
+
+@contextmanager
+def held(file: Path) -> Iterator[None]:
+    """Another process has the lock of a file for the block."""
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+        holder.stdin.close()
+
+
+def check_one_session(
+    spark: SparkSession, make_sink: Callable[[], BatchSink], read: Callable[[], list[int]]
+) -> None:
+    """Two jobs stage frames of one session at once: each snapshot gets the rows and the name of its own batch."""
+    before, together, errors = read(), threading.Barrier(2), list[BaseException]()
+    start = max(before) + 1
+
+    def meet(place: str) -> None:
+        if place == "before staging":
+            together.wait(120)
+
+    def work(number: int) -> None:
+        case = StreamCase(spark, make_sink, f"job-{number}")
+        driver = case.driver(meet)
+        try:
+            for batch_id in range(3):
+                row = start + 2 * batch_id + number
+                case.give(driver, batch_id, spark.range(row, row + 1))
+        except BaseException as error:  # noqa: BLE001, shown below
+            errors.append(error)
+            together.abort()
+        driver.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    assert errors == [], errors
+    assert read() == [*before, *range(start, start + 6)], read()
+
+
+def check_expired(spark: SparkSession, read: Callable[[], list[int]]) -> None:
+    """A staged snapshot that was expired is staged again; a published one that was expired is not written again."""
+    table, before = "ice.db.orders", read()
+    start = max(before) + 1
+
+    def expire(place: str) -> None:
+        if place == "before part sink":
+            newest = f"SELECT max_by(snapshot_id, committed_at) FROM {table}.snapshots"
+            ((snapshot,),) = spark.sql(newest).collect()
+            spark.sql(
+                "CALL ice.system.expire_snapshots(table => 'db.orders', "
+                f"snapshot_ids => ARRAY({snapshot}))"
+            )
+
+    case = StreamCase(spark, lambda: IcebergTable(table))
+    first = case.driver(expire)
+    with pytest.raises(UsageError, match=r"its staged snapshot case-.* has been expired"):
+        case.give(first, 0, spark.range(start, start + 3))
+    first.close()
+    assert read() == before, read()
+    second = case.driver()
+    case.give(second, 0, spark.range(start, start + 3))
+    second.close()
+    assert read() == [*before, *range(start, start + 3)], read()
+
+    drop_outcomes(case.log)
+    spark.sql(f"INSERT INTO {table} VALUES ({start + 3})")
+    spark.sql(
+        "CALL ice.system.expire_snapshots(table => 'db.orders', retain_last => 1, "
+        "older_than => TIMESTAMP '2099-01-01 00:00:00')"
+    )
+    third = case.driver()
+    case.give(third, 0, spark.range(start, start + 3))
+    third.close()
+    assert read() == [*before, *range(start, start + 4)], read()
+
+
+def drop_outcomes(log: MemoryLog) -> None:
+    """Cut the log before the outcome that settles its last intent, as if the driver had died there."""
+    stored = list(log.read(0, log.high_watermark()))
+    intents = [one.offset for one in stored if one.record().kind is Kind.COMMIT_INTENT]
+    outcomes = [one.offset for one in stored if one.record().kind is Kind.COMMIT_OUTCOME]
+    del log._partition.records[next(one for one in outcomes if one > intents[-1]) :]
+
+
 def check_commit_files(spark: SparkSession, path: str) -> None:
     """The files of claims that are not on a local disk: what is written stays."""
     jvm: Any = spark._jvm
@@ -179,6 +298,9 @@ def delta(folder: Path) -> None:
     assert spark.sql(f"DESCRIBE HISTORY delta.`{path}`").count() == len(places) + 2
     check_two_logs(spark, lambda: DeltaTable(path), lambda: ids(spark, f"delta.`{path}`"))
     check_adopted(spark, lambda: DeltaTable(path), lambda: ids(spark, f"delta.`{path}`"))
+    check_held_lock(
+        spark, lambda: DeltaTable(path), Path(path), lambda: ids(spark, f"delta.`{path}`")
+    )
     check_commit_files(spark, path)
     os.chdir(folder)
     relative = StreamCase(spark, lambda: DeltaTable("relative"))
@@ -246,6 +368,16 @@ def iceberg(folder: Path) -> None:
         spark, lambda: IcebergTable("ice.db.orders"), lambda: ids(spark, "ice.db.orders")
     )
     check_adopted(spark, lambda: IcebergTable("ice.db.orders"), lambda: ids(spark, "ice.db.orders"))
+    check_one_session(
+        spark, lambda: IcebergTable("ice.db.orders"), lambda: ids(spark, "ice.db.orders")
+    )
+    check_held_lock(
+        spark,
+        lambda: IcebergTable("ice.db.orders"),
+        folder / "ice" / "db" / "orders",
+        lambda: ids(spark, "ice.db.orders"),
+    )
+    check_expired(spark, lambda: ids(spark, "ice.db.orders"))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,15 @@ from typing import Any, cast
 import pytest
 
 from batch_fakes import FakeFrame, FakeSpark, MemoryTable, Stop
+from coordlog.causes import SESSION_LOST
 from coordlog.errors import (
     CoordlogError,
     DriverAliveError,
     FencedError,
     JobFailedError,
     OptionError,
+    SessionLostError,
+    SinkError,
     UsageError,
 )
 from coordlog.log.memory import MemoryLog
@@ -451,31 +454,61 @@ def test_a_batch_in_the_middle_of_a_close_says_that_it_was_closed(drivers: Drive
     assert "job orders were closed while one was being written" in str(came[0])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("An error occurred while calling o67.sql."),
+        SinkError("t", "o67", "fix the table"),
+    ],
+)
 def test_a_sink_that_fails_because_its_session_has_ended_is_named_so(
-    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Errors of py4j name a call, and neither the session nor the next step."""
+    """Errors of py4j name a call, and neither the session nor the next step. No retry has another session."""
     table = MemoryTable()
 
     def settle(*_args: object, **_options: object) -> PartOutcome:
-        monkeypatch.setattr(FakeSpark, "_jsc", None, raising=False)
-        raise ValueError("An error occurred while calling o67.sql.")
+        table.tries += 1
+        monkeypatch.setattr(FakeSpark, "_jsc", None)
+        raise error
 
     monkeypatch.setattr(table, "settle", settle)
-    driver = ExactlyOnce(
-        None,
-        service=lambda: BatchService(
-            job_id="orders",
-            log=drivers.log,
-            sinks={"sink": cast("Any", table)},
-            retry_backoff_s=0.001,
-        ),
-    )
-    drivers.made.append(driver)
     with pytest.raises(
         JobFailedError, match="its context has been stopped; start the job again with a"
-    ):
-        write(driver)
+    ) as failed:
+        write(drivers.make(table))
+    assert table.tries == 1
+    assert failed.value.final == SESSION_LOST
+    assert "checkpoint" not in str(failed.value), "a batch has none"
+
+
+def test_staging_that_fails_because_its_session_has_ended_is_named_so(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = MemoryTable()
+
+    def stage(*_args: object) -> BatchPart:
+        monkeypatch.setattr(FakeSpark, "_jsc", None)
+        raise SinkError("t", "a snapshot cannot be staged", "fix the table")
+
+    monkeypatch.setattr(table, "stage", stage)
+    with pytest.raises(SessionLostError, match="its context has been stopped"):
+        write(drivers.make(table))
+
+
+def test_a_query_on_a_new_session_gets_a_driver_on_that_session(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its first batch would fail once more: the sink would settle on the session that has ended."""
+    prepared = list[object]()
+    table = MemoryTable()
+    monkeypatch.setattr(table, "prepare", lambda _job_id, spark: prepared.append(spark))
+    driver = drivers.make(table)
+    write(driver)
+    monkeypatch.setattr(prepared[0], "_jsc", None)
+    write(driver, 1, rows=["c"])
+    assert len(prepared) == 2
+    assert table.rows == ["a", "b", "c"]
 
 
 def test_a_restart_from_a_snapshot_knows_the_batches(drivers: Drivers) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -12,13 +12,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coordlog.errors import SinkError
+from coordlog.spark_integration.batches.tables.commit_lock import commit_lock
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.files.store.log_claims import ClaimKeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CommitFiles", "delta_keeper", "iceberg_keeper"]
+__all__ = ["CommitFiles", "class_of", "delta_keeper", "iceberg_keeper"]
 
 _FOLDER: Final = "_coordlog/claims"
 """In a Delta table's folder. VACUUM leaves a name alone that begins with an underscore; a store that keeps commits in a
@@ -54,7 +55,9 @@ def iceberg_keeper(spark: SparkSession, job_id: str, name: str, where: str) -> C
         prefix = f"coordlog.claim.{job_id}."
         return _Keeper(
             where=where,
-            entries=_Properties(jvm, table.operations()),
+            entries=_Properties(
+                jvm, table.operations(), lambda: commit_lock(spark, str(table.location()), where)
+            ),
             prefix=prefix,
             removal=f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{prefix}0')",
         )
@@ -130,7 +133,7 @@ class CommitFiles:
         try:
             self._store.write(self._path(name), scala_lines, is_replacing, self._conf)
         except Py4JJavaError as error:
-            if _class_of(error) != "java.nio.file.FileAlreadyExistsException":
+            if class_of(error) != "java.nio.file.FileAlreadyExistsException":
                 raise
 
     def _path(self, name: str) -> Any:  # noqa: ANN401
@@ -140,8 +143,13 @@ class CommitFiles:
 class _Properties:
     """Properties of an Iceberg table. Not by SQL, which sets a property whatever is there."""
 
-    def __init__(self, jvm: Any, operations: Any) -> None:  # noqa: ANN401
-        self._jvm, self._operations = jvm, operations
+    def __init__(
+        self,
+        jvm: Any,  # noqa: ANN401
+        operations: Any,  # noqa: ANN401
+        alone: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._jvm, self._operations, self._alone = jvm, operations, alone
 
     def read(self, name: str) -> bytes | None:
         """The property, as the catalog has it now."""
@@ -156,10 +164,11 @@ class _Properties:
             if properties.putIfAbsent(name, content.decode()) is not None:
                 return
             try:
-                self._operations.commit(metadata, metadata.replaceProperties(properties))
+                with self._alone():
+                    self._operations.commit(metadata, metadata.replaceProperties(properties))
             except Py4JJavaError as error:
                 # A commit whose outcome is unknown is found by the next look, if it was made.
-                is_again = _class_of(error).startswith("org.apache.iceberg.exceptions.Commit")
+                is_again = class_of(error).startswith("org.apache.iceberg.exceptions.Commit")
                 if not is_again or not tries_left:
                     raise
             else:
@@ -181,5 +190,6 @@ def _java_side(spark: SparkSession) -> tuple[Any, Any]:
     return spark._jvm, spark._jsparkSession  # noqa: SLF001, no other way to a table's own store
 
 
-def _class_of(error: Py4JJavaError) -> str:
+def class_of(error: Py4JJavaError) -> str:
+    """Full name of the class of an error of the JVM."""
     return str(error.java_exception.getClass().getName())

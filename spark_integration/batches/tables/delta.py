@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from coordlog.errors import OptionError, SinkError
@@ -23,6 +24,7 @@ from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.batches.tables.claims import delta_keeper
+from coordlog.spark_integration.batches.tables.commit_lock import commit_lock
 from coordlog.spark_integration.files.store.log_claims import (
     Claim,
     ClaimKeeper,
@@ -125,15 +127,16 @@ class DeltaTable:
         at("looked")
         if not is_done and frame is not None and driver_id == batch.driver_id:
             try:
-                (
-                    frame.write.format("delta")
-                    .mode("append")
-                    .option("txnAppId", name[0])
-                    .option("txnVersion", name[1])
-                    .option("userMetadata", "/".join(name))
-                    .save(self._path)
-                )
-            except PySparkException as error:
+                with commit_lock(frame.sparkSession, self._path, self.destination):
+                    (
+                        frame.write.format("delta")
+                        .mode("append")
+                        .option("txnAppId", name[0])
+                        .option("txnVersion", name[1])
+                        .option("userMetadata", "/".join(name))
+                        .save(self._path)
+                    )
+            except (PySparkException, Py4JError, OSError) as error:
                 raise SinkError(
                     self.destination, f"it takes no batch: {_message(error)}", "fix the table"
                 ) from error
@@ -159,5 +162,5 @@ class DeltaTable:
             return False  # the table does not exist yet
 
 
-def _message(error: PySparkException) -> str:
+def _message(error: Exception) -> str:
     return " ".join(str(error).split())[:500]

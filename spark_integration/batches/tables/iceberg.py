@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coordlog.errors import OptionError, SinkError
@@ -16,7 +18,8 @@ from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
-from coordlog.spark_integration.batches.tables.claims import iceberg_keeper
+from coordlog.spark_integration.batches.tables.claims import class_of, iceberg_keeper
+from coordlog.spark_integration.batches.tables.commit_lock import commit_lock
 from coordlog.spark_integration.batches.tables.frame_types import check_frame
 from coordlog.spark_integration.files.store.log_claims import (
     Claim,
@@ -31,17 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["IcebergTable", "iceberg_settings"]
 
 _WAP_ID: Final = "spark.wap.id"
-_PUBLISHED: Final = "DuplicateWAPCommitException"
-"""Error of Iceberg for a staged snapshot that is published already."""
+_PUBLISHED: Final = ("DuplicateWAPCommitException", "CherrypickAncestorCommitException")
+"""Errors of Iceberg for a staged snapshot that is published already: as a copy, or unchanged."""
 
-_PUBLISHED_AS: Final = """
-SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id']) AS name
-FROM {table}.history h JOIN {table}.snapshots s ON h.snapshot_id = s.snapshot_id
-WHERE h.is_current_ancestor
-    AND startswith(coalesce(s.summary['published-wap-id'], s.summary['wap.id']), '{prefix}')
-"""
-"""Query for a batch's published snapshot. Iceberg publishes a snapshot that follows the table's newest unchanged, any
-other as a copy with the staged name in `published-wap-id`."""
+_session_locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
+"""Locks by session: `spark.wap.id` is a setting of the session, which two writers would take from each other."""
 
 
 def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
@@ -74,11 +71,11 @@ def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
 class IcebergTable:
     """A `BatchSink`: an existing Iceberg table, with `write.wap.enabled`.
 
-    Readers see a whole batch or nothing of it. A driver searches the table's history for its first batches, until a
-    batch is missing there: the log may have lost the record of a published batch, which is found as long as the table
-    keeps its snapshot. Snapshots staged by a dead driver stay in the table's metadata until `expire_snapshots` removes
-    them. The table's properties `coordlog.claim.JOB.NUMBER` name, for each job, the log that writes
-    there.
+    Readers see a whole batch or nothing of it. The commit that publishes a batch also sets the table's property
+    `coordlog.batch.JOB.SINK.QUERY` to the batch's number, so that a published batch is known as long as the table
+    exists, even if its snapshot is expired or the log is lost. Snapshots staged by a dead driver stay in the table's
+    metadata until `expire_snapshots` removes them. The table's properties `coordlog.claim.JOB.NUMBER` name, for each
+    job, the log that writes there.
 
     Args:
         name: `catalog.database.table`, each of letters, digits and underscores.
@@ -96,8 +93,6 @@ class IcebergTable:
             )
         self._name, self._catalog, self._in_catalog = name, parts[0], ".".join(parts[1:])
         self._spark: SparkSession | None = None
-        self._known_missing: set[str] = set()
-        """Queries of which this driver has published a batch that the table did not have."""
         self._held: tuple[ClaimKeeper, Claim] | None = None
 
     @property
@@ -123,7 +118,6 @@ class IcebergTable:
                 f"ALTER TABLE {self._name} SET TBLPROPERTIES ('write.wap.enabled'='true')",
             )
         self._spark = spark
-        self._known_missing.clear()
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See that no other log of a job of this id writes to the table: its batches would be others.
@@ -138,68 +132,99 @@ class IcebergTable:
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: a snapshot that is in no branch, under a unique name."""
         check_frame(self.destination, frame.schema, frame.sparkSession.table(self._name).schema)
-        name = f"{_prefix(batch)}{batch.driver_id}-{secrets.token_hex(4)}"
-        conf = frame.sparkSession.conf
-        conf.set(_WAP_ID, name)
-        try:
-            frame.writeTo(self._name).append()
-        except PySparkException as error:
-            raise SinkError(
-                self.destination,
-                f"a snapshot cannot be staged: {_message(error)}",
-                "fix the table",
-            ) from error
-        finally:
-            conf.unset(_WAP_ID)
+        key, session = batch.key, frame.sparkSession
+        name = f"{batch.job_id}-{key.query_id}-{key.batch_id}-{secrets.token_hex(12)}"
+        with (
+            self._errors("a snapshot cannot be staged"),
+            _session_locks[str(_java(session).sessionUUID())],
+            commit_lock(session, str(self._table(session).location()), self.destination),
+        ):
+            session.conf.set(_WAP_ID, name)
+            try:
+                frame.writeTo(self._name).append()
+            finally:
+                session.conf.unset(_WAP_ID)
         return BatchPart(sink=batch.sink, rows=-1, files=[], details={"wap.id": name})
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: Iceberg publishes a staged snapshot once, and raises an error for a second time."""
+        """See `BatchSink`: Iceberg publishes a staged snapshot once, and raises an error for a second time.
+
+        The outcome is not done if the staged snapshot has been expired: nothing can publish it any more.
+        """
         assert self._spark is not None, "prepared"
         if self._held is not None:
             check_held(*self._held)
-        name = part.details["wap.id"].replace("'", "")
-        published = self._published(batch) if batch.key.query_id not in self._known_missing else ""
-        if published:
-            details = {} if published == name else {"published-wap-id": published}
-            return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details=details)
-        try:
-            self._spark.sql(
-                f"CALL {self._catalog}.system.publish_changes('{self._in_catalog}', '{name}')"
-            ).collect()
-        except (PySparkException, Py4JJavaError) as error:
-            if _PUBLISHED not in str(error):
-                raise SinkError(
-                    self.destination,
-                    f"staged snapshot {name} cannot be published: {_message(error)}",
-                    "check that it has not been expired",
-                ) from error
-        at("published")
-        self._known_missing.add(batch.key.query_id)
-        return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
-
-    def _published(self, batch: Batch) -> str:
-        """Name of the snapshot with which this batch was published; empty if it was not."""
-        assert self._spark is not None, "prepared"
-        try:
-            # The catalog caches its metadata for 30 s, and other programs write to the table too.
+        name, details = part.details["wap.id"], dict[str, str]()
+        with self._errors(f"staged snapshot {name} cannot be published"):
+            table = self._table(self._spark)
+            with commit_lock(self._spark, str(table.location()), self.destination):
+                table.refresh()  # the catalog caches its metadata for 30 s, and others write to the table too
+                if not _has(table, batch):
+                    snapshot = _staged(table, name)
+                    if snapshot is None:
+                        details["refused"] = f"its staged snapshot {name} has been expired"
+                    else:
+                        _publish(table, snapshot, batch)
             self._spark.sql(f"REFRESH TABLE {self._name}")
-            names = self._spark.sql(_PUBLISHED_AS.format(table=self._name, prefix=_prefix(batch)))
-            row = names.first()
-        except (PySparkException, Py4JJavaError) as error:
+        at("published")
+        return PartOutcome(sink=part.sink, is_done=not details, rows=part.rows, details=details)
+
+    # `Any`, here and below: py4j's objects are whatever the JVM has.
+    def _table(self, spark: SparkSession) -> Any:  # noqa: ANN401
+        session: Any = spark
+        util = session._jvm.org.apache.iceberg.spark.Spark3Util  # noqa: SLF001
+        return util.loadIcebergTable(_java(spark), self._name)
+
+    @contextmanager
+    def _errors(self, problem: str) -> Generator[None]:
+        """Errors of Spark and of the JVM as SinkError."""
+        try:
+            yield
+        except (PySparkException, Py4JError, OSError) as error:
             raise SinkError(
-                self.destination, f"its history cannot be read: {_message(error)}", "fix the table"
+                self.destination, f"{problem}: {_message(error)}", "fix the table"
             ) from error
-        return "" if row is None else str(row["name"])
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`: nothing to do; the table owner's `expire_snapshots` removes abandoned snapshots."""
 
 
-def _prefix(batch: Batch) -> str:
-    """Prefix of the names of all snapshots of a batch's part, of any driver."""
-    key, sink = batch.key, hashlib.sha256(batch.sink.encode()).hexdigest()[:8]
-    return f"{batch.job_id}-{key.query_id}-{key.batch_id}-{sink}-".replace("'", "")
+def _java(spark: SparkSession) -> Any:  # noqa: ANN401
+    session: Any = spark
+    return session._jsparkSession  # noqa: SLF001, no other way to a table's commits
+
+
+def _marker(batch: Batch) -> str:
+    """Property of the table with the number of the query's last published batch."""
+    return f"coordlog.batch.{batch.job_id}.{batch.sink}.{batch.key.query_id}"
+
+
+def _has(table: Any, batch: Batch) -> bool:  # noqa: ANN401
+    """Whether a batch is published: batches of a query are published in their order."""
+    last = table.properties().get(_marker(batch))
+    return last is not None and int(last) >= batch.key.batch_id
+
+
+def _staged(table: Any, name: str) -> int | None:  # noqa: ANN401
+    """Id of a staged snapshot; None if the table does not have it."""
+    snapshots = table.snapshots()
+    for index in reversed(range(len(snapshots))):
+        if snapshots[index].summary().get("wap.id") == name:
+            return int(snapshots[index].snapshotId())
+    return None
+
+
+def _publish(table: Any, snapshot: int, batch: Batch) -> None:  # noqa: ANN401
+    """Publish a staged snapshot and set the batch's marker, in one commit."""
+    transaction = table.newTransaction()
+    try:
+        transaction.manageSnapshots().cherrypick(snapshot).commit()
+        marker = transaction.updateProperties().set(_marker(batch), str(batch.key.batch_id))
+        marker.commit()
+        transaction.commitTransaction()
+    except Py4JJavaError as error:
+        if not class_of(error).endswith(_PUBLISHED):
+            raise
 
 
 def _message(error: Exception) -> str:
