@@ -142,8 +142,8 @@ def test_a_session_that_is_over_is_told_from_a_stage_that_failed(
     jvm: Jvm | None, expected: str | None
 ) -> None:
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=jvm))
-    assert stage._lost_session(session) == expected  # type: ignore[arg-type]
-    assert stage._lost_session(SimpleNamespace()) is None  # type: ignore[arg-type]
+    assert stage.lost_session(session) == expected  # type: ignore[arg-type]
+    assert stage.lost_session(SimpleNamespace()) is None  # type: ignore[arg-type]
 
 
 class LostSession:
