@@ -220,7 +220,11 @@ def test_the_range_ends_at_the_version_that_is_developed_with() -> None:
 def without_assertions(program: str) -> str:
     """Output of a program that runs under `python -O`."""
     return subprocess.run(
-        [sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-O", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     ).stdout
 
 

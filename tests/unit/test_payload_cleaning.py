@@ -222,46 +222,6 @@ def test_a_live_drivers_new_payloads_are_neither_missing_nor_left_over(
     assert use.of(FileUse.LEFT_OVER) == ()
 
 
-def test_behind_the_last_snapshot_of_an_ended_job_nothing_is_on_its_way(
-    store: PayloadStore, options: PayloadOptions
-) -> None:
-    job, attempt, _ = driver(options)
-    address = PayloadAddress.of(b"x", owner_of(0, "driver-0"))
-    store.put(address, b"x")
-    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
-
-    attempt.complete()
-    job.trigger()
-    assert job.history()[-1].kind is Kind.JOB_FINISHED
-    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}, "its last snapshot may address it"
-
-    job.run(lambda: job.runtime.take_last_snapshot(lambda: None))
-    assert job.history()[-1].kind is Kind.SNAPSHOT
-
-    assert worth(job.log, store) == {"LEFT_OVER": ["0-driver-0"]}
-
-
-def test_a_finished_jobs_prune_removes_the_payloads_of_its_only_epoch(
-    store: PayloadStore, options: PayloadOptions
-) -> None:
-    job, attempt, provider = driver(options)
-    send(attempt, provider, "a")
-    attempt.complete()
-    job.trigger()
-    job.run(lambda: job.runtime.take_last_snapshot(lambda: None))
-    assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0"]}
-
-    end = planned(job.log, "job").begins_with
-    assert end is not None
-    dropped = payload_use(job.log, store, begins_with=end.offset)
-    assert len(dropped.of(FileUse.LEFT_OVER)) == 1
-
-    job.log.delete_below(end.offset)
-    kept = payload_use(job.log, store)
-    assert kept.of(FileUse.IN_FORCE) == ()
-    assert len(kept.pruned) == 1, "an archive may address it"
-
-
 @pytest.mark.may_fail("connection lost")
 def test_payloads_stored_after_the_jobs_failure_are_not_left_over(
     store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
