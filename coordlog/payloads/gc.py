@@ -21,6 +21,7 @@ from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.interface import Log, LogIdentity, StoredRecord
 from coordlog.log.payload_store import PayloadFile, PayloadStore, is_draft, is_payload
 from coordlog.projections.job.launch import LaunchInfo
+from coordlog.projections.job.state import Phase
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotUnusableError,
@@ -58,7 +59,7 @@ _ADOPTED = "adopted_topic_id"
 """Attribute of the epoch that records an adoption: epochs before it were written to another log."""
 
 _SNAPSHOT = SNAPSHOT_TYPE.key.encode()
-_ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
+_ENDED = frozenset({Phase.FINISHED, Phase.FAILED})
 
 
 class FileUse(enum.Enum):
@@ -267,12 +268,20 @@ class _LogScan:
 
     @cached_property
     def _is_over(self) -> bool:
-        """Whether the last record ends the job: its driver appends no address of a payload after that."""
+        """Whether the last record is the snapshot of an ended job: its driver appends no address after that.
+
+        After the end alone the driver may still append that snapshot, with an address.
+        """
         last = self._last
         if last is None:
             return False
         record = last.record()
-        return record.kind in _ENDS and record.turn_remaining == 0
+        if record.kind is not Kind.SNAPSHOT:
+            return False
+        try:
+            return state_of(record, self._open).phase in _ENDED
+        except (SnapshotUnusableError, PayloadLostError):
+            return False
 
     def use_of(self, kept: PayloadFile) -> FileUse:
         """The use of a file, once the log has been read."""

@@ -19,7 +19,14 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
-from coordlog.errors import AccessError, LogError, LogUnavailableError, OptionError, TopicError
+from coordlog.errors import (
+    AccessError,
+    EnvironmentSetupError,
+    LogError,
+    LogUnavailableError,
+    OptionError,
+    TopicError,
+)
 from coordlog.log.kafka.default_broker import full_disk_of
 from coordlog.log.kafka.errors import WatchingManager, refusal, right_missing
 from coordlog.log.kafka.security import Security
@@ -167,7 +174,17 @@ def described(error: object) -> str:
 
 
 def made(make: Callable[..., T], options: dict[str, object]) -> T:
-    """A client of kafka-python. If it cannot be created, no thread and no socket is left behind."""
+    """A client of kafka-python. If it cannot be created, no thread and no socket is left behind.
+
+    Raises:
+        EnvironmentSetupError: Python runs without assertions.
+    """
+    if not __debug__:
+        # kafka-python reads a part of each answer inside an assertion: without it no answer can be decoded.
+        raise EnvironmentSetupError(
+            "the Kafka client does not work in Python without assertions (option -O)",
+            "run Python without -O and -OO, and unset PYTHONOPTIMIZE, for the driver and for the tasks",
+        )
     inner: list[Any] = []
 
     def net_client(**configs: Any) -> object:  # noqa: ANN401, the client has no types

@@ -11,6 +11,8 @@ import logging
 import re
 import select
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,3 +215,34 @@ def test_the_range_ends_at_the_version_that_is_developed_with() -> None:
     assert allowed is not None
     assert developed is not None
     assert allowed[2] == developed[1]
+
+
+def without_assertions(program: str) -> str:
+    """Output of a program that runs under `python -O`."""
+    return subprocess.run(
+        [sys.executable, "-O", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+
+def test_the_client_reads_a_byte_of_each_answer_inside_an_assertion() -> None:
+    program = (
+        "import io; from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields; "
+        "data = io.BytesIO(bytes(1)); TaggedFields.decode_empty(data); print(data.tell())"
+    )
+    assert without_assertions(program) == "0\n"
+
+
+def test_a_client_without_assertions_is_refused_with_the_reason() -> None:
+    program = (
+        "from coordlog.errors import EnvironmentSetupError\n"
+        "from coordlog.log.kafka import list_jobs\n"
+        "try:\n"
+        "    list_jobs('127.0.0.1:1', connect_timeout_s=5)\n"
+        "except EnvironmentSetupError as error:\n"
+        "    print(error)\n"
+    )
+    assert "unset PYTHONOPTIMIZE" in without_assertions(program)

@@ -222,21 +222,6 @@ def test_a_live_drivers_new_payloads_are_neither_missing_nor_left_over(
     assert use.of(FileUse.LEFT_OVER) == ()
 
 
-def test_once_the_job_has_ended_nothing_is_on_its_way(
-    store: PayloadStore, options: PayloadOptions
-) -> None:
-    job, attempt, _ = driver(options)
-    address = PayloadAddress.of(b"x", owner_of(0, "driver-0"))
-    store.put(address, b"x")
-    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
-
-    attempt.complete()
-    job.trigger()
-    assert job.history()[-1].kind is Kind.JOB_FINISHED
-
-    assert worth(job.log, store) == {"LEFT_OVER": ["0-driver-0"]}
-
-
 @pytest.mark.may_fail("connection lost")
 def test_payloads_stored_after_the_jobs_failure_are_not_left_over(
     store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
