@@ -123,6 +123,16 @@ class Operator(ABC):
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Batches for the next operator, made from this batch; none from the last operator."""
 
+    def emit_held(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
+        """Rows that the operator has held, for the next operator. Called before each poll of the reader.
+
+        `PollStatus.WAITING`, alone or as the last item, keeps the reader from being polled: no operator of the
+        attempt gets rows, and `emit_held` is called again after the next message of the driver, or after a moment.
+        Events and barriers are handled meanwhile (clause M8), so that `snapshot_state` must hold the rows that are
+        left by then. Called last operator to first, up to the first that waits.
+        """
+        return ()
+
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
         """State and committables at a barrier. The data that committables name must be durable on return."""
         return Snapshot()

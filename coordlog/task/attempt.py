@@ -253,6 +253,8 @@ class AttemptRunner:
     def step(self) -> StepOutcome:
         """Poll the reader once and pass its result down the chain; after its end, finish and complete.
 
+        If an operator holds rows and waits, the reader is not polled (clause M8: operators may pause the reader).
+
         Raises:
             FencedAttemptError: The attempt is over.
             Exception: Error of a call of the chain.
@@ -261,6 +263,8 @@ class AttemptRunner:
         self.check_alive()
         if self.is_completed:
             return StepOutcome(status=StepStatus.COMPLETED)
+        if not self._chain.emit_held():
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_WAIT_S)
         if self._is_finishing:
             if self._is_finish_due:
                 return self._finish()

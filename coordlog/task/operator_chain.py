@@ -25,6 +25,7 @@ from coordlog.api.operator import (
     SkippedSplit,
     Snapshot,
     SourceReader,
+    Waiting,
 )
 from coordlog.errors import FencedAttemptError, TooLargeError, UsageError
 from coordlog.limits import RECORD_BYTES_MAX
@@ -105,6 +106,8 @@ class OpenChain:
         self.call_count = 0
         """Number of calls so far."""
         self._links: list[_Link] = []
+        self._holding: list[tuple[int, Operator]] = []
+        """Operators with an `emit_held` of their own, with their places, last to first."""
         self._is_closed = False
         self._finished_count = 1
         """Number of links that have finished: the source, then operator by operator."""
@@ -146,6 +149,11 @@ class OpenChain:
                     state = spec.merge_states(states)
             with self._calling(link, "open"):
                 (link.reader or _operator(link)).open(context, state)
+        self._holding = [
+            (place, link.operator)
+            for place, link in reversed(list(enumerate(self._links)))
+            if link.operator and type(link.operator).emit_held is not Operator.emit_held
+        ]
         released: Sequence[SkippedSplit] = ()
         if self._skipped_splits and self._states.get(self.source_id):
             with self._calling(self._links[0], "skip_splits"):
@@ -163,7 +171,8 @@ class OpenChain:
             The last snapshots, or None if an operator waits for an event (clause M7): call it again then.
         """
         while self._finished_count < len(self._links):
-            if self._finish_operator(self._finished_count):
+            operator = _operator(self._links[self._finished_count])
+            if self._emits_and_waits(self._finished_count, "finish", operator.finish):
                 return None
             self._finished_count += 1
         snapshot = AttemptSnapshot(states=[], committables=[])
@@ -173,20 +182,37 @@ class OpenChain:
         self._check_size("its last snapshot", "final_snapshot", snapshot)
         return snapshot
 
-    def _finish_operator(self, place: int) -> bool:
-        """Finish the operator at `place`. Returns whether it waits for an event."""
+    def emit_held(self) -> bool:
+        """Pass on the rows that unfinished operators hold, last to first: no rows reach an operator that waits.
+
+        Returns:
+            Whether no operator waits (clause M8): only then the reader may be polled, or an operator finished.
+        """
+        return not any(
+            self._emits_and_waits(place, "emit_held", operator.emit_held)
+            for place, operator in self._holding
+            if place >= self._finished_count
+        )
+
+    def _emits_and_waits(
+        self,
+        place: int,
+        callback: str,
+        emit: Callable[[], Iterable[pa.RecordBatch | Waiting] | Waiting],
+    ) -> bool:
+        """Pass on the rows that the operator at `place` emits. Returns whether it waits for an event."""
         is_waiting = False
 
         def rows() -> Iterator[pa.RecordBatch]:
             nonlocal is_waiting
-            result = _operator(self._links[place]).finish()
+            result = emit()
             for item in (result,) if result is PollStatus.WAITING else result:
                 if item is PollStatus.WAITING:
                     is_waiting = True
                     return
                 yield item
 
-        self._pass_on(place, "finish", rows)
+        self._pass_on(place, callback, rows)
         return is_waiting
 
     def close(self, failure: BaseException | None, *, is_completed: bool) -> None:

@@ -106,6 +106,10 @@ class RealAttempt:
         for _ in batches:
             self.runner.step()
 
+    def step(self) -> StepOutcome:
+        """Read the next batch, unless an operator holds rows and waits; then `read` has left the batch unread."""
+        return self.runner.step()
+
     def end(self) -> StepOutcome:
         """End the input. Call it again after `take` if the outcome is that an operator waits."""
         self._reader.is_at_end = True
