@@ -416,6 +416,9 @@ NAMED_WRITES_MAX: Final = 100_000
 FORMER_QUERIES_MAX: Final = 1_000
 """Queries of a job that others have replaced: each is kept in the state, so that none can return."""
 
+VERSION_BYTES_MAX: Final = PAYLOAD_BYTES_MAX - 1024
+"""Bytes of a version of rules, a schema or statistics: with its number it stays below `PAYLOAD_BYTES_MAX`."""
+
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 

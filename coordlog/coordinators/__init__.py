@@ -1,22 +1,37 @@
 """Coordinators that are ready to be used, and their base: `EventSourcedCoordinator`.
 
 May import `api` and what is below it.
-Read first: `splits.SplitCoordinator`.
+Read first: `splits.SplitCoordinator`; of those between a source and a sink, `rules.rules_operator`.
+Names are loaded on first use.
 """
 
 from __future__ import annotations
 
-from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator
-from coordlog.coordinators.commits import CommitCoordinator, CommitCoordinatorProvider
-from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
-from coordlog.coordinators.splits import (
-    DefaultEnumerator,
-    SplitCoordinator,
-    SplitCoordinatorProvider,
-)
-from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
-from coordlog.projections.operators.operator_projection import OperatorProjection, StateCodec
-from coordlog.projections.operators.state_schema import DerivedCodec
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator
+    from coordlog.coordinators.commits import CommitCoordinator, CommitCoordinatorProvider
+    from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
+    from coordlog.coordinators.rules import Judge, rules_operator
+    from coordlog.coordinators.splits import (
+        DefaultEnumerator,
+        SplitCoordinator,
+        SplitCoordinatorProvider,
+    )
+    from coordlog.coordinators.versions import (
+        PublishVersion,
+        ReadVersions,
+        Version,
+        VersionAccepted,
+        VersionOfRows,
+        VersionPublished,
+        VersionsNow,
+    )
+    from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
+    from coordlog.projections.operators.operator_projection import OperatorProjection, StateCodec
+    from coordlog.projections.operators.state_schema import DerivedCodec
 
 __all__ = [
     "CommitCoordinator",
@@ -26,11 +41,57 @@ __all__ = [
     "DerivedCodec",
     "EnumeratorContext",
     "EventSourcedCoordinator",
+    "Judge",
     "OperatorProjection",
+    "PublishVersion",
+    "ReadVersions",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
     "SplitWatch",
     "StateCodec",
+    "Version",
+    "VersionAccepted",
+    "VersionOfRows",
+    "VersionPublished",
+    "VersionsNow",
     "WatchingEnumerator",
+    "rules_operator",
 ]
+
+_HOMES = {
+    "CommitCoordinator": "coordlog.coordinators.commits",
+    "CommitCoordinatorProvider": "coordlog.coordinators.commits",
+    "CoordinatorProvider": "coordlog.api.coordinator",
+    "DefaultEnumerator": "coordlog.coordinators.splits",
+    "DerivedCodec": "coordlog.projections.operators.state_schema",
+    "EnumeratorContext": "coordlog.coordinators.enumerator",
+    "EventSourcedCoordinator": "coordlog.api.coordinator",
+    "Judge": "coordlog.coordinators.rules",
+    "OperatorProjection": "coordlog.projections.operators.operator_projection",
+    "PublishVersion": "coordlog.coordinators.versions",
+    "ReadVersions": "coordlog.coordinators.versions",
+    "SplitCoordinator": "coordlog.coordinators.splits",
+    "SplitCoordinatorProvider": "coordlog.coordinators.splits",
+    "SplitEnumerator": "coordlog.coordinators.enumerator",
+    "SplitWatch": "coordlog.coordinators.watching",
+    "StateCodec": "coordlog.projections.operators.operator_projection",
+    "Version": "coordlog.coordinators.versions",
+    "VersionAccepted": "coordlog.coordinators.versions",
+    "VersionOfRows": "coordlog.coordinators.versions",
+    "VersionPublished": "coordlog.coordinators.versions",
+    "VersionsNow": "coordlog.coordinators.versions",
+    "WatchingEnumerator": "coordlog.coordinators.watching",
+    "rules_operator": "coordlog.coordinators.rules",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

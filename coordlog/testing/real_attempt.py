@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
 from coordlog.api.chain import SourceSpec
-from coordlog.api.coordinator import CoordinatorProvider, OperatorCoordinator, provide
+from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator, provide
 from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
+from coordlog.coordinators.commits import COMMITS
 from coordlog.errors import UsageError
 from coordlog.messages import DownMessage
 from coordlog.schemas.payload import Payload
@@ -42,7 +45,10 @@ class RowsReader(SourceReader):
         return b""
 
 
-class _Silent(OperatorCoordinator):
+_NO_STATE: Final = replace(COMMITS, name="coordlog.silent_source")
+
+
+class _Silent(EventSourcedCoordinator[None]):
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         raise UsageError(f"{type(event).__name__} was sent to a `silent_source`")
 
@@ -56,10 +62,19 @@ def silent_source(
         coordinator: Coordinator of the source; None for one that does nothing.
         operator_id: Id of the source if there is no `coordinator`.
     """
-    provider = coordinator or provide(_Silent, operator_id=operator_id, payload_types=())
-    return SourceSpec(
-        operator_id=provider.operator_id, create_reader=RowsReader, coordinator=provider
+    provider = coordinator or provide(
+        _Silent, operator_id=operator_id, payload_types=(), projection=_NO_STATE
     )
+    return SourceSpec(
+        operator_id=provider.operator_id,
+        create_reader=RowsReader,
+        coordinator=provider,
+        merge_states=_no_state,
+    )
+
+
+def _no_state(_states: Sequence[bytes]) -> bytes:
+    return b""
 
 
 class RealAttempt:
