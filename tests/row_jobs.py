@@ -143,7 +143,7 @@ def register(job: HandDrivenJob, inputs: Sequence[Sequence[int]]) -> list[Subtas
 
 def settle(subtasks: Sequence[Subtask]) -> None:
     """Handle messages until none is left."""
-    while any([one.real.take() for one in subtasks if not one.attempt.is_closed]):
+    while any(one.real.take() for one in subtasks if not one.attempt.is_closed):
         pass
 
 

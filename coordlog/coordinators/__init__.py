@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator
     from coordlog.coordinators.commits import CommitCoordinator, CommitCoordinatorProvider
     from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
+    from coordlog.coordinators.quota import (
+        Counting,
+        QuotaNow,
+        RaiseQuota,
+        ReadQuota,
+        quota_operator,
+    )
     from coordlog.coordinators.rules import Judge, rules_operator
     from coordlog.coordinators.splits import (
         DefaultEnumerator,
@@ -37,6 +44,7 @@ __all__ = [
     "CommitCoordinator",
     "CommitCoordinatorProvider",
     "CoordinatorProvider",
+    "Counting",
     "DefaultEnumerator",
     "DerivedCodec",
     "EnumeratorContext",
@@ -44,6 +52,9 @@ __all__ = [
     "Judge",
     "OperatorProjection",
     "PublishVersion",
+    "QuotaNow",
+    "RaiseQuota",
+    "ReadQuota",
     "ReadVersions",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
@@ -56,10 +67,16 @@ __all__ = [
     "VersionPublished",
     "VersionsNow",
     "WatchingEnumerator",
+    "quota_operator",
     "rules_operator",
 ]
 
 _HOMES = {
+    "quota_operator": "coordlog.coordinators.quota",
+    "ReadQuota": "coordlog.coordinators.quota",
+    "RaiseQuota": "coordlog.coordinators.quota",
+    "QuotaNow": "coordlog.coordinators.quota",
+    "Counting": "coordlog.coordinators.quota",
     "CommitCoordinator": "coordlog.coordinators.commits",
     "CommitCoordinatorProvider": "coordlog.coordinators.commits",
     "CoordinatorProvider": "coordlog.api.coordinator",

@@ -3,8 +3,8 @@
 A client publishes a version with a `PublishVersion`. Over failures:
 
 - local failover: the new attempt begins with the version of its checkpoint, and the version that waits is sent again;
-- global failover and restore: a published version stays published, and takes effect at the next checkpoint again; after a
-  restore to the start (no checkpoint) the newest version judges all rows;
+- global failover and restore: a published version stays published, and takes effect at the next checkpoint again;
+  after a restore to the start (no checkpoint) the newest version judges all rows;
 - rescaling: an added subtask begins with the version in force, before its first row;
 - batch: the initial version judges all rows, and a publication is refused.
 
