@@ -16,7 +16,7 @@ from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
 from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
-INPUTS: Final = [[*range(0, 12)], [*range(100, 112)]]
+INPUTS: Final = [[*range(12)], [*range(100, 112)]]
 
 
 def judge(batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:

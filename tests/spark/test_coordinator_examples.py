@@ -1,0 +1,45 @@
+"""The examples of ready-made coordinators, run as their reader would run them: real Spark, a killed worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.kafka_source,
+    pytest.mark.slow,
+    pytest.mark.tier("matrix"),
+]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def ran(name: str) -> list[str]:
+    """The lines of an example's output; it has ended well."""
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout.splitlines()
+
+
+def test_the_history_has_the_version_of_rules_for_each_flight() -> None:
+    lines = ran("rule_versions.py")
+    assert sum(line.startswith("KILLED the worker") for line in lines) == 1
+    assert lines[-1].startswith("EXACT: ")
+
+
+def test_a_quota_is_exact_over_the_kill_of_a_worker() -> None:
+    lines = ran("quota.py")
+    assert sum(line.startswith("KILLED the worker") for line in lines) == 1
+    assert "7,777 flights, 7,777 different ones" in lines
+    assert lines[-1].startswith("EXACT: ")
