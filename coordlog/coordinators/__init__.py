@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         VersionsNow,
     )
     from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
+    from coordlog.coordinators.watermarks import watermark_operator
     from coordlog.projections.operators.operator_projection import OperatorProjection, StateCodec
     from coordlog.projections.operators.state_schema import DerivedCodec
 
@@ -69,9 +70,11 @@ __all__ = [
     "WatchingEnumerator",
     "quota_operator",
     "rules_operator",
+    "watermark_operator",
 ]
 
 _HOMES = {
+    "watermark_operator": "coordlog.coordinators.watermarks",
     "quota_operator": "coordlog.coordinators.quota",
     "ReadQuota": "coordlog.coordinators.quota",
     "RaiseQuota": "coordlog.coordinators.quota",
