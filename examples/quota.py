@@ -46,7 +46,7 @@ def kill_worker(running: FlightsJob) -> None:
 def main() -> int:
     """Run the example; returns the exit status."""
     quota = quota_operator(LIMIT, use=slowly, lease_rows=500)
-    with flights_job("quota", quota, __doc__) as ran:
+    with flights_job("quota", [quota], __doc__) as ran:
         ran.run(kill_worker)
         flights = ran.spark.read.parquet(str(ran.output))
         count, distinct = flights.count(), flights.distinct().count()

@@ -64,8 +64,13 @@ JOIN (SELECT DISTINCT span.checkpoint_id, span.version FROM records) AS spans US
 
 def compare(ran: FlightsJob) -> bool:
     """Print the flights by version, by the history and by the output; returns whether both are the same."""
-    spark, payloads = ran.spark, {"span": VersionOfRows, "publish": "coordlog.publish_files@1"}
-    records = history(spark, ran.job.job_id, bootstrap_servers=ran.servers, payloads=payloads)
+    spark = ran.spark
+    records = history(
+        spark,
+        ran.job.job_id,
+        bootstrap_servers=ran.servers,
+        payloads={"span": VersionOfRows, "publish": "coordlog.publish_files@1"},
+    )
     records.where("counts").createOrReplaceTempView("records")
     spark.sql(VERSIONS_OF_FILES).createOrReplaceTempView("versions_of_files")
     flights = spark.read.parquet(str(ran.output)).selectExpr("*", "_metadata.file_name AS file")
@@ -83,7 +88,7 @@ def compare(ran: FlightsJob) -> bool:
 def main() -> int:
     """Run the example; returns the exit status."""
     rules = rules_operator(partial(judge, pause_s=PAUSE_S), initial="15")
-    with flights_job("rule-versions", rules, __doc__) as ran:
+    with flights_job("rule-versions", [rules], __doc__) as ran:
         ran.run(change_rules)
         is_exact = compare(ran)
     print("EXACT: the history has the version of each flight" if is_exact else "WRONG")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ReadQuota,
         quota_operator,
     )
+    from coordlog.coordinators.rounds import Iteration, RoundEnded, rounds_operator
     from coordlog.coordinators.rules import Judge, rules_operator
     from coordlog.coordinators.splits import (
         DefaultEnumerator,
@@ -50,6 +51,7 @@ __all__ = [
     "DerivedCodec",
     "EnumeratorContext",
     "EventSourcedCoordinator",
+    "Iteration",
     "Judge",
     "OperatorProjection",
     "PublishVersion",
@@ -57,6 +59,7 @@ __all__ = [
     "RaiseQuota",
     "ReadQuota",
     "ReadVersions",
+    "RoundEnded",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
@@ -69,11 +72,15 @@ __all__ = [
     "VersionsNow",
     "WatchingEnumerator",
     "quota_operator",
+    "rounds_operator",
     "rules_operator",
     "watermark_operator",
 ]
 
 _HOMES = {
+    "Iteration": "coordlog.coordinators.rounds",
+    "RoundEnded": "coordlog.coordinators.rounds",
+    "rounds_operator": "coordlog.coordinators.rounds",
     "watermark_operator": "coordlog.coordinators.watermarks",
     "quota_operator": "coordlog.coordinators.quota",
     "ReadQuota": "coordlog.coordinators.quota",

@@ -35,6 +35,10 @@ class HeldRows:
         """The oldest batch, or the rest of it. Raises IndexError if there are no rows."""
         return self._batches[0]
 
+    def batches(self) -> Sequence[pa.RecordBatch]:
+        """All rows, oldest first."""
+        return tuple(self._batches)
+
     def take(self, count: int) -> pa.RecordBatch:
         """Remove and return the first rows of the oldest batch: at most `count`, which is positive."""
         batch = self._batches.popleft()
@@ -55,4 +59,4 @@ def _stream_of(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())

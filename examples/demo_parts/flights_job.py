@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from coordlog import (
     Kind,
     OperatorSpec,
     ParquetSink,
+    Record,
     ensure_shared_broker,
     local_session,
 )
@@ -36,7 +37,6 @@ __all__ = ["FlightsJob", "flights_job"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 PARALLELISM: Final = 2
 BATCH_ROWS: Final = 250
-FILE_ROWS: Final = 2_000
 LIMIT_S: Final = 240.0
 
 
@@ -48,9 +48,11 @@ class FlightsJob:
     job: Job
     servers: str
     output: Path
+    row_count: int
+    """Number of flights in the input."""
     follower: Follower
 
-    def run(self, while_running: Callable[[FlightsJob], None]) -> None:
+    def run(self, while_running: Callable[[FlightsJob], None] = lambda _job: None) -> None:
         """Run the job to its end; `while_running` is called once it has started."""
         self.job.start(self.spark)
         while_running(self)
@@ -58,7 +60,10 @@ class FlightsJob:
 
     def wait_for_checkpoints(self, count: int) -> None:
         """Wait until so many more checkpoints have completed. Raises NotSeenError if the job ends before."""
-        awaited = nth_of_kind(Kind.CHECKPOINT_COMPLETED, count)
+        self.wait_for(nth_of_kind(Kind.CHECKPOINT_COMPLETED, count))
+
+    def wait_for(self, awaited: Callable[[Record], bool]) -> None:
+        """Wait for a record of the history. Raises NotSeenError if the job ends before."""
         self.follower.wait_for(
             awaited, is_over=lambda: self.job.wait(0) is not None, limit_s=LIMIT_S
         )
@@ -72,15 +77,23 @@ class FlightsJob:
 
 @contextmanager
 def flights_job(
-    name: str, operator: OperatorSpec, description: str | None, *, rows: int = 20_000
+    name: str,
+    operators: Sequence[OperatorSpec],
+    description: str | None,
+    *,
+    rows: int = 20_000,
+    file_rows: int = 2_000,
+    is_batch: bool = False,
 ) -> Iterator[FlightsJob]:
     """The job of an example, with the options `--rows` and `--keep` of its command line; removed at the end.
 
     Args:
         name: Beginning of the job's id.
-        operator: Operator between the source and the sink.
+        operators: Operators between the source and the sink.
         description: Docstring of the example.
         rows: Number of flights to read if the command line names no other.
+        file_rows: Number of flights in each input file.
+        is_batch: Whether the job runs without checkpoints.
     """
     parser = argparse.ArgumentParser(description=(description or "").split("\n", 1)[0])
     parser.add_argument("--rows", type=int, default=rows, help="flights to read")
@@ -90,8 +103,8 @@ def flights_job(
     servers = ensure_shared_broker(notify=print).bootstrap_servers
     job_id = f"{name}-{secrets.token_hex(3)}"
     header, *lines = flights_csv().splitlines(keepends=True)[: options.rows + 1]
-    full, rest = divmod(len(lines), FILE_ROWS)
-    cut(header + b"".join(lines), folder / "in", [FILE_ROWS] * full + [rest] * bool(rest))
+    full, rest = divmod(len(lines), file_rows)
+    cut(header + b"".join(lines), folder / "in", [file_rows] * full + [rest] * bool(rest))
     os.environ["PYTHONPATH"] = str(ROOT)  # the workers import the examples' modules
     spark = local_session(PARALLELISM, jars=spark_jars().split(","), log_file=folder / "spark.log")
     reading = open_log(job_id, servers)
@@ -105,17 +118,19 @@ def flights_job(
                 FileSource(
                     folder / "in", csv=CsvOptions(null_values=("NA",)), batch_rows=BATCH_ROWS
                 ),
-                operator,
+                *operators,
                 ParquetSink(folder / "out"),
             ],
             parallelism=PARALLELISM,
             checkpoint_interval_s=1,
+            batch=is_batch,
         )
         yield FlightsJob(
             spark=spark,
             job=job,
             servers=servers,
             output=folder / "out",
+            row_count=len(lines),
             follower=Follower(reading),
         )
     finally:

@@ -43,3 +43,14 @@ def test_a_quota_is_exact_over_the_kill_of_a_worker() -> None:
     assert sum(line.startswith("KILLED the worker") for line in lines) == 1
     assert "7,777 flights, 7,777 different ones" in lines
     assert lines[-1].startswith("EXACT: ")
+
+
+def test_rounds_over_all_subtasks_are_those_of_one_process() -> None:
+    lines = ran("kmeans.py")
+    assert sum(line.startswith("KILLED the worker") for line in lines) == 1
+    assert lines[-1].startswith("EXACT: ")
+
+
+def test_event_times_stay_within_the_drift() -> None:
+    lines = ran("watermarks.py")
+    assert lines[-1].startswith("EXACT: ")

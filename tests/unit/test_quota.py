@@ -180,10 +180,10 @@ def test_permits_go_with_the_states_to_another_parallelism(parallelism: int) -> 
     assert len(kept_rows(restored)) == LIMIT
 
 
-@pytest.mark.parametrize("option", [{"limit": -1}, {"limit": 1, "lease_rows": 0}])
-def test_options_out_of_range_are_refused(option: dict[str, int]) -> None:
+@pytest.mark.parametrize(("limit", "lease_rows"), [(-1, 1), (1, 0)])
+def test_options_out_of_range_are_refused(limit: int, lease_rows: int) -> None:
     with pytest.raises(OptionError):
-        quota_operator(**option)
+        quota_operator(limit, lease_rows=lease_rows)
 
 
 def script(job: HandDrivenJob) -> None:
