@@ -416,6 +416,12 @@ NAMED_WRITES_MAX: Final = 100_000
 FORMER_QUERIES_MAX: Final = 1_000
 """Queries of a job that others have replaced: each is kept in the state, so that none can return."""
 
+SCHEMA_CHANGE_TRIES_MAX: Final = 10
+"""Tries to apply a change of schema, after which the job fails: a table that is locked is free again by then."""
+
+SCHEMA_CHANGE_RETRY_S: Final = 5.0
+"""Pause between two tries to apply a change of schema."""
+
 VERSION_BYTES_MAX: Final = PAYLOAD_BYTES_MAX - 1024
 """Bytes of a version of rules, a schema or statistics: with its number it stays below `PAYLOAD_BYTES_MAX`."""
 

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     )
     from coordlog.coordinators.rounds import Iteration, RoundEnded, rounds_operator
     from coordlog.coordinators.rules import Judge, rules_operator
+    from coordlog.coordinators.schema_change import SchemaApplied, schema_change_operator
     from coordlog.coordinators.splits import (
         DefaultEnumerator,
         SplitCoordinator,
         SplitCoordinatorProvider,
     )
+    from coordlog.coordinators.statistics import Sketch, Statistic, statistics_operator
     from coordlog.coordinators.versions import (
         PublishVersion,
         ReadVersions,
@@ -60,11 +62,14 @@ __all__ = [
     "ReadQuota",
     "ReadVersions",
     "RoundEnded",
+    "SchemaApplied",
+    "Sketch",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
     "SplitWatch",
     "StateCodec",
+    "Statistic",
     "Version",
     "VersionAccepted",
     "VersionOfRows",
@@ -74,10 +79,17 @@ __all__ = [
     "quota_operator",
     "rounds_operator",
     "rules_operator",
+    "schema_change_operator",
+    "statistics_operator",
     "watermark_operator",
 ]
 
 _HOMES = {
+    "SchemaApplied": "coordlog.coordinators.schema_change",
+    "Sketch": "coordlog.coordinators.statistics",
+    "Statistic": "coordlog.coordinators.statistics",
+    "schema_change_operator": "coordlog.coordinators.schema_change",
+    "statistics_operator": "coordlog.coordinators.statistics",
     "Iteration": "coordlog.coordinators.rounds",
     "RoundEnded": "coordlog.coordinators.rounds",
     "rounds_operator": "coordlog.coordinators.rounds",
