@@ -54,3 +54,15 @@ def test_rounds_over_all_subtasks_are_those_of_one_process() -> None:
 def test_event_times_stay_within_the_drift() -> None:
     lines = ran("watermarks.py")
     assert lines[-1].startswith("EXACT: ")
+
+
+def test_a_statistic_of_all_subtasks_comes_back_to_them() -> None:
+    lines = ran("statistics_of_delays.py")
+    assert lines[-1].startswith("EXACT: ")
+
+
+def test_a_schema_changes_once_between_the_files_of_two_checkpoints() -> None:
+    lines = ran("schema_change.py")
+    assert sum(line.startswith("the table has the schema") for line in lines) == 2
+    assert sum(line.startswith("KILLED the worker") for line in lines) == 1
+    assert lines[-1].startswith("EXACT: ")
