@@ -23,7 +23,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # this runs as a file; its parts are a package
 
-from coordlog import Kind, Record
+from coordlog import Kind
 from coordlog.coordinators import Iteration, RoundEnded, rounds_operator
 from examples.demo_parts.flights_job import FlightsJob, flights_job
 
@@ -47,7 +47,7 @@ class KMeans(Iteration):
 
     def combine(self, model: bytes, contributions: Sequence[bytes]) -> tuple[bytes, bool]:
         """The means of all subtasks, rounded down; converged if they are the centres already."""
-        sums = sum(np.array(json.loads(part)) for part in contributions)
+        sums = np.sum([json.loads(part) for part in contributions], axis=0)
         centres = sums[:, :2] // np.maximum(sums[:, 2:], 1)
         return json.dumps(centres.tolist()).encode(), bool((centres == centres_of(model)).all())
 
@@ -72,20 +72,13 @@ def points_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
 def clusters_of(points: NDArray[np.int64], centres: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number of the nearest centre of each point, shape (rows,)."""
     distances = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
-    return distances.argmin(axis=1)
+    return np.asarray(distances.argmin(axis=1), dtype=np.int64)
 
 
 def kill_worker(running: FlightsJob) -> None:
-    """Kill a worker after the second round."""
-
-    def is_second_round(record: Record) -> bool:
-        return (
-            record.kind is Kind.FACT
-            and (record.payload_type or "").startswith("coordlog.round.ended")
-            and RoundEnded.coordlog_type.decode(record.payload or b"").round == 1
-        )
-
-    running.wait_for(is_second_round)
+    """Kill a worker after the first round."""
+    ended = RoundEnded.coordlog_type.key
+    running.wait_for(lambda one: one.kind is Kind.FACT and one.payload_type == ended)
     running.kill_worker()
 
 

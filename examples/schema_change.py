@@ -75,7 +75,9 @@ def problems(ran: FlightsJob) -> list[str]:
         },
     ).where("counts")
     applied = [row.version for row in records.selectExpr("applied.version").dropna().collect()]
-    spans = dict(records.selectExpr("span.checkpoint_id", "span.version").dropna().collect())
+    spans: dict[int, int] = dict(
+        records.selectExpr("span.checkpoint_id", "span.version").dropna().collect()
+    )
     wrong = [] if sorted(applied) == [1, 2] else [f"applied: {applied}"]
     counts = {1: 0, 2: 0}
     files = records.selectExpr("checkpoint_id", "explode(publish.files) AS file")

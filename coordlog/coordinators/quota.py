@@ -268,7 +268,7 @@ def _fold(
             return replace(state, shares=Map(kept), rescaled_to=rescaled_to)
         case Kind.COORDINATOR_CHECKPOINTED if not state.is_streaming:
             return replace(state, is_streaming=True)
-        case Kind.COORDINATORS_STARTED if not state.is_streaming:
+        case Kind.COORDINATORS_STARTED if counting is Counting.TRIED or not state.is_streaming:
             # Opened again: committed rows stay, and attempts begin without the permits of these.
             return replace(state, spent=state.spent + state.handed_out, shares=Map())
         case _:

@@ -225,3 +225,19 @@ def test_every_crash_keeps_the_limit(counting: Counting) -> None:
     check = check_committed if counting is Counting.COMMITTED else check_tried
     result = crash_sweep(lambda: chain(counting), script, finish, check, parallelism=2)
     assert result.crash_count > 100
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("counting", list(Counting))
+def test_rows_of_earlier_openings_count(counting: Counting, *, is_batch: bool) -> None:
+    job = HandDrivenJob(chain(counting), parallelism=2, is_batch=is_batch)
+    run_out(job, register(job, INPUTS))
+    assert job.runtime.state.phase.name == "FINISHED"
+
+    again = HandDrivenJob(
+        chain(counting), parallelism=2, is_batch=is_batch, log=job.log, again=True
+    )
+    longer = [[*part, *range(500, 520)] for part in INPUTS]
+    run_out(again, register(again, longer))
+    assert len(TRIED) == LIMIT
+    assert (state_of(again).left, state_of(again).handed_out + state_of(again).spent) == (0, LIMIT)
