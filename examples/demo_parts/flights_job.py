@@ -119,7 +119,7 @@ def flights_job(
                     folder / "in", csv=CsvOptions(null_values=("NA",)), batch_rows=BATCH_ROWS
                 ),
                 *operators,
-                ParquetSink(folder / "out"),
+                ParquetSink(folder / "out", widen=True),
             ],
             parallelism=PARALLELISM,
             checkpoint_interval_s=1,

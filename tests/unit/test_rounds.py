@@ -118,6 +118,58 @@ def test_an_attempt_that_fails_in_a_round_contributes_again() -> None:
     check(job)
 
 
+class Count(Iteration):
+    """The number of all rows, until it stays the same."""
+
+    def contribute(self, rows: Sequence[pa.RecordBatch], model: bytes) -> bytes:
+        return json.dumps(sum(batch.num_rows for batch in rows)).encode()
+
+    def combine(self, model: bytes, contributions: Sequence[bytes]) -> tuple[bytes, bool]:
+        total = json.dumps([sum(int(part) for part in contributions)]).encode()
+        return total, total == model
+
+    def emit(self, rows: Sequence[pa.RecordBatch], model: bytes) -> Sequence[pa.RecordBatch]:
+        return rows
+
+
+@pytest.mark.parametrize("has_driver_died", [False, True])
+def test_rows_that_move_by_a_failure_count_once(*, has_driver_died: bool) -> None:
+    job = HandDrivenJob(keep(rounds_operator(Count())), parallelism=2)
+    first, second = register(job, [[0, 1, 2], [3, 4, 5, 6]])
+    checkpoint(job, [first, second])
+    for _ in range(3):
+        first.step(3)  # it contributes its three rows
+    if has_driver_died:
+        job.crash()
+        job = HandDrivenJob(job.chain, parallelism=2, log=job.log, restore="resume")
+    else:
+        first.fail()
+        second.inputs = [3, 4, 5, 6, 1, 2]
+    second = Subtask(job, 1, [3, 4, 5, 6, 1, 2]) if has_driver_died else second
+    for _ in range(6):
+        second.step(3)
+    assert models_of(job) == {}, "the first subtask has not contributed again"
+    run_out(job, [Subtask(job, 0, [0]), second])
+    assert models_of(job) == {0: [7], 1: [7]}
+
+
+def test_after_a_rollback_all_contribute_again() -> None:
+    job = HandDrivenJob(keep(rounds_operator(Count())), parallelism=2)
+    first, second = register(job, [[0, 1], [2, 3]])
+    for _ in range(3):
+        first.step(3)
+    checkpoint(job, [first, second])
+    job.crash()
+
+    restored = HandDrivenJob(job.chain, parallelism=2, log=job.log, restore="rollback")
+    again = Subtask(restored, 1, [2, 3])
+    for _ in range(3):
+        again.step(3)
+    assert models_of(restored) == {}, "the first subtask has no attempt"
+    run_out(restored, [Subtask(restored, 0, [0, 1]), again])
+    assert models_of(restored) == {0: [4], 1: [4]}
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_rows_and_rounds_go_on_with_another_parallelism(parallelism: int) -> None:
     job = HandDrivenJob(chain(), parallelism=2)
