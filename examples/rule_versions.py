@@ -34,7 +34,7 @@ def judge(batch: pa.RecordBatch, version: Version, pause_s: float = 0.0) -> pa.R
     """Adds whether each flight is late, and the version of the rules that decided it."""
     time.sleep(pause_s)
     delays = pc.cast(batch.column("dep_delay"), pa.int64())
-    late = pc.greater_equal(delays, int(version.content))
+    late = pc.call_function("greater_equal", [delays, int(version.content)])
     judged = batch.append_column("late", late)
     return judged.append_column("version", pa.array([version.number] * batch.num_rows))
 

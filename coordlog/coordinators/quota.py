@@ -453,7 +453,8 @@ class QuotaProvider(CoordinatorProvider):
             raise OptionError("beyond", beyond, "'drop' or 'wait'")
         self.operator_id = operator_id
         self.projection: OperatorProjection[Any] | None = _PROJECTIONS[counting]
-        self._limit, self._lease_rows, self._beyond = limit, lease_rows, beyond
+        self._limit, self._lease_rows = limit, lease_rows
+        self._beyond: Beyond = beyond
 
     def create(self, context: CoordinatorContext) -> QuotaCoordinator:
         """A new coordinator."""

@@ -269,10 +269,10 @@ class WatermarkOperator(Operator):
             if self._allowed_us is None:
                 count = 0
             else:
-                is_late = pc.greater(times, self._allowed_us)
+                is_late = pc.call_function("greater", [times, self._allowed_us])
                 first = pc.index(is_late, True).as_py()
                 count = count if first < 0 else first
-            self._advance(pc.max(times.slice(0, count + 1)).as_py())
+            self._advance(pc.call_function("max", [times.slice(0, count + 1)]).as_py())
             if count:
                 yield self._rows.take(count)
             if count < len(times):
