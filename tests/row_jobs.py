@@ -150,9 +150,19 @@ def settle(subtasks: Sequence[Subtask]) -> None:
 def checkpoint(job: HandDrivenJob, subtasks: Sequence[Subtask]) -> int | None:
     """Trigger a checkpoint, and pass its barriers; returns its id, or None if none could begin."""
     settle(subtasks)
+    check_codecs(job)
     checkpoint_id = job.trigger()
     settle(subtasks)
     return checkpoint_id
+
+
+def check_codecs(job: HandDrivenJob) -> None:
+    """The state of each coordinator is the same after a snapshot of the job."""
+    for provider in job.chain.coordinators:
+        codec = None if provider.projection is None else provider.projection.own_codec
+        assert codec is not None, "without a codec the job would have no snapshots"
+        state = job.runtime.state.projections[provider.operator_id]
+        assert codec.decode(codec.encode(state)) == state
 
 
 def run_out(

@@ -326,9 +326,10 @@ class VersionedOperator(Operator):
         if isinstance(event, StageVersion):
             if version.number > self._newest_number():
                 self._staged = version
-        elif self._in_force is None:
+        elif self._in_force is None or self._in_force.number < version.number:
+            # Newer than the state: the subtask had finished before, and its job is opened again.
             self._in_force = version
-        elif self._in_force.number != version.number:
+        elif self._in_force.number > version.number:
             raise UsageError(
                 f"operator {self.context.operator_id!r} was restored with version "
                 f"{self._in_force.number}, and version {version.number} is in force"

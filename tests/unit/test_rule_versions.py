@@ -246,3 +246,19 @@ def finish(job: HandDrivenJob) -> None:
 def test_every_crash_leaves_each_row_with_the_recorded_version() -> None:
     result = crash_sweep(chain, script, finish, check_rows, parallelism=2)
     assert result.crash_count > 100
+
+
+def test_a_subtask_that_had_finished_is_reopened_with_the_version_in_force() -> None:
+    job, (first, second) = started()
+    for _ in range(7):
+        first.step()
+    assert first.real.is_completed
+    publish(job)
+    run_out(job, [second])
+    assert job.runtime.state.phase.name == "FINISHED"
+
+    again = HandDrivenJob(chain(), parallelism=2, log=job.log, again=True)
+    subtasks = register(again, [[*part, 500, 501] for part in INPUTS])
+    settle(subtasks)
+    step(subtasks)
+    assert [versions_of(one)[-2:] for one in subtasks] == [[2, 2]] * 2
