@@ -3,8 +3,8 @@
     python examples/schema_change.py [--rows N] [--keep FOLDER]
 
 The files in the output folder are the table's data, and a SQLite catalogue has its columns. A worker is killed
-after the change. Exit status 1 if the table was altered more than once, a file has another schema than the history
-says, or a flight is missing.
+after the change. Exit status 1 if the table was altered more than once, a file has another schema than its checkpoint
+has, or a flight is missing.
 """
 
 from __future__ import annotations
