@@ -270,6 +270,7 @@ class Job:
         telemetry = open_telemetry(
             metrics_port=self._telemetry.metrics_port,
             metrics_host=self._telemetry.metrics_host,
+            stuck_intervals=self._telemetry.stuck_intervals,
             otel=self._telemetry.otel,
             openlineage=self._telemetry.openlineage,
         )

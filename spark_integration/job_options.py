@@ -19,6 +19,7 @@ from coordlog.limits import (
     RESTART_WINDOW_S,
     RESTARTS_MAX,
     STOP_TIMEOUT_S,
+    VERDICT_STUCK_INTERVALS,
 )
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.restore.rebuild import Restored
@@ -152,6 +153,8 @@ class Telemetry:
     """Port of `/metrics` (Prometheus) and `/healthz`, 0 for any free one; None: closed. Extra `prometheus`."""
     metrics_host: str = "127.0.0.1"
     """Address on which that port is open, without a password: `0.0.0.0` for all."""
+    stuck_intervals: float = VERDICT_STUCK_INTERVALS
+    """Checkpoint intervals without a checkpoint from which `/healthz` reports the job as stuck; never below 60 s."""
     otel: Otel = "off"
     """Metrics and traces by OpenTelemetry. `"global"`: through the providers that this process has set; `"otlp"`: by
     OTLP over HTTP, as the variables `OTEL_…` configure it. Extra `otel`."""
@@ -163,6 +166,7 @@ class Telemetry:
         check_all(
             partial(check_range, "metrics_port", self.metrics_port, 0, 65_535),
             partial(_check_address, "metrics_host", self.metrics_host),
+            partial(check_range, "stuck_intervals", self.stuck_intervals, 1, 10_000),
         )
 
 

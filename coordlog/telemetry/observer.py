@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from coordlog.limits import TELEMETRY_CLOSE_S, TELEMETRY_TURNS_MAX
-from coordlog.projections.inspection.verdict import Verdict, VerdictFold
+from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
 from coordlog.projections.job.state import JobState
 from coordlog.projections.telemetry.lineage import LineageFold, RunEvent
 from coordlog.projections.telemetry.metrics import (
@@ -79,10 +79,11 @@ class Observer:
     `TELEMETRY_TURNS_MAX`, further ones are dropped and counted; gauges and health stay correct.
     """
 
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
+    def __init__(self, reporters: Sequence[Reporter], thresholds: Thresholds | None = None) -> None:
         self._reporters = tuple(reporters)
         self._lock = threading.Lock()
-        self._verdicts = VerdictFold()
+        self._thresholds = thresholds or Thresholds()
+        self._verdicts = VerdictFold(thresholds=self._thresholds)
         self._measures, self._spans, self._lineage = MeasureFold(), SpanFold(), LineageFold()
         self._state: JobState | None = None
         self._pulse: Callable[[], Pulse] | None = None
@@ -187,7 +188,7 @@ class Observer:
     def _measured(self, released: _Released) -> list[Sample]:
         """Samples of a turn; the verdict takes it in too, or after a gap the state after it."""
         if released.is_after_gap:
-            self._verdicts = VerdictFold()
+            self._verdicts = VerdictFold(thresholds=self._thresholds)
             self._verdicts.begin(released.state)
         else:
             for record in released.records:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from coordlog.errors import EnvironmentSetupError
+from coordlog.limits import VERDICT_STUCK_INTERVALS
+from coordlog.projections.inspection.verdict import Thresholds
 from coordlog.projections.job.state import JobState
 from coordlog.projections.telemetry.metrics import Pulse
 from coordlog.schemas.record import Record
@@ -54,7 +56,12 @@ class JobTelemetry:
 
 
 def open_telemetry(
-    *, metrics_port: int | None, metrics_host: str, otel: Otel, openlineage: bool
+    *,
+    metrics_port: int | None,
+    metrics_host: str,
+    otel: Otel,
+    openlineage: bool,
+    stuck_intervals: float = VERDICT_STUCK_INTERVALS,
 ) -> JobTelemetry | None:
     """Open what the options of a job request; None if they request nothing.
 
@@ -86,7 +93,7 @@ def open_telemetry(
         reporters.append(LineageReporter())
     if not reporters:
         return None
-    observer = Observer(reporters)
+    observer = Observer(reporters, Thresholds(stuck_intervals=stuck_intervals))
     if prometheus is None or metrics_port is None:
         return JobTelemetry(observer, None)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordlog.history import History
-from coordlog.log.interface import Log
+from coordlog.log.interface import Log, LogWriter, UnstoredRecord
 from coordlog.log.memory import MemoryLog
+from coordlog.projections.inspection.verdict import Thresholds
 from coordlog.projections.telemetry.lineage import LineageFold, RunEvent
 from coordlog.projections.telemetry.metrics import METRICS, Instrument, Sample, prometheus_name
 from coordlog.projections.telemetry.spans import Span, spans
@@ -285,3 +287,53 @@ def test_a_library_that_fails_is_logged_once_and_others_go_on(
     assert [line.message for line in caplog.records if "Hanging" in line.message] == [
         "Hanging failed; further errors are not logged"
     ]
+
+
+class HeldLog(MemoryLog):
+    """A log in memory whose appends wait as long as `hold` is set, once the epoch has begun."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.hold, self.released = threading.Event(), threading.Event()
+
+    def writer(self) -> LogWriter:
+        return HeldWriter(super().writer(), self)
+
+
+class HeldWriter:
+    def __init__(self, writer: LogWriter, log: HeldLog) -> None:
+        self._writer, self._log = writer, log
+
+    def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
+        if self._log.hold.is_set() and self._log.high_watermark() > 0:
+            assert self._log.released.wait(60)
+        return self._writer.append(records, timeout_s=timeout_s)
+
+    def close(self, *, timeout_s: float) -> None:
+        self._writer.close(timeout_s=timeout_s)
+
+
+def test_a_log_that_does_not_answer_makes_a_running_job_unhealthy(tmp_path: Path) -> None:
+    log, job = HeldLog(JOB), DrivenJob(tmp_path, JOB, is_batch=False)
+    observer = Observer([], Thresholds(append_slow_s=0.05, append_stuck_s=0.1))
+    driving = threading.Thread(target=lambda: job.drive(log, observer=observer), daemon=True)
+    log.hold.set()
+
+    driving.start()
+    until_s = time.monotonic() + 60
+    while observer.health().is_healthy and time.monotonic() < until_s:
+        time.sleep(0.01)
+    health = observer.health()
+    gauges = {sample.metric.name: sample.value for sample in observer.gauges()}
+    log.hold.clear()
+    log.released.set()
+    driving.join(60)
+
+    assert (health.state, health.reason) == (
+        "stuck",
+        "the log has not acknowledged an append",
+    )
+    assert gauges["coordlog.healthy"] == 0
+    assert gauges["coordlog.append.pending"] > 0.1
+    assert gauges["coordlog.turns.unreleased"] >= 1
+    assert (observer.health().state, observer.health().is_healthy) == ("finished", True)

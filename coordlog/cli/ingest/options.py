@@ -26,6 +26,7 @@ from coordlog.limits import (
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
+    VERDICT_STUCK_INTERVALS,
     WATCH_INTERVAL_S,
 )
 
@@ -314,6 +315,11 @@ class IngestOptions:
         "127.0.0.1",
         "Address of --metrics-port, without a password: 0.0.0.0 for all.",
         "ADDRESS",
+    )
+    stuck_intervals: float = _telemetry(
+        VERDICT_STUCK_INTERVALS,
+        "Checkpoint intervals without a checkpoint from which /healthz reports the job as stuck.",
+        "N",
     )
     otel: Literal["off", "global", "otlp"] = _telemetry(
         "off", "Metrics and traces by OpenTelemetry; otlp: as the OTEL_… variables configure it."

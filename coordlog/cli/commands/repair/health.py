@@ -12,9 +12,10 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.living import DriverFold
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import opened, whole
+from coordlog.limits import VERDICT_STUCK_INTERVALS
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
-from coordlog.projections.inspection.verdict import Verdict, VerdictFold
+from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
@@ -27,9 +28,17 @@ _REASON_CHARS: Final = 500
 
 @click.command()
 @click.argument("job")
+@click.option(
+    "--stuck-intervals",
+    type=click.FloatRange(min=1),
+    default=VERDICT_STUCK_INTERVALS,
+    show_default=True,
+    metavar="N",
+    help="Checkpoint intervals without a checkpoint from which the job is stuck; 60 s at least.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_history
-def health(logs: Logs, *, job: str, as_json: bool) -> None:
+def health(logs: Logs, *, job: str, stuck_intervals: float, as_json: bool) -> None:
     """Judge JOB by its log, and by whether its driver answers.
 
     The exit status is 1 if the job is stuck or has failed, else 0: also if it has finished or was
@@ -38,7 +47,7 @@ def health(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     now_us = time.time_ns() // 1000
     with opened(logs, job) as log:
-        verdict = _verdict(log, job, now_us)
+        verdict = _verdict(log, job, now_us, Thresholds(stuck_intervals=stuck_intervals))
     result = health_of(verdict)
     reason = on_one_line(verdict.reason, _REASON_CHARS)
     if as_json:
@@ -62,8 +71,8 @@ def health(logs: Logs, *, job: str, as_json: bool) -> None:
         click.get_current_context().exit(Exit.FAILED)
 
 
-def _verdict(log: Log, job: str, now_us: int) -> Verdict:
-    fold, driver = VerdictFold(), DriverFold(job, log.identity)
+def _verdict(log: Log, job: str, now_us: int, thresholds: Thresholds) -> Verdict:
+    fold, driver = VerdictFold(thresholds=thresholds), DriverFold(job, log.identity)
     for entry in whole(log).records():
         driver.apply(entry)
         if entry.beginning is not None and entry.beginning.snapshot is not None:
