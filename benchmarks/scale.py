@@ -93,7 +93,9 @@ class _Coordinator(OperatorCoordinator):
         result.complete(bytes(_STATE_BYTES))
 
 
-class _Provider(CoordinatorProvider):
+class Provider(CoordinatorProvider):
+    """Provider of a coordinator that does nothing."""
+
     operator_id = "source"
     payload_types: tuple[type[Payload], ...] = ()
 
@@ -101,17 +103,19 @@ class _Provider(CoordinatorProvider):
         self.newest: CoordinatorContext | None = None
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
+        """See `CoordinatorProvider`."""
         self.newest = context
         return _Coordinator(context)
 
 
-def _chain(provider: _Provider) -> Chain:
+def chain_of(provider: Provider) -> Chain:
+    """The chain of a job whose source waits for ever."""
     source = SourceSpec(operator_id="source", create_reader=_Waiting, coordinator=provider)
     return Chain(source=source, operators=[])
 
 
 # --- subtasks that are simulated -----------------------------------------------------------------------------------
-class _Simulated:
+class Simulated:
     """`Surroundings`, `Connections` and `Stage` whose subtasks answer at once."""
 
     def __init__(self, parallelism: int) -> None:
@@ -302,7 +306,7 @@ def _work(order: dict[str, Any]) -> TaskWork:
         endpoint=order["endpoint"],
         token=order["token"],
         certificate=certificate,
-        chain=TaskChain.of(_chain(_Provider())),
+        chain=TaskChain.of(chain_of(Provider())),
     )
 
 
@@ -313,7 +317,7 @@ def _run_one(work: TaskWork, subtask: int, task_attempt_id: int) -> None:
 
 
 # --- measuring -----------------------------------------------------------------------------------------------------
-class _Watch:
+class Watch:
     """Counts the records that count, by kind, and waits for them."""
 
     def __init__(self) -> None:
@@ -343,14 +347,14 @@ class _Watch:
 
 
 def _measure(transport: str, subtasks: int, rounds: int) -> Figures:
-    provider, watch = _Provider(), _Watch()
-    surroundings: _Simulated | _Connected = (
-        _Simulated(subtasks)
+    provider, watch = Provider(), Watch()
+    surroundings: Simulated | _Connected = (
+        Simulated(subtasks)
         if transport == "simulated"
         else _Connected(subtasks, is_encrypted=transport == "connected, TLS")
     )
     driver = JobDriver(
-        chain=_chain(provider),
+        chain=chain_of(provider),
         log=MemoryLog(_JOB),
         options=DriverOptions(
             job_id=_JOB,

@@ -514,3 +514,22 @@ long, so it is never stuck by this alone."""
 
 VERDICT_FAILURES: Final = 3
 """Failures without a completed checkpoint between them from which a job is slow: it may fail for ever at one place."""
+
+# --- telemetry -------------------------------------------------------------------------------------------------------
+TELEMETRY_TURNS_MAX: Final = 10_000
+"""Released turns that wait for the thread that reports them: seconds of a busy job, and about 20 MB."""
+
+TELEMETRY_CLOSE_S: Final = 5.0
+"""How long the end of a driver waits for metrics, spans and events that are not sent."""
+
+LINEAGE_EVENTS_MAX: Final = 1_000
+"""Events of lineage that wait for a catalog that does not answer; there is one for each checkpoint."""
+
+TRACES_REMEMBERED: Final = 1_000
+"""Traces whose roots were reported and to which further spans may belong: commits follow a checkpoint in seconds."""
+
+METRICS_REQUEST_S: Final = 5.0
+"""Longest time of a client of `/metrics` to send its request, and of each write of the response."""
+
+METRICS_CONNECTIONS_MAX: Final = 16
+"""Connections to `/metrics` and `/healthz` at the same time; further ones are closed."""

@@ -45,11 +45,13 @@ from coordlog.spark_integration.job_options import (
     Callbacks,
     RestartPolicy,
     Start,
+    Telemetry,
     Timeouts,
     check_duration,
 )
 from coordlog.spark_integration.session import plain_interrupts
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
+from coordlog.telemetry.opening import JobTelemetry, open_telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +115,7 @@ class Job:
             and broker are on this machine; else such a payload is refused.
         payload_limit_bytes: Size above which a payload goes to the store.
         endpoint: Address at which the driver listens for its tasks and for clients, and its encryption.
+        telemetry: Reports to systems outside: metrics, health, traces, lineage.
         callbacks: Functions that the job calls while it runs.
 
     Raises:
@@ -121,6 +124,7 @@ class Job:
     """
 
     _driver: JobDriver | None = None
+    _opened: JobTelemetry | None = None
     _is_jvm_ending = False
 
     def __init__(  # noqa: PLR0913, the options of a job
@@ -145,6 +149,7 @@ class Job:
         payload_store: str | None = None,
         payload_limit_bytes: int = PAYLOAD_BYTES_MAX,
         endpoint: EndpointOptions | None = None,
+        telemetry: Telemetry | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
         check_types(type(self).__init__, locals())
@@ -180,7 +185,7 @@ class Job:
             patience=_patience(timeouts.log_timeout_s, self._callbacks.on_waiting),
             history=_kept_history(history, history_archive),
         )
-        self._endpoint = endpoint
+        self._endpoint, self._telemetry = endpoint, telemetry or Telemetry()
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until a stop is requested.
@@ -252,7 +257,32 @@ class Job:
         with name_lost_session(spark):
             self._start(spark)
 
+    def log_place(self) -> tuple[str, int | None, int | None]:
+        """Job id, epoch and newest offset in force, for `JobLogFilter`; None for what is not known. Any thread."""
+        return (self.job_id, None, None) if self._driver is None else self._driver.place
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Address of `/metrics` and `/healthz` of a started job, as `http://127.0.0.1:9464`; None without a port."""
+        return None if self._opened is None else self._opened.url
+
     def _start(self, spark: SparkSession) -> None:
+        telemetry = open_telemetry(
+            metrics_port=self._telemetry.metrics_port,
+            metrics_host=self._telemetry.metrics_host,
+            stuck_intervals=self._telemetry.stuck_intervals,
+            otel=self._telemetry.otel,
+            openlineage=self._telemetry.openlineage,
+        )
+        self._opened = telemetry
+        try:
+            self._start_driver(spark, telemetry)
+        except BaseException:
+            if telemetry is not None:
+                telemetry.end()
+            raise
+
+    def _start_driver(self, spark: SparkSession, telemetry: JobTelemetry | None) -> None:
         for sink in self._sinks:
             sink.prepare(self.job_id)  # type: ignore[union-attr]
         payloads = self._payloads.on(spark, self.log)
@@ -273,6 +303,7 @@ class Job:
             on_restored=self._callbacks.on_restored,
             on_progress=self._callbacks.on_progress,
             on_released=self._callbacks.on_released,
+            observer=telemetry,
         )
         driver.start()
         self._driver = driver

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Final, Literal
 
+from coordlog.errors import OptionError
 from coordlog.limits import (
     ACK_TIMEOUT_S,
     CALL_TIMEOUT_S,
@@ -17,12 +19,14 @@ from coordlog.limits import (
     RESTART_WINDOW_S,
     RESTARTS_MAX,
     STOP_TIMEOUT_S,
+    VERDICT_STUCK_INTERVALS,
 )
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.restore.rebuild import Restored
 from coordlog.schemas.record import Record
+from coordlog.telemetry.opening import Otel
 
-__all__ = ["Callbacks", "RestartPolicy", "Start", "Timeouts", "check_duration"]
+__all__ = ["Callbacks", "RestartPolicy", "Start", "Telemetry", "Timeouts", "check_duration"]
 
 _LOWEST_S: Final = {
     "checkpoint_interval_s": 0.01,
@@ -31,6 +35,7 @@ _LOWEST_S: Final = {
 }
 """Lowest values of durations, if not one second."""
 _HIGHEST_S: Final = 86_400
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,41 @@ class Callbacks:
         _check_types(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Reports of a job to systems outside; by default none. Each needs an extra, and none can fail or delay the job.
+
+    Raises:
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several options are wrong.
+    """
+
+    metrics_port: int | None = None
+    """Port of `/metrics` (Prometheus) and `/healthz`, 0 for any free one; None: closed. Extra `prometheus`."""
+    metrics_host: str = "127.0.0.1"
+    """Address on which that port is open, without a password: `0.0.0.0` for all."""
+    stuck_intervals: float = VERDICT_STUCK_INTERVALS
+    """Checkpoint intervals without a checkpoint from which `/healthz` reports the job as stuck; never below 60 s."""
+    otel: Otel = "off"
+    """Metrics and traces by OpenTelemetry. `"global"`: through the providers that this process has set; `"otlp"`: by
+    OTLP over HTTP, as the variables `OTEL_…` configure it. Extra `otel`."""
+    openlineage: bool = False
+    """Events of runs by OpenLineage's client, as its own file and variables configure it. Extra `openlineage`."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        check_all(
+            partial(check_range, "metrics_port", self.metrics_port, 0, 65_535),
+            partial(_check_address, "metrics_host", self.metrics_host),
+            partial(check_range, "stuck_intervals", self.stuck_intervals, 1, 10_000),
+        )
+
+
+def _check_address(option: str, host: str) -> None:
+    if not _ADDRESS.fullmatch(host):
+        raise OptionError(option, host, "an address or a name, without a port")
+
+
 def check_duration(option: str, seconds: float) -> None:
     """Refuse a duration of a job that is out of range.
 
@@ -144,6 +184,6 @@ def check_duration(option: str, seconds: float) -> None:
     check_range(option, seconds, _LOWEST_S.get(option, 1), _HIGHEST_S, unit=" seconds")
 
 
-def _check_types(options: RestartPolicy | Timeouts | Start | Callbacks) -> None:
+def _check_types(options: RestartPolicy | Timeouts | Start | Telemetry | Callbacks) -> None:
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     check_types(type(options).__init__, values)

@@ -25,6 +25,7 @@ from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.ports import Observer
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -77,10 +78,10 @@ class DrivenJob:
             operators=[transform_spec(partial(_slow, 0.005)), self.sink.spec()],
         )
 
-    def drive(self, log: Log, **options: int | None) -> None:
+    def drive(self, log: Log, *, observer: Observer | None = None, **options: int | None) -> None:
         """One driver, to the job's end or its own."""
         self.sink.prepare(self.job_id)
-        _drive(self.chain, log, self.job_id, is_batch=self.is_batch, **options)
+        _drive(self.chain, log, self.job_id, is_batch=self.is_batch, observer=observer, **options)
 
     def rows(self) -> list[tuple[int, int]]:
         """What has come out, sorted."""
@@ -106,6 +107,7 @@ def _drive(
     kill_attempt_at: int | None = None,
     kill_driver_at: int | None = None,
     snapshot_every: int | None = None,
+    observer: Observer | None = None,
 ) -> None:
     """One driver; places are counted in splits that it has seen finished."""
     finished = 0
@@ -122,7 +124,7 @@ def _drive(
     runtime = RuntimeOptions(
         checkpoint_interval_s=None if is_batch else 0.05, snapshot_every=snapshot_every
     )
-    _run(chain, log, job_id, SUBTASKS, runtime, on_record, is_batch=is_batch)
+    _run(chain, log, job_id, SUBTASKS, runtime, on_record, is_batch=is_batch, observer=observer)
 
 
 def _run(
@@ -134,6 +136,7 @@ def _run(
     on_record: OnRecord,
     *,
     is_batch: bool,
+    observer: Observer | None = None,
 ) -> None:
     """One driver, to the end of the job or its own."""
     surroundings = InMemorySurroundings(chain, job_id, parallelism)
@@ -154,6 +157,7 @@ def _run(
         ),
         surroundings=surroundings,
         on_released=released,
+        observer=observer,
     )
     driver.start()
     try:

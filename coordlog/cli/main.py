@@ -107,6 +107,9 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
         "doctor": _Command(
             "commands.repair.doctor", "doctor", "Check broker, logs and machine for faults."
         ),
+        "health": _Command(
+            "commands.repair.health", "health", "Judge a job; the exit status is for scripts."
+        ),
         "export": _Command(
             "commands.repair.export", "export", "Write a job's whole log to one file."
         ),

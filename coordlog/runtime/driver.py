@@ -53,7 +53,7 @@ from coordlog.restore.rebuild import (
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
 from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.mailbox import MachineClock, Mailbox
-from coordlog.runtime.ports import Connections, Stage
+from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.requests import Answer, Requests
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.runtime.staging_cleanup import sweep
@@ -182,6 +182,7 @@ class JobDriver:
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.driver_id = secrets.token_hex(8)
         self._payloads = DriverPayloads(options.payloads)
@@ -189,7 +190,7 @@ class JobDriver:
         self._chain, self._job_log, self._options = chain, log, options
         self._surroundings = surroundings
         self._on_restored, self._on_progress = on_restored, on_progress
-        self._on_released = on_released
+        self._on_released, self._observer = on_released, observer
         self._requests = Requests(chain.payload_types)
         self._mailbox = Mailbox(
             requests=self._requests, callback_timeout_s=options.callback_timeout_s
@@ -246,6 +247,8 @@ class JobDriver:
             return
         self._report_restored(mode, rebuilt, began_s)
         self._runtime = self._make_runtime(rebuilt, self._config(projection, rebuilt.state))
+        if self._observer is not None:
+            self._observer.begin(rebuilt.state, self._mailbox.pulse)
         self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
         self._clean_former(appender.epoch, rebuilt.end_offset)
         self._prune_history(self._runtime)
@@ -294,6 +297,7 @@ class JobDriver:
             newest_snapshot=rebuilt.newest_snapshot,
             checkpoint_offset=rebuilt.offset_of(branch.last_checkpoint),
             on_released=self._on_released,
+            observer=self._observer,
             on_answer=self._requests.answered,
             payloads=self._payloads,
         )
@@ -617,6 +621,13 @@ class JobDriver:
         """Present state of the job; immutable. Any thread."""
         return self._state if self._runtime is None else self._runtime.state
 
+    @property
+    def place(self) -> tuple[str, int | None, int | None]:
+        """Job id, epoch and offset of the newest record in force, None for what is not known. Any thread."""
+        state, runtime = self.state, self._runtime
+        offset = None if runtime is None else runtime.last_offset
+        return self._options.job_id, None if state is None else state.epoch, offset
+
     def _close(self) -> None:
         """Close everything, once, within `DRIVER_CLOSE_TIMEOUT_S`; a further call waits for the end of the first.
 
@@ -655,6 +666,8 @@ class JobDriver:
             if self._runtime is None and self._appender is not None:
                 self._appender.close()
         finally:
+            if self._observer is not None:
+                self._observer.end()
             if self._is_begun:
                 self._surroundings.end()
         runtime = self._runtime

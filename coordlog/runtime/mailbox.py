@@ -32,6 +32,7 @@ from coordlog.log.appender import Appender
 from coordlog.log.interface import UnstoredRecord
 from coordlog.messages import UpMessage
 from coordlog.payloads.offload import HeldPayload
+from coordlog.projections.telemetry.metrics import Pulse
 from coordlog.runtime.requests import Requests
 from coordlog.runtime.runtime import Runtime
 
@@ -206,6 +207,20 @@ class Mailbox:
         self._done.set()
         with self._condition:
             self._condition.notify()
+
+    def pulse(self) -> Pulse:
+        """What waits in this driver at this moment. Any thread."""
+        runtime = self._runtime
+        messages = len(self._inputs) + len(self._control)
+        now_us = time.time_ns() // 1000
+        if runtime is None:
+            return Pulse(now_us=now_us, mailbox_messages=messages)
+        return Pulse(
+            now_us=now_us,
+            mailbox_messages=messages,
+            unreleased_turns=runtime.unreleased_turns,
+            append_pending_s=runtime.append_pending_s(),
+        )
 
     def is_this_thread(self) -> bool:
         """Whether the caller runs on the mailbox, where a wait for the mailbox would never end."""

@@ -5,11 +5,15 @@ On Spark these are a WebSocket endpoint and a stage of long-lived tasks; in memo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from coordlog.messages import DownMessage, UpMessage
+from coordlog.projections.job.state import JobState
+from coordlog.projections.telemetry.metrics import Pulse
+from coordlog.schemas.record import Record
 
-__all__ = ["Arrivals", "Connections", "Stage", "StageEvents"]
+__all__ = ["Arrivals", "Connections", "Observer", "Stage", "StageEvents"]
 
 
 class Arrivals(Protocol):
@@ -45,6 +49,28 @@ class StageEvents(Protocol):
 
     def stage_ended(self, stage_run: int, error: str | None) -> None:
         """Report the end of a stage run, with its error, if any. No task of it starts later; some may still send."""
+        ...
+
+
+class Observer(Protocol):
+    """Observer of one driver, outside the kernel. It never blocks and never raises, whatever its work."""
+
+    def begin(self, state: JobState, pulse: Callable[[], Pulse]) -> None:
+        """Begin with the state of a driver that has taken over; `pulse` may be called on any thread from now on."""
+        ...
+
+    def released(self, records: Sequence[Record], state: JobState, append_s: float | None) -> None:
+        """Receive a turn in force, and the state after it. On the mailbox, in log order.
+
+        Args:
+            records: Records of the turn, one or more.
+            state: State after the turn.
+            append_s: Time of the append of the turn's group, for its first turn; None for the others.
+        """
+        ...
+
+    def end(self) -> None:
+        """End, within a time limit. May be called twice, and without `begin`."""
         ...
 
 

@@ -77,7 +77,7 @@ from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTake
 from coordlog.runtime.coordinator_host import CallFailure, CoordinatorHost
 from coordlog.runtime.effects import Releasing, Workers
 from coordlog.runtime.ending import Ending
-from coordlog.runtime.ports import Connections, Stage
+from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.queries import Queries
 from coordlog.runtime.registrations import Registrations, StageControl
 from coordlog.runtime.timers import Clock, Timers
@@ -106,6 +106,10 @@ class Runtime:
     `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
     """
 
+    last_released_checkpoint: int | None = None
+    last_offset: int | None = None
+    """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
+
     def __init__(
         self,
         *,
@@ -120,6 +124,7 @@ class Runtime:
         newest_snapshot: NewestSnapshot = NO_SNAPSHOT,
         checkpoint_offset: int | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
+        observer: Observer | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
         payloads: DriverPayloads | None = None,
     ) -> None:
@@ -161,7 +166,7 @@ class Runtime:
             clock=clock,
             timeout_s=options.registration_timeout_s,
         )
-        self._on_released, self._on_answer = on_released, on_answer
+        self._on_released, self._on_answer, self._observer = on_released, on_answer, observer
         self._snapshots = SnapshotTaker(
             SnapshotCodec(config.projection),
             options.snapshot_every,
@@ -175,7 +180,6 @@ class Runtime:
         self._waiting: deque[Turn] = deque()
         self._in_flight, self._in_flight_since_s, self._stalled_s = 0, 0.0, 0.0
         self._is_stopping = self._is_sealed = False
-        self.last_released_checkpoint: int | None = None
 
     # --- TurnPort, for the host -----------------------------------------------------------------
     @property
@@ -489,6 +493,9 @@ class Runtime:
         """Records of the next append: whole turns, in order. Empty during an append, or if no turn waits."""
         if self._in_flight:
             return []
+        self._in_flight_since_s = (
+            self._clock.monotonic_s()
+        )  # before `_in_flight`, for other threads
         group: list[UnstoredRecord] = []
         size = 0
         for turn in self._waiting:
@@ -505,7 +512,6 @@ class Runtime:
             self._in_flight += 1
         if not group:
             self._in_flight = 0
-        self._in_flight_since_s = self._clock.monotonic_s()
         return group
 
     def group_payloads(self) -> list[HeldPayload]:
@@ -516,17 +522,28 @@ class Runtime:
     def acknowledged(self, offsets: Sequence[int]) -> None:
         """Release the effects of the group in flight, in log order; its records count, at these offsets."""
         self._stalled_s = self.stalled_s()
+        append_s: float | None = self.append_pending_s()
         turns = [self._waiting.popleft() for _ in range(self._in_flight)]
         assert len(offsets) == sum(len(turn.unstored) for turn in turns), (
             "one offset for each record"
         )
         self._in_flight = first = 0
+        self.last_offset = offsets[-1] if offsets else self.last_offset
         for turn in turns:
             for n in turn.watched:
                 self._snapshots.released(turn.records[n], offsets[first + n])
             first += len(turn.unstored)
             self._release(turn)
+            if self._observer is not None and turn.records:
+                self._observer.released(turn.records, turn.after, append_s)
+                append_s = None
         self._take_requested()
+
+    def append_pending_s(self) -> float:
+        """Time for which the append in flight has waited; 0 without one. Any thread."""
+        if not self._in_flight:
+            return 0.0
+        return max(0.0, self._clock.monotonic_s() - self._in_flight_since_s)
 
     def stalled_s(self) -> float:
         """Total time, in seconds, for which appends have waited beyond `append_stall_s`."""

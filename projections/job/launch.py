@@ -27,6 +27,8 @@ class LaunchedOperator:
     """Name and version of its coordinator's projection, as in `coordlog.splits@1`; None without one."""
     destination: str | None
     """Destination of its rows, or None if undeclared."""
+    location: str | None
+    """Location of a source's input, or None if undeclared."""
     has_format: bool
     """Whether the operator reads files of a format."""
 
@@ -124,6 +126,7 @@ def _operators_in(text: str) -> tuple[LaunchedOperator, ...]:
             is_coordinated=bool(operator.get("coordinated")),
             projection=operator.get("projection"),
             destination=operator.get("destination"),
+            location=operator.get("location"),
             has_format="format" in operator.get("options", {}),
         )
         for operator in json.loads(text)

@@ -26,7 +26,7 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import Job
-from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Telemetry, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
@@ -41,6 +41,7 @@ CONSTRUCTORS: dict[Part, Callable[..., object]] = {
     Part.START: Start,
     Part.RESTARTS: RestartPolicy,
     Part.TIMEOUTS: Timeouts,
+    Part.TELEMETRY: Telemetry,
 }
 
 

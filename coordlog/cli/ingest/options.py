@@ -26,6 +26,7 @@ from coordlog.limits import (
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
+    VERDICT_STUCK_INTERVALS,
     WATCH_INTERVAL_S,
 )
 
@@ -53,6 +54,7 @@ class Part(Enum):
     START = "Start"
     RESTARTS = "RestartPolicy"
     TIMEOUTS = "Timeouts"
+    TELEMETRY = "Telemetry"
     COMMAND = "coordlog ingest"
     """The command itself uses the option."""
 
@@ -123,6 +125,7 @@ _history: Final = _Group(Part.JOB, _HISTORY)
 _start: Final = _Group(Part.START)
 _restarts: Final = _Group(Part.RESTARTS)
 _timeouts: Final = _Group(Part.TIMEOUTS)
+_telemetry: Final = _Group(Part.TELEMETRY)
 _endpoint: Final = _Group(Part.ENDPOINT)
 _sink: Final = _Group(Part.SINK)
 _topics: Final = _Group(Part.TOPICS, _TOPICS)
@@ -304,6 +307,25 @@ class IngestOptions:
     )
     stop_timeout_s: float = _timeouts(
         STOP_TIMEOUT_S, "Time after which a stop gives up its checkpoint and stops without one."
+    )
+    metrics_port: int | None = _telemetry(
+        None, "Serve /metrics (Prometheus) and /healthz on this port; 0: any free one.", "PORT"
+    )
+    metrics_host: str = _telemetry(
+        "127.0.0.1",
+        "Address of --metrics-port, without a password: 0.0.0.0 for all.",
+        "ADDRESS",
+    )
+    stuck_intervals: float = _telemetry(
+        VERDICT_STUCK_INTERVALS,
+        "Checkpoint intervals without a checkpoint from which /healthz reports the job as stuck.",
+        "N",
+    )
+    otel: Literal["off", "global", "otlp"] = _telemetry(
+        "off", "Metrics and traces by OpenTelemetry; otlp: as the OTEL_… variables configure it."
+    )
+    openlineage: bool = _telemetry.switch(
+        "Events of runs by OpenLineage's client, as its own variables configure it."
     )
     history: str = _command(
         "forever",

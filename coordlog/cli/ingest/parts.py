@@ -25,7 +25,7 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import check_job_options
-from coordlog.spark_integration.job_options import RestartPolicy, Start, Timeouts
+from coordlog.spark_integration.job_options import RestartPolicy, Start, Telemetry, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
@@ -47,6 +47,7 @@ class IngestParts:
     start: Start
     restart_policy: RestartPolicy
     timeouts: Timeouts
+    telemetry: Telemetry
     history: Literal["forever"] | timedelta
 
     def chain(self) -> Chain:
@@ -109,6 +110,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
         "start": attempt(lambda: Start(**options.keywords(Part.START))),
         "restart_policy": attempt(lambda: RestartPolicy(**options.keywords(Part.RESTARTS))),
         "timeouts": attempt(lambda: Timeouts(**options.keywords(Part.TIMEOUTS))),
+        "telemetry": attempt(lambda: Telemetry(**options.keywords(Part.TELEMETRY))),
         "history": history,
     }
     if (text := options.transform) is not None:

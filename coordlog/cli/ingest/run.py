@@ -191,6 +191,10 @@ class _Ingest:
             self._shown.doing("starting the job")
             job.start(spark)
             self._running = job
+            if job.metrics_url is not None:
+                self._shown.say(
+                    f"metrics at {job.metrics_url}/metrics, health at {job.metrics_url}/healthz"
+                )
             signals.keep()
             self._shown.doing("")
             self._is_running = True
@@ -213,6 +217,7 @@ class _Ingest:
             start=parts.start,
             restart_policy=parts.restart_policy,
             timeouts=parts.timeouts,
+            telemetry=parts.telemetry,
             callbacks=Callbacks(
                 on_restored=self._restored,
                 on_progress=self._folded,
