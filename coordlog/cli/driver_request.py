@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from coordlog.errors import CommandError, RequestRefusedError
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.requests import Answer
@@ -33,6 +35,7 @@ def ask_driver(
             job_id=job,
             endpoint=state.launch_info.endpoint,
             response_types=(response_type,),
+            command=click.get_current_context().info_name or "",
         )
     except RequestRefusedError as error:
         raise refusal(job, error.reason, next_step) from error

@@ -30,6 +30,7 @@ from coordlog.kernel.inputs import (
     FromAttempt,
     Input,
     RegisterType,
+    RequestArrived,
     RequestOutcome,
     Respond,
     Rollback,
@@ -53,11 +54,13 @@ from coordlog.kernel.outputs import (
     InjectBarrier,
     KillTask,
     NotifyAttempt,
+    QueueCheckpoint,
     RefuseAttempt,
     Settle,
     StartCheckpointTimer,
     Step,
     StopAckTimer,
+    StopDriver,
 )
 from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
@@ -81,7 +84,7 @@ from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.queries import Queries
 from coordlog.runtime.registrations import Registrations, StageControl
 from coordlog.runtime.timers import Clock, Timers
-from coordlog.runtime.triggers import Triggers
+from coordlog.runtime.triggers import CheckpointHandle, Triggers
 from coordlog.runtime.turns import (
     RuntimeOptions,
     Turn,
@@ -121,6 +124,7 @@ class Runtime:
         checkpoint_offset: int | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
+        on_stop: Callable[[StopDriver], None] | None = None,
         payloads: DriverPayloads | None = None,
     ) -> None:
         self.state = state
@@ -161,7 +165,7 @@ class Runtime:
             clock=clock,
             timeout_s=options.registration_timeout_s,
         )
-        self._on_released, self._on_answer = on_released, on_answer
+        self._on_released, self._on_answer, self._on_stop = on_released, on_answer, on_stop
         self._snapshots = SnapshotTaker(
             SnapshotCodec(config.projection),
             options.snapshot_every,
@@ -338,7 +342,7 @@ class Runtime:
     def _take_requested(self) -> None:
         """Take the snapshots that clients have requested; each is answered once it counts."""
         while (request := self._snapshots.next_request()) is not None:
-            self._take_snapshot(request.request_id, is_standing=True)
+            self._take_snapshot(request, is_standing=True)
         self._release_ready()
 
     def take_last_snapshot(self, released: Callable[[], None]) -> None:
@@ -351,7 +355,9 @@ class Runtime:
             self._take_snapshot(is_standing=True)
         self.when_released(lambda _state: released())
 
-    def _take_snapshot(self, request_id: int | None = None, *, is_standing: bool = False) -> None:
+    def _take_snapshot(
+        self, request: RequestArrived | None = None, *, is_standing: bool = False
+    ) -> None:
         """Take a snapshot in a turn of its own; its payload type is registered before."""
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
@@ -359,12 +365,13 @@ class Runtime:
         sequence = self.state.next_sequence
         payload = self._snapshots.take(self.state, is_standing=is_standing)
         if payload is not None:
-            self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
-        if request_id is not None:
+            asked_by = None if request is None else request.asked_by
+            self._run_turn(TakeSnapshot(payload_type=key, payload=payload, asked_by=asked_by), None)
+        if request is not None:
             if payload is None:
                 self._waiting.append(self._turn_of_effects())
             # The newest waiting turn is that of the snapshot, or the one without records.
-            answer = snapshot_answer(request_id, sequence, payload, self._snapshots.why_not)
+            answer = snapshot_answer(request.request_id, sequence, payload, self._snapshots.why_not)
             self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
@@ -587,6 +594,13 @@ class Runtime:
             case AnswerRequest():
                 if self._on_answer is not None:
                     self._on_answer(effect)
+            case QueueCheckpoint():
+                # Its handle is not waited for: the client follows the log.
+                self.trigger_when_possible(CheckpointHandle(after.job_id, lambda: True))
+            case StopDriver():
+                self._is_stopping = True
+                if self._on_stop is not None:
+                    self._on_stop(effect)
             case EndJob():
                 self.outcome = effect
 
@@ -679,6 +693,11 @@ class Runtime:
         """Trigger a checkpoint now. Returns its id, or None if none may start now."""
         before = self.state.next_checkpoint_id
         return before if self._trigger() else None
+
+    def trigger_when_possible(self, handle: CheckpointHandle) -> None:
+        """Trigger a checkpoint as soon as one may start. Any thread."""
+        self.triggers.add(handle)
+        self._workers.post(lambda: self.triggers.queue(handle, self.state))
 
     def _trigger(self) -> bool:
         before, refused = self.state.next_checkpoint_id, self.refused_connections

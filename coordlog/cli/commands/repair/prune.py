@@ -157,6 +157,7 @@ def _snapshot(job: str, driver: NamedDriver | None, *, is_take_over: bool) -> in
             job_id=job,
             endpoint=driver.endpoint,
             response_types=(SnapshotTaken,),
+            command="prune",
         )
     except RequestError as error:
         raise CommandError(
