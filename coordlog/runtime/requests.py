@@ -24,7 +24,7 @@ from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import PAYLOAD_BYTES_MAX, REQUEST_TIMEOUT_S, REQUESTS_OPEN_MAX
 from coordlog.schemas.payload import Payload, PayloadTypes
 
-__all__ = ["Answer", "Requests", "answer_of", "encoded_request"]
+__all__ = ["Answer", "Requests", "answer_of", "encoded_request", "raise_unanswered"]
 
 OnAnswer = Callable[[AnswerRequest], None]
 
@@ -201,11 +201,20 @@ def answer_of(
         RequestError: There is no answer.
         PayloadTypeError: The driver cannot read the request, or the answer's type is not among `types`.
     """
-    if effect.outcome is not RequestOutcome.ANSWERED:
-        raise _error_of(effect, operator_id, payload_type)
+    raise_unanswered(effect, operator_id, payload_type)
     assert effect.sequence is not None, "an answer is in the log"
     response = types.decode(effect.payload_type, effect.payload)
     return Answer(response=response, sequence=effect.sequence)
+
+
+def raise_unanswered(effect: AnswerRequest, operator_id: str, payload_type: str) -> None:
+    """Return if the request is answered.
+
+    Raises:
+        RequestError, PayloadTypeError: It is not, as in `answer_of`.
+    """
+    if effect.outcome is not RequestOutcome.ANSWERED:
+        raise _error_of(effect, operator_id, payload_type)
 
 
 def _error_of(effect: AnswerRequest, operator_id: str, payload_type: str) -> CoordlogError:

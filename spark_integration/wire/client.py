@@ -21,6 +21,7 @@ from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, TAKE_OVER_PROB
 from coordlog.log.local.processes import user_name
 from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.schemas.secret_fields import guards_of
 from coordlog.spark_integration.wire.certificate import (
     Certificate,
     is_encrypted,
@@ -103,7 +104,10 @@ def described(requests: Requests) -> TypesDescribed:
     """The payload types of the driver's job."""
     types = tuple(
         TypeDescription(
-            key=declared.key, role=declared.role.value, schema_json=declared.schema_json
+            key=declared.key,
+            role=declared.role.value,
+            schema_json=declared.schema_json,
+            secret_fields=tuple(sorted(guards_of(declared.payload_class))),
         )
         for declared in requests.types
     )

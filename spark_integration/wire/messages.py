@@ -116,6 +116,8 @@ class TypeDescription:
     role: str
     """Value of a `PayloadRole`."""
     schema_json: str
+    secret_fields: tuple[str, ...] = ()
+    """Fields that only the class of the payload seals: bytes made by the schema alone would show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
