@@ -44,8 +44,8 @@ def wait_for_records(
         return stored.header is not None and stored.header.sequence <= after
 
     began_s = shown_s = time.monotonic()
-    notify = _to_stderr
-    follower = Follower(logs, job, FollowOptions(patience_s=_PATIENCE_S, notify=notify))
+    is_past = False
+    follower = Follower(logs, job, FollowOptions(patience_s=_PATIENCE_S, notify=_to_stderr))
     try:
         history = follower.history
         for entry in follower.entries(history.place_before(is_early)):
@@ -59,13 +59,12 @@ def wait_for_records(
                     _to_stderr(f"waiting for {waits_for}: {now_s - began_s:.0f} of {timeout_s:g} s")
                 continue
             record = entry.record
-            if (
-                entry.counts
-                and record is not None
-                and (record.sequence is None or record.sequence > after)
-                and until(record)
-            ):
+            if not entry.counts or record is None:
+                continue
+            if is_past and until(record):
                 return
+            # An `EPOCH_STARTED` has no sequence.
+            is_past = is_past or (record.sequence or 0) >= after
     finally:
         follower.close()
 
