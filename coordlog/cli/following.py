@@ -120,6 +120,8 @@ class Follower:
                 yield None
                 self._options.wait(_RETRY_S)
                 continue
+            except LogGoneError:
+                raise
             except TopicError as error:
                 raise self._gone(error) from error
             if silent_since_s is not None:
