@@ -123,7 +123,7 @@ def test_a_log_that_stays_away_ends_the_following() -> None:
 
 def test_a_log_that_is_created_again_is_not_taken_for_the_old_one() -> None:
     growing = Growing([])
-    growing.script += [growing.store(0, 10), lambda: growing.log.recreate(), nothing]
+    growing.script += [growing.store(0, 10), growing.log.recreate, nothing]
 
     with pytest.raises(LogGoneError, match="was deleted, and another one has been created"):
         list(growing.entries())
