@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from coordlog.errors import CoordlogError
 
@@ -16,10 +17,14 @@ _PATIENCE_S: Final = 2.0
 """Seconds that a user at a prompt waits for a broker."""
 
 
-def _jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+def _jobs(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Ids of the jobs at the broker that the command line names, or at a shared local broker that runs already."""
-    from coordlog.cli.log_access import LogPlace, security_of  # noqa: PLC0415, only a shell needs it
+    from coordlog.cli.log_access import LogPlace, is_file, security_of  # noqa: PLC0415, for a shell alone
 
+    if is_file(incomplete):
+        return [CompletionItem(incomplete, type="file")]
     servers = context.params.get("bootstrap_servers")
     is_shared = not servers
     if is_shared:
@@ -37,8 +42,8 @@ def _jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) 
             topic_prefix=context.params.get("topic_prefix") or "",
         )
         job_ids = place.jobs(_PATIENCE_S)
-    return [job_id for job_id in job_ids if job_id.startswith(incomplete)]
+    return [CompletionItem(job_id) for job_id in job_ids if job_id.startswith(incomplete)]
 
 
-JOB: Final[Callable[[click.Context, click.Parameter, str], list[str]]] = _jobs
+JOB: Final[Callable[[click.Context, click.Parameter, str], list[CompletionItem]]] = _jobs
 """Completes the id of a job, for `shell_complete`."""

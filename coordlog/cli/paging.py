@@ -81,7 +81,7 @@ class _PagedOutput(io.TextIOBase):
         self._former: object = None
 
     @property
-    def encoding(self) -> str:
+    def encoding(self) -> str:  # type: ignore[override]  # no caller sets it
         """Encoding of the terminal."""
         return self._terminal.encoding
 
@@ -98,7 +98,12 @@ class _PagedOutput(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Keep the text, or pass it on. Raises BrokenPipeError once the user has left the pager."""
+        """Keep the text, or pass it on. Raises BrokenPipeError once the user has left the pager.
+
+        Raises TypeError for bytes: by that, click finds out that this is a stream of text.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"{type(text).__name__} is no text")
         if self._pager is not None:
             self._pass_on(text)
             return len(text)

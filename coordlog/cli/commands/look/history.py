@@ -10,8 +10,10 @@ from typing import Final
 import click
 from rich.text import Text
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import crop, day_of, iso, new_console, print_json, time_of
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import records_of
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.tables.audit import Applying, AuditRecord
@@ -71,7 +73,7 @@ class _Filter:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--kind",
     "kinds",
@@ -92,6 +94,7 @@ class _Filter:
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
 )
 @with_history
+@with_pager
 def history(
     logs: Logs,
     *,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import progress_printer
 from coordlog.export import write_exported
@@ -19,7 +20,7 @@ __all__ = ["export"]
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
