@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 import uuid
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.codec import Plain
 
 __all__ = ["from_json"]
+
+_HEX: Final = re.compile("0x([0-9a-fA-F]{2})*")
 
 
 def from_json(schema: Any, value: Json) -> dict[str, Plain]:  # noqa: ANN401, the JSON of a schema
@@ -26,10 +29,16 @@ def from_json(schema: Any, value: Json) -> dict[str, Plain]:  # noqa: ANN401, th
 
 
 class _Reading:
-    """Reads one value; remembers the named types on the way."""
+    """Reads one value; remembers the named types on the way.
 
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
+    Args:
+        named: Named types so far.
+        is_default: Whether it reads a default of a schema: bytes are a text there, and times are numbers.
+    """
+
+    def __init__(self, named: dict[str, Any] | None = None, *, is_default: bool = False) -> None:
+        self._named: dict[str, Any] = {} if named is None else named
+        self._is_default = is_default
 
     def value(self, schema: Any, value: Json, path: str) -> object:  # noqa: ANN401, the JSON of a schema
         if isinstance(schema, list):
@@ -42,7 +51,7 @@ class _Reading:
         if "name" in schema and schema["type"] in ("record", "enum", "fixed"):
             self._named[schema["name"]] = schema
         kind = schema["type"]
-        if "logicalType" in schema:
+        if "logicalType" in schema and not self._is_default:
             return _logical(schema["logicalType"], value, path)
         match kind:
             case "record":
@@ -66,9 +75,14 @@ class _Reading:
                     raise _wrong(path, f"one of {', '.join(schema['symbols'])}", value)
                 return value
             case "fixed":
-                return _plain("bytes", value, path)
+                return self._plain("bytes", value, path)
             case _:
                 return self.value(kind, value, path)
+
+    def _plain(self, kind: str, value: Json, path: str) -> object:
+        if kind == "bytes" and self._is_default:
+            return str(value).encode("latin-1")
+        return _plain(kind, value, path)
 
     def _record(self, schema: Mapping[str, Any], value: Json, path: str) -> object:
         if not isinstance(value, dict):
@@ -84,7 +98,9 @@ class _Reading:
             if name in value:
                 read[name] = self.value(field["type"], value[name], inner)
             elif "default" in field:
-                read[name] = self.value(field["type"], field["default"], inner)
+                read[name] = _Reading(self._named, is_default=True).value(
+                    field["type"], field["default"], inner
+                )
             else:
                 raise ValueError(f"the field {inner!r} is missing, and has no default")
         return read
@@ -113,7 +129,7 @@ def _plain(kind: str, value: Json, path: str) -> object:
             return float(cast("float", value))
         case "string" if isinstance(value, str):
             return value
-        case "bytes" if isinstance(value, str) and value.startswith("0x"):
+        case "bytes" if isinstance(value, str) and _HEX.fullmatch(value):
             return bytes.fromhex(value[2:])
         case _:
             expected = "0x and hexadecimal digits" if kind == "bytes" else f"a {kind}"

@@ -128,6 +128,8 @@ class DriverOptions:
     patience: Patience | None = None
     history: KeptHistory | None = None
     """History that stays in the log; None: for ever."""
+    stop_timeout_s: float = STOP_TIMEOUT_S
+    """Time limit of the checkpoint of a stop that a client has requested, and of its commits."""
     payloads: PayloadOptions = NO_STORE
     """Options of payloads that are too large for the log."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -570,7 +572,7 @@ class JobDriver:
 
     def _stop_as_requested(self, runtime: Runtime, stop: StopDriver) -> None:
         if stop.with_checkpoint:
-            self._take_stop_checkpoint(runtime, time.monotonic() + STOP_TIMEOUT_S)
+            self._take_stop_checkpoint(runtime, time.monotonic() + self._options.stop_timeout_s)
         if stop.savepoint is not None and self._stop_checkpoint is not None:
             savepoint = TakeSavepoint(name=stop.savepoint, checkpoint=self._stop_checkpoint)
             try:

@@ -14,7 +14,7 @@ from coordlog.cli.driver_request import driver_of, live_driver, request_driver
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
 from coordlog.cli.table_output import json_option
-from coordlog.errors import CommandError, JobFailedError, NoDriverError
+from coordlog.errors import CheckpointFailedError, JobFailedError, NoDriverError
 from coordlog.history import History
 from coordlog.limits import STOP_RECORD_S, STOP_TIMEOUT_S
 from coordlog.projections.job.lifecycle import is_driver_stopped
@@ -106,11 +106,8 @@ def stop(
     if found.how == "failed":
         raise JobFailedError(job, (found.reason,))
     if savepoint is not None and savepoint not in found.savepoints:
-        raise CommandError(
-            job,
-            f"it {found.how}, and no checkpoint completed that could be savepoint {savepoint!r}",
-            f"`coordlog savepoint {job} {savepoint}` retains its last checkpoint",
-        )
+        reason = f"the job {found.how}, and no checkpoint completed before"
+        raise CheckpointFailedError(job, f"savepoint {savepoint!r}", reason)
     _report(job, found, answer.sequence, as_json=as_json, is_awaited=True)
 
 
