@@ -46,7 +46,9 @@ class _Reading:
         if isinstance(schema, str):
             known = self._named.get(schema)
             return (
-                self.value(known, value, path) if known is not None else _plain(schema, value, path)
+                self.value(known, value, path)
+                if known is not None
+                else self._plain(schema, value, path)
             )
         if "name" in schema and schema["type"] in ("record", "enum", "fixed"):
             self._named[schema["name"]] = schema
