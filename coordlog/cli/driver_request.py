@@ -82,17 +82,17 @@ def live_driver(history: History, job: str) -> NamedDriver:
     if driver is None:
         problem = "no driver has opened its log"
         raise NoDriverError(job, problem, "start the job, then repeat the command")
-    found = driver_liveness(driver)
-    if found.liveness is Liveness.LIVES:
+    result = driver_liveness(driver)
+    if result.liveness is Liveness.LIVES:
         return driver
     where = f"driver {driver.driver_id} of epoch {driver.epoch}"
-    if found.liveness is Liveness.GONE:
+    if result.liveness is Liveness.GONE:
         has = "has stopped" if driver.is_stopped else "has ended" if driver.is_over else "is gone"
-        problem = f"no driver of it runs: its {where} {has} ({found.why})"
+        problem = f"no driver of it runs: its {where} {has} ({result.why})"
         raise NoDriverError(job, problem, "start the job, then repeat the command")
     raise NoDriverError(
         job,
-        f"its {where} at {driver.endpoint} cannot be reached from here: {found.why}",
+        f"its {where} at {driver.endpoint} cannot be reached from here: {result.why}",
         f"run this where the driver runs, or set {TOKEN_VARIABLE} to its token",
     )
 

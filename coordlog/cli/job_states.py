@@ -84,13 +84,13 @@ def job_rows(logs: Logs, jobs: Iterable[str], *, is_whole: bool = False) -> tupl
 def _row(logs: Logs, job: str, *, is_whole: bool) -> JobRow:
     try:
         with opened(logs, job) as log:
-            found = _Found(job, History(log), is_whole=is_whole)
+            reading = _Reading(job, History(log), is_whole=is_whole)
     except CoordlogError as error:
         return JobRow(job_id=job, status=UNREADABLE, reason=str(error))
-    return found.row()
+    return reading.row()
 
 
-class _Found:
+class _Reading:
     """A job by its log."""
 
     def __init__(self, job: str, history: History, *, is_whole: bool) -> None:

@@ -131,7 +131,6 @@ class Runtime:
         self.outcome: EndJob | None = None
         self.refused_connections = 0
         """Connections that the endpoint has refused so far. Set from any thread; recorded by the next checkpoint."""
-        self._refused_recorded = 0
         self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
             chain.coordinators,
@@ -174,10 +173,10 @@ class Runtime:
             self.payloads,
         )
         self._turn: Turn | None = None
-        self._calls: deque[Call] = deque()
+        self._calls, self._waiting = deque[Call](), deque[Turn]()
         self._failed_inside: tuple[str, str, str] | None = None
-        self._waiting: deque[Turn] = deque()
-        self._in_flight, self._in_flight_since_s, self._stalled_s = 0, 0.0, 0.0
+        self._refused_recorded = self._in_flight = 0
+        self._in_flight_since_s = self._stalled_s = 0.0
         self._is_stopping = self._is_sealed = False
         self.last_released_checkpoint: int | None = None
 

@@ -74,7 +74,7 @@ def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: Embedded
     writer = log.writer()
     writer.append(RECORDS[:HALF], timeout_s=LIMIT_S)
     writer.close(timeout_s=1.0)
-    tail = Tail(servers, "--from", "0", "--forever", "--json")
+    tail = Tail(servers, "--from-offset", "0", "--forever", "--json")
     try:
         wait_for(lambda: len(tail.offsets) >= HALF - 10, "the first records", LIMIT_S)
         own_broker.kill()

@@ -89,7 +89,7 @@ def test_a_running_job_is_followed_killed_in_part_and_stopped(case: LiveCase) ->
     follower.wait_for(
         kind_of(Kind.CHECKPOINT_COMPLETED), is_over=lambda: run.has_ended, limit_s=LIMIT_S
     )
-    tail = case.begin("tail", case.job_id, "--from", "0", "--json")
+    tail = case.begin("tail", case.job_id, "--from-offset", "0", "--json")
     try:
         row = case.row()
         assert (row["status"], row["driver"]) == ("progressing", "lives")

@@ -168,7 +168,7 @@ def test_a_job_that_has_ended_is_shown_to_its_end(whole: MemoryLog) -> None:
 @pytest.mark.parametrize(
     ("options", "first"),
     [
-        (("--from", "5"), 5),
+        (("--from-offset", "5"), 5),
         (("-n", "3"), END - 3),
         (("-n", "0"), END),
         (("--since", "5m"), END),
@@ -183,7 +183,7 @@ def test_it_begins_at_an_offset_a_time_or_now(
 
 
 def test_each_epoch_is_told_with_its_driver(whole: MemoryLog) -> None:
-    told = tail(whole, "--from", "0").stderr
+    told = tail(whole, "--from-offset", "0").stderr
 
     assert "epoch 0 begins: a driver on " in told
     assert "epoch 1 begins: a driver on " in told
@@ -207,7 +207,7 @@ def test_a_failed_job_ends_it_with_status_1() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--from", "3", "--since", "5m"), "give one of --lines, --from and --since"),
+        (("--from-offset", "3", "--since", "5m"), "give one of --lines, --from-offset and --since"),
         (("--since", "soon"), "'soon' is no duration, as in 90s, 5m or 2h"),
         (("--forever", "--no-follow"), "give either --forever or --no-follow"),
     ],
@@ -224,7 +224,7 @@ def test_contradicting_options_are_refused(
 
 def test_an_offset_that_was_pruned_is_refused_with_the_first_one(whole: MemoryLog) -> None:
     whole.remove_below(30)
-    refused = tail(whole, "--from", "3")
+    refused = tail(whole, "--from-offset", "3")
 
     assert refused.exit_code == Exit.USAGE
     assert "the log begins at offset 30: earlier records were pruned" in refused.stderr

@@ -22,7 +22,7 @@ __all__ = ["kill_attempt"]
 @click.option(
     "--attempt",
     "number",
-    type=click.IntRange(min=0),
+    type=int,
     metavar="N",
     help="Only if this attempt is the live one.",
 )

@@ -43,7 +43,7 @@ _OWN = "coordlog."
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.1, max=REQUEST_TIMEOUT_S),
+    type=click.FloatRange(min=0),
     default=REQUEST_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
@@ -77,7 +77,9 @@ def request(
     ) as client:
         types = client.types(timeout_s=timeout_s)
         if payload_type is None or operator is None:
-            _print_types([found for found in types if _is_request(found)], as_json=as_json)
+            _print_types(
+                [described for described in types if _is_request(described)], as_json=as_json
+            )
             return
         wanted = _type_of(job, payload_type, types)
         text = sys.stdin.read() if fields == "-" else fields
@@ -87,22 +89,26 @@ def request(
     _print(effect, types, as_json=as_json)
 
 
-def _is_request(found: TypeDescription) -> bool:
-    return found.role == PayloadRole.REQUEST.value and not found.key.startswith(_OWN)
+def _is_request(described: TypeDescription) -> bool:
+    return described.role == PayloadRole.REQUEST.value and not described.key.startswith(_OWN)
 
 
 def _type_of(job: str, name: str, types: Sequence[TypeDescription]) -> TypeDescription:
     """The type of that name; without a version the newest one."""
-    requests = [found for found in types if _is_request(found)]
-    named = [found for found in requests if name in (found.key, found.key.rpartition("@")[0])]
+    requests = [described for described in types if _is_request(described)]
+    named = [
+        described
+        for described in requests
+        if name in (described.key, described.key.rpartition("@")[0])
+    ]
     if not named:
-        keys = ", ".join(found.key for found in requests) or "none"
+        keys = ", ".join(described.key for described in requests) or "none"
         raise CommandError(
             job,
             f"it has no request type {name!r}; it has: {keys}",
             f"`coordlog request {job} --list` shows their fields",
         )
-    return max(named, key=lambda found: int(found.key.rpartition("@")[2]))
+    return max(named, key=lambda described: int(described.key.rpartition("@")[2]))
 
 
 def _encoded(wanted: TypeDescription, text: str) -> bytes:
@@ -124,7 +130,9 @@ def _encoded(wanted: TypeDescription, text: str) -> bytes:
 
 
 def _print(effect: AnswerRequest, types: Sequence[TypeDescription], *, as_json: bool) -> None:
-    schema = next((found.schema_json for found in types if found.key == effect.payload_type), None)
+    schema = next(
+        (described.schema_json for described in types if described.key == effect.payload_type), None
+    )
     payload = effect.payload or b""
     shown: Json = to_json(foreign_avro(schema).decode(payload)) if schema else payload.hex()
     if as_json:
@@ -136,18 +144,20 @@ def _print(effect: AnswerRequest, types: Sequence[TypeDescription], *, as_json: 
 
 def _print_types(types: Sequence[TypeDescription], *, as_json: bool) -> None:
     if as_json:
-        for found in types:
-            print_json({"type": found.key, "schema": json.loads(found.schema_json)})
+        for described in types:
+            print_json({"type": described.key, "schema": json.loads(described.schema_json)})
         return
     if not types:
         click.echo("the job has no request types", err=True)
         return
     columns = (Column("TYPE"), Column("FIELDS"))
-    print_table(new_console(), columns, [(found.key, _fields_of(found)) for found in types])
+    print_table(
+        new_console(), columns, [(described.key, _fields_of(described)) for described in types]
+    )
 
 
-def _fields_of(found: TypeDescription) -> str:
-    fields = cast("list[dict[str, object]]", json.loads(found.schema_json).get("fields", []))
+def _fields_of(described: TypeDescription) -> str:
+    fields = cast("list[dict[str, object]]", json.loads(described.schema_json).get("fields", []))
     return (
         ", ".join(
             f"{field['name']}: {_type_text(field['type'])}"

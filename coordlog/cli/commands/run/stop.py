@@ -93,22 +93,22 @@ def stop(
     click.echo(
         f"job {job}: its driver stops {effect} (recorded at sequence {answer.sequence})", err=True
     )
-    end = _Awaited(driver)
+    awaited = _Awaited(driver)
     wait_for_records(
         logs,
         job,
-        end.take,
+        awaited.take,
         after=answer.sequence,
         timeout_s=timeout_s,
         waits_for="the driver's end",
     )
-    found = end.found
-    if found.how == "failed":
-        raise JobFailedError(job, (found.reason,))
-    if savepoint is not None and savepoint not in found.savepoints:
-        reason = f"the job {found.how}, and no checkpoint completed before"
+    end = awaited.end
+    if end.how == "failed":
+        raise JobFailedError(job, (end.reason,))
+    if savepoint is not None and savepoint not in end.savepoints:
+        reason = f"the job {end.how}, and no checkpoint completed before"
         raise CheckpointFailedError(job, f"savepoint {savepoint!r}", reason)
-    _report(job, found, answer.sequence, as_json=as_json, is_awaited=True)
+    _report(job, end, answer.sequence, as_json=as_json, is_awaited=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,27 +126,27 @@ class _Awaited:
 
     def __init__(self, driver: NamedDriver) -> None:
         self._epoch = driver.epoch
-        self.found = _End()
+        self.end = _End()
 
     def take(self, record: Record) -> bool:
         """Take in a record; returns whether the driver has ended."""
-        found = self.found
+        end = self.end
         match record.kind:
             case Kind.EPOCH_STARTED if record.epoch > self._epoch:
-                found.how, found.reason = "was replaced", f"epoch {record.epoch} has begun"
+                end.how, end.reason = "was replaced", f"epoch {record.epoch} has begun"
             case Kind.JOB_FINISHED:
-                found.how = "has finished"
+                end.how = "has finished"
             case Kind.JOB_FAILED:
-                found.how, found.reason = "failed", record.reason or ""
+                end.how, end.reason = "failed", record.reason or ""
             case Kind.FACT if is_driver_stopped(record):
-                found.how = "is stopped"
+                end.how = "is stopped"
             case Kind.FACT if record.payload_type == _TAKEN.key and record.payload is not None:
                 taken = _TAKEN.decode(record.payload)
                 assert isinstance(taken, SavepointTaken), "of that type"
-                found.savepoints += (taken.name,)
+                end.savepoints += (taken.name,)
                 return False
             case Kind.CHECKPOINT_COMPLETED:
-                found.checkpoint = record.checkpoint_id
+                end.checkpoint = record.checkpoint_id
                 click.echo(f"checkpoint {record.checkpoint_id} has completed", err=True)
                 return False
             case _:

@@ -69,10 +69,9 @@ class _Duration(click.ParamType[timedelta]):
     help=f"Begin N records before the end; default {_LINES}, and 0 begins now.",
 )
 @click.option(
-    "--from",
-    "from_offset",
-    type=click.IntRange(min=0),
-    metavar="OFFSET",
+    "--from-offset",
+    type=int,
+    metavar="N",
     help="Begin at this offset.",
 )
 @click.option(
@@ -126,7 +125,7 @@ def tail(
     about the job and its log, such as a driver that takes over, are on the standard error.
     """
     if sum(value is not None for value in (lines, from_offset, since)) > 1:
-        raise click.UsageError("give one of --lines, --from and --since")
+        raise click.UsageError("give one of --lines, --from-offset and --since")
     if forever and no_follow:
         raise click.UsageError("give either --forever or --no-follow")
     shown = _Shown(kinds=frozenset(map(Kind, kinds)), as_json=as_json)
@@ -159,7 +158,7 @@ def _beginning(
     elif first < history.start:
         raise click.BadParameter(
             f"the log begins at offset {history.start}: earlier records were pruned",
-            param_hint="--from",
+            param_hint="--from-offset",
         )
 
     def is_early(stored: StoredRecord) -> bool:
