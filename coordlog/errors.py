@@ -43,7 +43,8 @@ One tree, with a leaf for each decision that a caller takes::
     │   ├── RequestRefusedError      the coordinator refuses the request
     │   ├── RequestFailedError       the handling of the request has failed the job
     │   ├── CoordinatorRestartingError  the coordinator is about to be created again: repeat the request
-    │   └── RequestUnansweredError   the request's job, driver or time is over
+    │   ├── RequestUnansweredError   the request's job, driver or time is over
+    │   └── NoDriverError            no driver of the job can be reached
     ├── SourceError                an input that cannot be read
     │   └── SourceUnavailableError   the input, or the network to it, is unavailable now
     ├── SinkError                  a destination that cannot be written, or belongs to another job
@@ -82,6 +83,7 @@ __all__ = [
     "JobMovedError",
     "LogError",
     "LogUnavailableError",
+    "NoDriverError",
     "NoSinkError",
     "NoSuchOperatorError",
     "NotRequestHandlerError",
@@ -616,6 +618,17 @@ class RequestUnansweredError(RequestError):
             f"the request to operator {self.operator_id!r} has no answer: {self.reason}; if `coordlog history` "
             "has its REQUEST, it was handled, else ask again"
         )
+
+
+class NoDriverError(RequestError):
+    """No driver of the job runs, or none can be reached from here; nothing was requested."""
+
+    def __init__(self, job_id: str, problem: str, next_step: str) -> None:
+        super().__init__(job_id, problem, next_step)
+        self.job_id, self.problem, self.next_step = job_id, problem, next_step
+
+    def __str__(self) -> str:
+        return f"job {self.job_id}: {self.problem}; {self.next_step}"
 
 
 class RequestRefusedError(RequestError):

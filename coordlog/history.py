@@ -27,6 +27,7 @@ from coordlog.projections.snapshot.codec import (
     SnapshotCodec,
     SnapshotUnusableError,
     snapshot_in,
+    state_before,
 )
 from coordlog.projections.tables.audit import AuditRecord, audit_records
 from coordlog.schemas.payload import open_inline
@@ -158,6 +159,29 @@ class History:
                 return max(named, default=-1)
         return -1
 
+    def place_before(self, is_early: Callable[[StoredRecord], bool]) -> int:
+        """Offset from which records may be judged: the newest released snapshot that is early enough, else the start.
+
+        So a reader of the log's end reads the records of one snapshot interval, not the whole log.
+        """
+        offset = self.newest_named()
+        for _ in range(SNAPSHOT_CHAIN_MAX):
+            if not self.start <= offset < self.end:
+                break
+            stored = next(iter(self._read(offset, offset + 1)), None)
+            if stored is None or stored.offset != offset or stored.header is None:
+                break
+            if is_early(stored) and _is_readable(stored):
+                return offset
+            if not -1 <= stored.header.snapshot_offset < offset:
+                break
+            offset = stored.header.snapshot_offset
+        return self.start
+
+    def records_from(self, place: int) -> Iterator[AuditRecord]:
+        """As `records`, from a result of `place_before` on."""
+        return audit_records(self.stored(place))
+
     def search(
         self,
         codec: SnapshotCodec,
@@ -278,6 +302,18 @@ class Following:
         for judged in self._turns.feed(stored):
             if judged.counts:
                 self._apply(judged.entry.offset, judged.entry.record(judged.header))
+
+
+def _is_readable(stored: StoredRecord) -> bool:
+    """Whether the state in a snapshot can be read here, without a payload store."""
+    try:
+        beginning = beginning_at(stored)
+        if beginning is None:
+            return False
+        state_before(beginning)
+    except (RecordError, PayloadStoreError):
+        return False
+    return True
 
 
 def _decoded(

@@ -101,6 +101,10 @@ record. Smaller states of forty operators fit with the rest."""
 SNAPSHOT_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
 """The ids of splits in a snapshot, unpacked: two million ids, and a bound for a damaged snapshot."""
 
+JOBS_RECORDS_READ: Final = 10_000
+"""Last records of a log that `coordlog jobs` reads at least, half a second's worth, and at most twice as many where
+there are snapshots: a broker may have hundreds of jobs."""
+
 SNAPSHOT_CHAIN_MAX: Final = 100
 """Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
 

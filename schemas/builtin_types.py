@@ -6,18 +6,22 @@ from coordlog.schemas.payload import Payload, fact, payload, request, response
 
 __all__ = [
     "BUILTIN_PAYLOADS",
+    "AttemptKilled",
     "AttemptRef",
     "AttemptSnapshot",
     "CheckpointMetadata",
     "CheckpointMetadataV1",
     "CheckpointMetadataV2",
+    "CheckpointQueued",
     "CheckpointTriggered",
+    "CheckpointWanted",
     "Committable",
     "CoordinatorCut",
     "DriverStopped",
     "EventSkipped",
     "FinishedSubtask",
     "JobSnapshot",
+    "KillAttempt",
     "OperatorState",
     "Refused",
     "ReleaseSavepoint",
@@ -32,7 +36,9 @@ __all__ = [
     "SnapshotWanted",
     "SplitFinished",
     "SplitSkipped",
+    "StopRecorded",
     "StopRequested",
+    "StopWanted",
     "SubtaskSnapshot",
     "TakeSavepoint",
     "WorkDone",
@@ -344,8 +350,63 @@ class SavepointRecorded(Payload):
     was_so_before: bool
 
 
+@request("coordlog.stop_driver", version=1)
+class StopWanted(Payload):
+    """A client wants the driver to stop; the driver itself answers, with `StopRecorded`, and then stops."""
+
+    with_checkpoint: bool
+    savepoint: str | None = None
+    """Name under which the stop's checkpoint is retained, or None."""
+
+
+@response("coordlog.stop_recorded", version=1)
+class StopRecorded(Payload):
+    """The stop is recorded, and begins."""
+
+    with_checkpoint: bool
+    """Whether a checkpoint comes before the end: a batch takes none."""
+    was_asked_before: bool
+    """Whether a stop had been requested before this one."""
+
+
+@request("coordlog.trigger_checkpoint", version=1)
+class CheckpointWanted(Payload):
+    """A client wants a checkpoint; the driver itself answers, with `CheckpointQueued`."""
+
+
+@response("coordlog.checkpoint_queued", version=1)
+class CheckpointQueued(Payload):
+    """A checkpoint begins as soon as one may start."""
+
+    checkpoint: int
+    """Number of the next checkpoint to begin, which is the wanted one."""
+
+
+@request("coordlog.kill_attempt", version=1)
+class KillAttempt(Payload):
+    """A client wants the attempt of a subtask to fail; the driver itself answers, with `AttemptKilled`."""
+
+    subtask: int
+    attempt_number: int | None = None
+    """Number of the attempt, or None for the live one, whichever that is."""
+    why: str
+
+
+@response("coordlog.attempt_killed", version=1)
+class AttemptKilled(Payload):
+    """The attempt has failed, and its subtask begins again from the last checkpoint."""
+
+    attempt_number: int
+
+
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
+    AttemptKilled,
     AttemptSnapshot,
+    CheckpointQueued,
+    CheckpointWanted,
+    KillAttempt,
+    StopRecorded,
+    StopWanted,
     SavepointTaken,
     SavepointReleased,
     CheckpointMetadata,

@@ -182,6 +182,7 @@ class Job:
                 snapshot_every=snapshot_every,
             ),
             callback_timeout_s=timeouts.callback_timeout_s,
+            stop_timeout_s=timeouts.stop_timeout_s,
             patience=_patience(timeouts.log_timeout_s, self._callbacks.on_waiting),
             history=_kept_history(history, history_archive),
         )

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "Column",
     "crop",
     "day_of",
+    "is_terminal",
     "iso",
     "json_of",
     "lasted",
@@ -66,11 +68,31 @@ class _QuietConsole(Console):
 
 
 def new_console() -> Console:
-    """Console on the standard output. Only on a terminal are texts coloured, and lines cut to its width."""
-    console = _QuietConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    """Console on the standard output. Only on a terminal are texts coloured, and lines cut to its width.
+
+    The variable `NO_COLOR`, if it is not empty, means no colour, and no other style either.
+    """
+    is_plain = bool(os.environ.get("NO_COLOR"))
+    console = _QuietConsole(
+        file=sys.stdout,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if is_plain else "auto",
+        # `FORCE_COLOR` of other tools does not colour what another program reads.
+        force_terminal=None if is_terminal() else False,
+    )
     if not console.is_terminal:
         console.width = _WIDE
     return console
+
+
+def is_terminal() -> bool:
+    """Whether the standard output is a terminal."""
+    try:
+        return sys.stdout.isatty()
+    except ValueError:  # closed
+        return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from coordlog.errors import (
     FencedError,
     JobFailedError,
     LogUnavailableError,
+    NoDriverError,
     PayloadStoreUnreachableError,
     PrunedMeanwhileError,
     RestoreError,
@@ -35,7 +36,7 @@ class Exit(enum.IntEnum):
     FENCED = 4
     """Another driver has taken over."""
     UNREACHABLE = 5
-    """The log or the payload store did not answer, or the broker of this machine did not start."""
+    """The log, the payload store or the job's driver did not answer, or the broker of this machine did not start."""
     NO_SPACE = 6
     INTERRUPTED = 130
     TERMINATED = 143
@@ -56,7 +57,9 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
-        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
+        case (
+            LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError() | NoDriverError()
+        ):
             return Exit.UNREACHABLE
         case UsageError():
             return Exit.USAGE

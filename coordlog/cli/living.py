@@ -78,6 +78,7 @@ def _after(
             driver_id=record.driver_id,
             endpoint=launch.endpoint,
             host=launch.host,
+            pid=launch.pid,
             # A command's epoch starts no driver: a job that was stopped before is stopped after it.
             is_stopped=launch.is_command and before is not None and before.is_stopped,
         )

@@ -36,6 +36,7 @@ __all__ = [
     "Logs",
     "NewLogs",
     "find_logs",
+    "is_file",
     "no_such_job",
     "options_given",
     "security_of",
@@ -270,6 +271,11 @@ class FileLogs:
         raise TopicError(f"{job_id}.log", f"{self._path} is a file", "remove it yourself")
 
 
+def is_file(job: str) -> bool:
+    """Whether the argument JOB is the name of an exported file, and not a job's id."""
+    return _FILE.search(job) is not None
+
+
 def security_of(*, is_shared: bool) -> Security:
     """Security options of a broker, from file and environment.
 
@@ -330,7 +336,7 @@ def with_history(command: Callable[..., None]) -> Callable[..., None]:
     def from_broker_or_file(
         *, job: str, bootstrap_servers: str | None, topic_prefix: str, **options: object
     ) -> None:
-        if _FILE.search(job) is None:
+        if not is_file(job):
             where = {"bootstrap_servers": bootstrap_servers, "topic_prefix": topic_prefix}
             from_broker(job=job, **where, **options)
             return

@@ -43,6 +43,14 @@ class _Command:
 _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     "Run": {
         "ingest": _Command("ingest.command", "ingest", "Ingest files into Parquet, exactly once."),
+        "stop": _Command("commands.run.stop", "stop", "Stop a job's driver in order."),
+        "trigger": _Command("commands.run.trigger", "trigger", "Take a checkpoint of a job now."),
+        "kill-attempt": _Command(
+            "commands.run.kill_attempt", "kill_attempt", "Fail the attempt of one subtask."
+        ),
+        "request": _Command(
+            "commands.run.request", "request", "Send a request or a query to a coordinator."
+        ),
         "skip": _Command(
             "commands.run.skip", "skip", "Go on without a split or an event that fails the job."
         ),
@@ -62,6 +70,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
             "report",
             "Write a job's history as one page that needs no network.",
         ),
+        "tail": _Command("commands.run.tail", "tail", "Follow a job's log."),
         "history": _Command(
             "commands.look.history", "history", "Show a job's records in log order."
         ),

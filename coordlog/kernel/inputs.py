@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from coordlog.messages import AttemptMessage, Register
 from coordlog.projections.job.state import UpEvent
@@ -11,6 +12,7 @@ from coordlog.projections.job.state import UpEvent
 __all__ = [
     "Action",
     "AdvanceCheckpoints",
+    "Asker",
     "AttemptLost",
     "AttemptRegistered",
     "CheckpointDue",
@@ -43,6 +45,35 @@ __all__ = [
     "TellRestored",
     "WorkDone",
 ]
+
+_NAME_CHARS: Final = 200
+"""Longest name of a client that is recorded, in characters."""
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """A client as it names itself, for the history. It has the driver's token; nothing else proves these names."""
+
+    user: str
+    """Name of its user in the operating system."""
+    host: str
+    """Name of its machine."""
+    pid: int
+    """Number of its process there."""
+    command: str = ""
+    """Name of the command, as in `stop`; empty for a program."""
+
+    def attributes(self) -> dict[str, str]:
+        """Attributes of its `REQUEST`; `host`, `pid` and `command` mean the same in `EPOCH_STARTED`."""
+        command = {"command": self.command[:_NAME_CHARS]} if self.command else {}
+        user, host = self.user[:_NAME_CHARS], self.host[:_NAME_CHARS]
+        return {"user": user, "host": host, "pid": str(self.pid), **command}
+
+    def __str__(self) -> str:
+        command = f", coordlog {self.command[:_NAME_CHARS]}" if self.command else ""
+        user, host = self.user[:_NAME_CHARS], self.host[:_NAME_CHARS]
+        return f"{user} on {host} (process {self.pid}{command})"
 
 
 # --- an epoch ---------------------------------------------------------------------------------------------------------
@@ -136,6 +167,8 @@ class TakeSnapshot:
 
     payload_type: str
     payload: bytes
+    asked_by: Asker | None = None
+    """Client that has requested it, if one did and names itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +303,8 @@ class RequestArrived:
     operator_id: str
     payload_type: str
     payload: bytes
+    asked_by: Asker | None = None
+    """The client, or None if it does not name itself, as the driver's own program."""
 
 
 Input = (

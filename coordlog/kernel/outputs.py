@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.inputs import Asker, RequestOutcome
 from coordlog.projections.job.state import DownEvent, JobState, UpEvent
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.record import Record
@@ -38,11 +38,13 @@ __all__ = [
     "InjectBarrier",
     "KillTask",
     "NotifyAttempt",
+    "QueueCheckpoint",
     "RefuseAttempt",
     "Settle",
     "StartCheckpointTimer",
     "Step",
     "StopAckTimer",
+    "StopDriver",
 ]
 
 
@@ -326,6 +328,23 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCheckpoint:
+    """Trigger a checkpoint as soon as one may start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDriver:
+    """End the driver as a client has requested; the stop is recorded already."""
+
+    by: str
+    """Cause of the stop for the history."""
+    with_checkpoint: bool
+    savepoint: str | None
+    """Name under which the stop's checkpoint is retained, or None."""
+    asked_by: Asker | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
     """End the job."""
 
@@ -355,6 +374,8 @@ Effect = (
     | StartCheckpointTimer
     | StopAckTimer
     | AnswerRequest
+    | QueueCheckpoint
+    | StopDriver
     | EndJob
 )
 

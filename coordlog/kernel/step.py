@@ -20,6 +20,7 @@ from coordlog.kernel import (
     requests,
 )
 from coordlog.kernel.builder import KernelConfig, StepBuilder
+from coordlog.kernel.driver_requests import asked_by
 from coordlog.kernel.inputs import (
     Action,
     AdvanceCheckpoints,
@@ -147,7 +148,12 @@ def _dispatch(builder: StepBuilder, input_: Input) -> None:
             builder.register(input_.payload_type)
         case TakeSnapshot():
             assert input_.payload_type in builder.state.types, "its turn has one record"
-            builder.add(Kind.SNAPSHOT, payload_type=input_.payload_type, payload=input_.payload)
+            builder.add(
+                Kind.SNAPSHOT,
+                payload_type=input_.payload_type,
+                payload=input_.payload,
+                attributes=asked_by(input_),
+            )
         case _:
             assert_never(input_)
 

@@ -16,6 +16,7 @@ from coordlog.history import FoundSnapshot, History, SnapshotSearch
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.interface import Log, UnstoredRecord
+from coordlog.log.local.processes import user_name
 from coordlog.projections.job.branches import GOING_BACK
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import MARK, JobState, Phase, sorted_items
@@ -212,6 +213,7 @@ def _epoch_started(
                 "endpoint": "",
                 "host": socket.gethostname(),
                 "pid": str(os.getpid()),
+                "user": user_name(),
                 "coordlog_version": metadata.version("coordlog"),
                 "python_version": platform.python_version(),
                 "take_over": "false",

@@ -17,10 +17,17 @@ from importlib import metadata
 from typing import Protocol, cast
 
 from coordlog.api.chain import Chain
-from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
+from coordlog.errors import (
+    DriverAliveError,
+    JobFailedError,
+    LogError,
+    RequestError,
+    UsageError,
+)
 from coordlog.kernel.builder import KernelConfig, limits_of
 from coordlog.kernel.inputs import DriverStops, StopAsked
 from coordlog.kernel.job_end import left_of
+from coordlog.kernel.outputs import StopDriver
 from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
     CLOCK_AHEAD_S,
@@ -58,6 +65,7 @@ from coordlog.runtime.requests import Answer, Requests
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.runtime.staging_cleanup import sweep
 from coordlog.runtime.triggers import CheckpointHandle
+from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
 from coordlog.schemas.validity import count
@@ -120,6 +128,8 @@ class DriverOptions:
     patience: Patience | None = None
     history: KeptHistory | None = None
     """History that stays in the log; None: for ever."""
+    stop_timeout_s: float = STOP_TIMEOUT_S
+    """Time limit of the checkpoint of a stop that a client has requested, and of its commits."""
     payloads: PayloadOptions = NO_STORE
     """Options of payloads that are too large for the log."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -299,6 +309,7 @@ class JobDriver:
             on_released=self._on_released,
             observer=self._observer,
             on_answer=self._requests.answered,
+            on_stop=self._stop_requested,
             payloads=self._payloads,
         )
 
@@ -532,8 +543,7 @@ class JobDriver:
         if runtime is None:
             handle.resolve("the job had finished before")
         else:
-            runtime.triggers.add(handle)
-            self._mailbox.post(lambda: runtime.triggers.queue(handle, runtime.state))
+            runtime.trigger_when_possible(handle)
         return handle
 
     def stop(
@@ -553,24 +563,48 @@ class JobDriver:
         until = time.monotonic() + timeout_s
         self._record_stop(runtime, by, is_wanted=is_wanted, is_at_once=False)
         if is_wanted:
-            # A checkpoint that began before may have an old cut; it serves if time runs out.
-            before, first = runtime.state.last_checkpoint, runtime.state.next_checkpoint_id
-            while time.monotonic() < until and not self._mailbox.wait(_STOP_POLL_S):
-                state = runtime.state
-                if state.last_checkpoint > before:
-                    # This state may be in the middle of a turn, or not in the log yet.
-                    released = self._released_state(runtime, until)
-                    if released is not None and _is_committed(*released, before):
-                        self._stop_checkpoint = before = released[0].last_checkpoint
-                        if before >= first:
-                            break
-                is_vacant = state.live_count + state.finished_count < state.parallelism
-                if is_vacant and not runtime.is_stage_running:
-                    break  # no attempt can ack a barrier, and no stage will be started
-                if not state.pending and state.last_checkpoint < first:
-                    self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
+            self._take_stop_checkpoint(runtime, until)
         self._record_end(runtime, by)
         self._mailbox.end()
+
+    def _stop_requested(self, stop: StopDriver) -> None:
+        """Begin a stop that a client has requested, and that is recorded. On the mailbox; another thread ends it."""
+        runtime = self._runtime
+        assert runtime is not None, "its effect"
+        work = partial(self._stop_as_requested, runtime, stop)
+        threading.Thread(target=work, name="coordlog-stopping", daemon=True).start()
+
+    def _stop_as_requested(self, runtime: Runtime, stop: StopDriver) -> None:
+        if stop.with_checkpoint:
+            self._take_stop_checkpoint(runtime, time.monotonic() + self._options.stop_timeout_s)
+        if stop.savepoint is not None and self._stop_checkpoint is not None:
+            savepoint = TakeSavepoint(name=stop.savepoint, checkpoint=self._stop_checkpoint)
+            try:
+                self._requests.request("", savepoint, asked_by=stop.asked_by)
+            except RequestError as error:
+                # The job is stopped all the same: its client finds no savepoint in the log.
+                _log.warning("job=%s no savepoint at its stop: %s", self._options.job_id, error)
+        self._record_end(runtime, stop.by)
+        self._mailbox.end()
+
+    def _take_stop_checkpoint(self, runtime: Runtime, until: float) -> None:
+        """Wait for a checkpoint that begins after the stop, and for its commits, until that time at most."""
+        # A checkpoint that began before may have an old cut; it serves if time runs out.
+        before, first = runtime.state.last_checkpoint, runtime.state.next_checkpoint_id
+        while time.monotonic() < until and not self._mailbox.wait(_STOP_POLL_S):
+            state = runtime.state
+            if state.last_checkpoint > before:
+                # This state may be in the middle of a turn, or not in the log yet.
+                released = self._released_state(runtime, until)
+                if released is not None and _is_committed(*released, before):
+                    self._stop_checkpoint = before = released[0].last_checkpoint
+                    if before >= first:
+                        break
+            is_vacant = state.live_count + state.finished_count < state.parallelism
+            if is_vacant and not runtime.is_stage_running:
+                break  # no attempt can ack a barrier, and no stage will be started
+            if not state.pending and state.last_checkpoint < first:
+                self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
 
     def _released_state(
         self, runtime: Runtime, until: float

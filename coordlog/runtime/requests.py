@@ -19,12 +19,12 @@ from coordlog.errors import (
     RequestUnansweredError,
     TooLargeError,
 )
-from coordlog.kernel.inputs import RequestArrived, RequestOutcome
+from coordlog.kernel.inputs import Asker, RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import PAYLOAD_BYTES_MAX, REQUEST_TIMEOUT_S, REQUESTS_OPEN_MAX
 from coordlog.schemas.payload import Payload, PayloadTypes
 
-__all__ = ["Answer", "Requests", "answer_of", "encoded_request"]
+__all__ = ["Answer", "Requests", "answer_of", "encoded_request", "raise_unanswered"]
 
 OnAnswer = Callable[[AnswerRequest], None]
 
@@ -46,7 +46,8 @@ class Requests:
     """
 
     def __init__(self, types: PayloadTypes) -> None:
-        self._types = types
+        self.types = types
+        """Payload types of the job."""
         self._lock = threading.Lock()
         self._open: dict[int, OnAnswer] = {}
         self._next_id = 0
@@ -71,7 +72,15 @@ class Requests:
                 )
             )
 
-    def ask(self, operator_id: str, payload_type: str, payload: bytes, on_answer: OnAnswer) -> int:
+    def ask(
+        self,
+        operator_id: str,
+        payload_type: str,
+        payload: bytes,
+        on_answer: OnAnswer,
+        *,
+        asked_by: Asker | None = None,
+    ) -> int:
         """Send a request; `on_answer` is called once, on any thread, perhaps before this returns.
 
         Returns:
@@ -106,6 +115,7 @@ class Requests:
                     operator_id=operator_id,
                     payload_type=payload_type,
                     payload=payload,
+                    asked_by=asked_by,
                 )
             )
         return request_id
@@ -115,7 +125,7 @@ class Requests:
         if len(payload) > PAYLOAD_BYTES_MAX:
             return f"it has {len(payload)} bytes; the limit is {PAYLOAD_BYTES_MAX}"
         try:
-            self._types.decode(payload_type, payload)
+            self.types.decode(payload_type, payload)
         except Exception as error:  # noqa: BLE001, untrusted bytes may make the decoder raise any error
             return f"{type(error).__name__}: {error}"
         return None
@@ -139,7 +149,12 @@ class Requests:
             on_answer(effect)
 
     def request(
-        self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        operator_id: str,
+        request: Payload,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        asked_by: Asker | None = None,
     ) -> Answer:
         """Send a request and wait for its answer. Never on the mailbox.
 
@@ -148,9 +163,11 @@ class Requests:
             PayloadTypeError: The request's type is not registered with the job.
             TooLargeError: The request is above its limit.
         """
-        payload_type, payload = encoded_request(self._types, request)
+        payload_type, payload = encoded_request(self.types, request)
         future: Future[AnswerRequest] = Future()
-        request_id = self.ask(operator_id, payload_type, payload, future.set_result)
+        request_id = self.ask(
+            operator_id, payload_type, payload, future.set_result, asked_by=asked_by
+        )
         try:
             effect = future.result(timeout_s)
         except FutureTimeoutError:
@@ -158,7 +175,7 @@ class Requests:
             raise RequestUnansweredError(operator_id, reason) from None
         finally:
             self.forget(request_id)
-        return answer_of(effect, self._types, operator_id, payload_type)
+        return answer_of(effect, self.types, operator_id, payload_type)
 
 
 def encoded_request(types: PayloadTypes, request: Payload) -> tuple[str, bytes]:
@@ -184,11 +201,20 @@ def answer_of(
         RequestError: There is no answer.
         PayloadTypeError: The driver cannot read the request, or the answer's type is not among `types`.
     """
-    if effect.outcome is not RequestOutcome.ANSWERED:
-        raise _error_of(effect, operator_id, payload_type)
+    raise_unanswered(effect, operator_id, payload_type)
     assert effect.sequence is not None, "an answer is in the log"
     response = types.decode(effect.payload_type, effect.payload)
     return Answer(response=response, sequence=effect.sequence)
+
+
+def raise_unanswered(effect: AnswerRequest, operator_id: str, payload_type: str) -> None:
+    """Return if the request is answered.
+
+    Raises:
+        RequestError, PayloadTypeError: It is not, as in `answer_of`.
+    """
+    if effect.outcome is not RequestOutcome.ANSWERED:
+        raise _error_of(effect, operator_id, payload_type)
 
 
 def _error_of(effect: AnswerRequest, operator_id: str, payload_type: str) -> CoordlogError:

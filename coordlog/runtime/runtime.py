@@ -30,6 +30,7 @@ from coordlog.kernel.inputs import (
     FromAttempt,
     Input,
     RegisterType,
+    RequestArrived,
     RequestOutcome,
     Respond,
     Rollback,
@@ -53,11 +54,13 @@ from coordlog.kernel.outputs import (
     InjectBarrier,
     KillTask,
     NotifyAttempt,
+    QueueCheckpoint,
     RefuseAttempt,
     Settle,
     StartCheckpointTimer,
     Step,
     StopAckTimer,
+    StopDriver,
 )
 from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
@@ -81,7 +84,7 @@ from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.queries import Queries
 from coordlog.runtime.registrations import Registrations, StageControl
 from coordlog.runtime.timers import Clock, Timers
-from coordlog.runtime.triggers import Triggers
+from coordlog.runtime.triggers import CheckpointHandle, Triggers
 from coordlog.runtime.turns import (
     RuntimeOptions,
     Turn,
@@ -126,13 +129,13 @@ class Runtime:
         on_released: Callable[[Sequence[Record]], None] | None = None,
         observer: Observer | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
+        on_stop: Callable[[StopDriver], None] | None = None,
         payloads: DriverPayloads | None = None,
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
         self.refused_connections = 0
         """Connections that the endpoint has refused so far. Set from any thread; recorded by the next checkpoint."""
-        self._refused_recorded = 0
         self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
             chain.coordinators,
@@ -166,7 +169,8 @@ class Runtime:
             clock=clock,
             timeout_s=options.registration_timeout_s,
         )
-        self._on_released, self._on_answer, self._observer = on_released, on_answer, observer
+        self._on_released, self._observer = on_released, observer
+        self._on_answer, self._on_stop = on_answer, on_stop
         self._snapshots = SnapshotTaker(
             SnapshotCodec(config.projection),
             options.snapshot_every,
@@ -175,10 +179,10 @@ class Runtime:
             self.payloads,
         )
         self._turn: Turn | None = None
-        self._calls: deque[Call] = deque()
+        self._calls, self._waiting = deque[Call](), deque[Turn]()
         self._failed_inside: tuple[str, str, str] | None = None
-        self._waiting: deque[Turn] = deque()
-        self._in_flight, self._in_flight_since_s, self._stalled_s = 0, 0.0, 0.0
+        self._refused_recorded = self._in_flight = 0
+        self._in_flight_since_s = self._stalled_s = 0.0
         self._is_stopping = self._is_sealed = False
 
     # --- TurnPort, for the host -----------------------------------------------------------------
@@ -342,7 +346,7 @@ class Runtime:
     def _take_requested(self) -> None:
         """Take the snapshots that clients have requested; each is answered once it counts."""
         while (request := self._snapshots.next_request()) is not None:
-            self._take_snapshot(request.request_id, is_standing=True)
+            self._take_snapshot(request, is_standing=True)
         self._release_ready()
 
     def take_last_snapshot(self, released: Callable[[], None]) -> None:
@@ -355,7 +359,9 @@ class Runtime:
             self._take_snapshot(is_standing=True)
         self.when_released(lambda _state: released())
 
-    def _take_snapshot(self, request_id: int | None = None, *, is_standing: bool = False) -> None:
+    def _take_snapshot(
+        self, request: RequestArrived | None = None, *, is_standing: bool = False
+    ) -> None:
         """Take a snapshot in a turn of its own; its payload type is registered before."""
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
@@ -363,12 +369,13 @@ class Runtime:
         sequence = self.state.next_sequence
         payload = self._snapshots.take(self.state, is_standing=is_standing)
         if payload is not None:
-            self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
-        if request_id is not None:
+            asked_by = None if request is None else request.asked_by
+            self._run_turn(TakeSnapshot(payload_type=key, payload=payload, asked_by=asked_by), None)
+        if request is not None:
             if payload is None:
                 self._waiting.append(self._turn_of_effects())
             # The newest waiting turn is that of the snapshot, or the one without records.
-            answer = snapshot_answer(request_id, sequence, payload, self._snapshots.why_not)
+            answer = snapshot_answer(request.request_id, sequence, payload, self._snapshots.why_not)
             self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
@@ -604,6 +611,13 @@ class Runtime:
             case AnswerRequest():
                 if self._on_answer is not None:
                     self._on_answer(effect)
+            case QueueCheckpoint():
+                # Its handle is not waited for: the client follows the log.
+                self.trigger_when_possible(CheckpointHandle(after.job_id, lambda: True))
+            case StopDriver():
+                self._is_stopping = True
+                if self._on_stop is not None:
+                    self._on_stop(effect)
             case EndJob():
                 self.outcome = effect
 
@@ -696,6 +710,11 @@ class Runtime:
         """Trigger a checkpoint now. Returns its id, or None if none may start now."""
         before = self.state.next_checkpoint_id
         return before if self._trigger() else None
+
+    def trigger_when_possible(self, handle: CheckpointHandle) -> None:
+        """Trigger a checkpoint as soon as one may start. Any thread."""
+        self.triggers.add(handle)
+        self._workers.post(lambda: self.triggers.queue(handle, self.state))
 
     def _trigger(self) -> bool:
         before, refused = self.state.next_checkpoint_id, self.refused_connections

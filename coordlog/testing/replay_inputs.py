@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
+    Asker,
     AttemptLost,
     AttemptRegistered,
     CheckpointDue,
@@ -220,11 +221,24 @@ def _of_driver(record: Record, state: JobState) -> Input | None:
                 operator_id=record.operator_id or "",
                 payload_type=record.payload_type or "",
                 payload=record.payload or b"",
+                asked_by=_asker_of(record),
             )
         case Kind.FACT if "generation" in record.attributes:
             return _work_done(record, state)
         case _:
             return None
+
+
+def _asker_of(record: Record) -> Asker | None:
+    attributes = record.attributes
+    if "user" not in attributes:
+        return None
+    return Asker(
+        user=attributes["user"],
+        host=attributes["host"],
+        pid=int(attributes["pid"]),
+        command=attributes.get("command", ""),
+    )
 
 
 def _work_done(record: Record, state: JobState) -> WorkDone:

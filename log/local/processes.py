@@ -21,6 +21,7 @@ __all__ = [
     "listener",
     "send_signal",
     "this_process",
+    "user_name",
     "wait_until_gone",
 ]
 
@@ -58,6 +59,14 @@ def this_process() -> Process:
     process = find_process(os.getpid())
     assert process is not None
     return process
+
+
+def user_name() -> str:
+    """Name of the user of this process in the operating system, or its number if it has no name."""
+    try:
+        return psutil.Process().username()
+    except (psutil.Error, OSError, KeyError):
+        return str(os.getuid()) if hasattr(os, "getuid") else "unknown"
 
 
 def is_alive(process: Process) -> bool:

@@ -100,6 +100,7 @@ _TEXT_ATTRIBUTES: Final = frozenset(
         "name",
         "path",
         "payload_store",
+        "user",
         "where",
     }
 )

@@ -94,6 +94,12 @@ class LaunchInfo:
         return self.attributes.get("host", "")
 
     @property
+    def pid(self) -> int | None:
+        """Number of the driver's process on its machine, or None if it is not recorded."""
+        pid = self.attributes.get("pid", "")
+        return int(pid) if pid.isdecimal() else None
+
+    @property
     def coordlog_version(self) -> str:
         """Version of coordlog that wrote the record."""
         return self.attributes.get("coordlog_version", "")

@@ -12,7 +12,15 @@ from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 
-__all__ = ["FACTS", "fold_savepoint", "names_of", "to_take", "why_not_released", "why_not_retained"]
+__all__ = [
+    "FACTS",
+    "fold_savepoint",
+    "names_of",
+    "to_take",
+    "why_no_name",
+    "why_not_released",
+    "why_not_retained",
+]
 
 FACTS: Final = frozenset(payload_type_of(fact).key for fact in (SavepointTaken, SavepointReleased))
 """The payload types of the facts about savepoints."""
@@ -40,25 +48,35 @@ def to_take(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int,
     """The checkpoint to retain, by default the last one; and why it cannot be retained, or None."""
     number = state.last_checkpoint if checkpoint_id is None else checkpoint_id
     known = state.savepoints.get(name)
-    if not _NAME.fullmatch(name):
-        why_not: str | None = (
-            f"{name!r} is no savepoint name: lower-case letters, digits and hyphens, at most 100, beginning "
-            "with a letter or digit"
-        )
-    elif known is None and name.isdecimal():
-        why_not = f"{name!r} is a number, as checkpoints have: use a name with a letter in it"
-    elif number == NO_CHECKPOINT:
+    why_not = why_no_name(state, name)
+    if why_not is not None:
+        return number, why_not
+    if number == NO_CHECKPOINT:
         why_not = "no checkpoint has completed"
     elif known is not None and known != number:
         why_not = f"{name!r} names checkpoint {known}, not {number}: release it first"
-    elif known is None and len(state.savepoints) >= SAVEPOINTS_MAX:
-        why_not = f"the job has {len(state.savepoints)} savepoints, and the limit is {SAVEPOINTS_MAX}: release one"
     else:
         why_not = why_not_retained(state, number)
         if why_not is not None:
             retained = ", ".join(map(str, sorted(state.completed))) or "none"
             why_not = f"checkpoint {number} is {why_not}; the retained ones are: {retained}"
     return number, why_not
+
+
+def why_no_name(state: JobState, name: str) -> str | None:
+    """Reason why no savepoint can have this name, whichever its checkpoint; None for a name that is in use."""
+    if not _NAME.fullmatch(name):
+        return (
+            f"{name!r} is no savepoint name: lower-case letters, digits and hyphens, at most 100, beginning "
+            "with a letter or digit"
+        )
+    if name in state.savepoints:
+        return None
+    if name.isdecimal():
+        return f"{name!r} is a number, as checkpoints have: use a name with a letter in it"
+    if len(state.savepoints) >= SAVEPOINTS_MAX:
+        return f"the job has {len(state.savepoints)} savepoints, and the limit is {SAVEPOINTS_MAX}: release one"
+    return None
 
 
 def why_not_released(state: JobState, name: str) -> str | None:

@@ -20,12 +20,13 @@ from coordlog.projections.tables.splits import SplitFold, SplitRow
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import Header
 from coordlog.schemas.record import Record
-from coordlog.schemas.validity import Beginning, HasContent, Verdict, begun, judge
+from coordlog.schemas.validity import Beginning, HasContent, Judged, Turns, Verdict, begun
 
 __all__ = [
     "Applying",
     "Audit",
     "AuditFold",
+    "AuditReader",
     "AuditRecord",
     "Stored",
     "audit",
@@ -108,23 +109,49 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
     """Every record of a log, in log order, with its verdict and its content.
 
     Args:
-        stored: All of the log, from its first record on.
+        stored: All of the log, from its first record on; or from a released `SNAPSHOT` on.
 
     Raises:
         RecordError: As `beginning_of`.
     """
-    begins, entries = begun(stored)
-    reader = PayloadReader()
-    reader.begin(schemas_before(begins))
-    beginning: Beginning | None = begins
-    for judged in judge(entries, begins.counting):
+    beginning, entries = begun(stored)
+    reader = AuditReader(beginning)
+    for entry in entries:
+        yield from reader.feed(entry)
+    yield from reader.rest()
+
+
+class AuditReader:
+    """Judges and decodes the records of a log that is still growing; fed in offset order.
+
+    Args:
+        beginning: Beginning of the reading; its record is the first one fed.
+    """
+
+    def __init__(self, beginning: Beginning) -> None:
+        self._turns = Turns[Stored](beginning.counting)
+        self._payloads = PayloadReader()
+        self._payloads.begin(schemas_before(beginning))
+        self._beginning: Beginning | None = beginning
+
+    def feed(self, entry: Stored) -> Iterator[AuditRecord]:
+        """The records whose verdict is final with this one; those of an unfinished turn wait for its end."""
+        return map(self._read, self._turns.feed(entry))
+
+    def rest(self) -> Iterator[AuditRecord]:
+        """The records of the unfinished turn."""
+        return map(self._read, self._turns.waiting)
+
+    def _read(self, judged: Judged[Stored]) -> AuditRecord:
         entry = judged.entry
         record, problem = _decoded(entry, judged.header)
         fields = None
         if record is not None:
             # A type registered by a void record is no type of the log, but its payload is shown.
-            fields = reader.read(record) if judged.counts else reader.peek(record)
-        yield AuditRecord(
+            reads = self._payloads.read if judged.counts else self._payloads.peek
+            fields = reads(record)
+        beginning, self._beginning = self._beginning, None
+        return AuditRecord(
             offset=entry.offset,
             timestamp_ms=entry.timestamp_ms,
             key=entry.key,
@@ -135,7 +162,6 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
             problem=problem,
             beginning=beginning,
         )
-        beginning = None
 
 
 def state_at_beginning(entry: AuditRecord) -> JobState | None:

@@ -175,6 +175,7 @@ class ProgressFold:
             parallelism=state.parallelism,
             end=ends.get(state.phase, JobEnd.OPEN),
             is_pruned=True,
+            last_checkpoint=state.last_checkpoint,
             started_us=record.timestamp_us,
             last_us=record.timestamp_us,
             next_sequence=(record.sequence or 0) + 1,

@@ -52,7 +52,7 @@ from coordlog.spark_integration.task.attempt_connection import (
     why_closed,
 )
 from coordlog.spark_integration.wire.accepted_parts import parts_of
-from coordlog.spark_integration.wire.client import answered
+from coordlog.spark_integration.wire.client import answered, described
 from coordlog.spark_integration.wire.messages import (
     ATTEMPT_PATH,
     DRIVER_PATH,
@@ -62,8 +62,11 @@ from coordlog.spark_integration.wire.messages import (
     WIRE_VERSION,
     AskCoordinator,
     ClientHello,
+    CoordinatorAnswer,
+    DescribeTypes,
     DriverHello,
     Heartbeat,
+    TypesDescribed,
     decode,
     decode_up,
     encode,
@@ -447,10 +450,15 @@ class Endpoint:
         """Answer requests, one after the other, until the client leaves (J1: requests to coordinators)."""
         serving = asyncio.current_task()
         assert serving is not None, "a connection's handler is a task"
-        while self._requests is not None and isinstance(message, AskCoordinator):
+        requests = self._requests
+        while requests is not None and isinstance(message, AskCoordinator | DescribeTypes):
             self._clients.add(serving)
             try:
-                answer = await answered(self._requests, message, channel, self._post)
+                answer: CoordinatorAnswer | TypesDescribed | None
+                if isinstance(message, DescribeTypes):
+                    answer = described(requests)
+                else:
+                    answer = await answered(requests, message, channel, self._post)
                 if answer is None:
                     return
                 await channel.send(encode(answer))

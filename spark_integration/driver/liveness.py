@@ -44,6 +44,8 @@ class NamedDriver:
     """Address of the driver. Empty for a command, which has none and ends once it has appended."""
     host: str = ""
     """Name of its machine, for messages."""
+    pid: int | None = None
+    """Number of its process there, for messages."""
     is_over: bool = False
     """Whether the job has ended in this epoch, by the log."""
     is_stopped: bool = False
@@ -58,6 +60,7 @@ class NamedDriver:
             driver_id=state.driver_id,
             endpoint=state.launch_info.endpoint,
             host=state.launch_info.host,
+            pid=state.launch_info.pid,
             is_over=state.is_over,
             is_stopped=state.driver_stop is DriverStop.DONE,
         )

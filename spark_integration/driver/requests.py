@@ -18,7 +18,7 @@ from coordlog.spark_integration.wire.certificate import (
 from coordlog.spark_integration.wire.client import CoordinatorClient
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token, token_of_environment
 
-__all__ = ["request_coordinator", "why_over"]
+__all__ = ["driver_client", "request_coordinator", "why_over"]
 
 
 def request_coordinator(
@@ -31,6 +31,7 @@ def request_coordinator(
     token: Token | None = None,
     certificate: Certificate | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
+    command: str = "",
 ) -> Answer:
     """Send a request to a coordinator in another process, and return its answer once it is in the log.
 
@@ -44,6 +45,8 @@ def request_coordinator(
         certificate: Certificate of the driver if it is encrypted (`wss:`); by default the file that
             `COORDLOG_CERTIFICATE` names, or the driver's file.
         timeout_s: Seconds for the whole call; a driver answers or fails within its own limit, too.
+        command: Name of the command that asks, recorded in the history with user, machine and process; empty for a
+            program.
 
     Raises:
         RequestError: There is no answer; the subclass is the reason.
@@ -51,6 +54,29 @@ def request_coordinator(
         PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
         TooLargeError: The request is above its limit.
     """
+    with driver_client(
+        job_id,
+        endpoint,
+        response_types,
+        operator_id=operator_id,
+        token=token,
+        certificate=certificate,
+        command=command,
+    ) as client:
+        return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def driver_client(
+    job_id: str,
+    endpoint: str,
+    response_types: Iterable[type[Payload]] = (),
+    *,
+    operator_id: str = "",
+    token: Token | None = None,
+    certificate: Certificate | None = None,
+    command: str = "",
+) -> CoordinatorClient:
+    """Client of the job's driver at `endpoint`; the caller closes it. Arguments and errors as `request_coordinator`."""
     file = _live_file(job_id, endpoint)
     if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
         raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
@@ -67,10 +93,13 @@ def request_coordinator(
         if certificate is None:
             expected = f"the certificate of job {job_id}: its driver has no file on this machine"
             raise OptionError(CERTIFICATE_VARIABLE, None, expected)
-    with CoordinatorClient(
-        endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
-    ) as client:
-        return client.ask(operator_id, request, timeout_s=timeout_s)
+    return CoordinatorClient(
+        endpoint=endpoint,
+        token=token,
+        certificate=certificate,
+        response_types=response_types,
+        command=command,
+    )
 
 
 def why_over(job_id: str, endpoint: str) -> str | None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Self
+from typing import Self, TypeVar
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from coordlog.errors import RequestUnansweredError
-from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.inputs import Asker, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, TAKE_OVER_PROBE_S
+from coordlog.log.local.processes import user_name
 from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.schemas.secret_fields import guards_of
 from coordlog.spark_integration.wire.certificate import (
     Certificate,
     is_encrypted,
@@ -30,15 +34,25 @@ from coordlog.spark_integration.wire.messages import (
     WIRE_VERSION,
     AskCoordinator,
     CoordinatorAnswer,
+    DescribeTypes,
+    TypeDescription,
+    TypesDescribed,
     WireMessage,
     decode,
     encode,
 )
 from coordlog.spark_integration.wire.token import Token
 
-__all__ = ["CoordinatorClient", "answered"]
+__all__ = ["CoordinatorClient", "answered", "described", "this_asker"]
+
+A = TypeVar("A", bound=WireMessage)
 
 _CLOSE_S = 0.1
+
+
+def this_asker(command: str = "") -> Asker:
+    """This process as a client."""
+    return Asker(user=user_name(), host=socket.gethostname(), pid=os.getpid(), command=command)
 
 
 async def answered(
@@ -60,7 +74,9 @@ async def answered(
     def on_answer(effect: AnswerRequest) -> None:
         post(lambda: None if future.done() else future.set_result(effect))
 
-    request_id = requests.ask(ask.operator_id, ask.payload_type, ask.payload, on_answer)
+    request_id = requests.ask(
+        ask.operator_id, ask.payload_type, ask.payload, on_answer, asked_by=ask.asked_by
+    )
     closing = asyncio.create_task(channel.wait_closed())
     try:
         await asyncio.wait(
@@ -84,6 +100,20 @@ async def answered(
     return CoordinatorAnswer(outcome=RequestOutcome.OVER.value, reason=reason)
 
 
+def described(requests: Requests) -> TypesDescribed:
+    """The payload types of the driver's job."""
+    types = tuple(
+        TypeDescription(
+            key=declared.key,
+            role=declared.role.value,
+            schema_json=declared.schema_json,
+            secret_fields=tuple(sorted(guards_of(declared.payload_class))),
+        )
+        for declared in requests.types
+    )
+    return TypesDescribed(types=types)
+
+
 class CoordinatorClient:
     """Sends requests to the coordinators of a job in another process, over one connection. One thread.
 
@@ -96,6 +126,7 @@ class CoordinatorClient:
         token: Token of the driver.
         certificate: Certificate of the driver, if the endpoint is encrypted.
         response_types: Types of possible answers.
+        command: Name of the command that uses it, for the history; empty for a program.
     """
 
     def __init__(
@@ -105,7 +136,9 @@ class CoordinatorClient:
         token: Token,
         response_types: Iterable[type[Payload]],
         certificate: Certificate | None = None,
+        command: str = "",
     ) -> None:
+        self._asked_by = this_asker(command)
         self._endpoint, self._token = endpoint, token
         self._tls = None
         if is_encrypted(endpoint) and certificate is not None:
@@ -124,12 +157,50 @@ class CoordinatorClient:
             PayloadTypeError: The request's type is none of the job's, or the answer's none of `response_types`.
             TooLargeError: The request exceeds its limit.
         """
-        deadline = time.monotonic() + timeout_s
         types = PayloadTypes((type(request), *self._response_types))
         payload_type, payload = encoded_request(types, request)
-        ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
+        effect = self.ask_encoded(operator_id, payload_type, payload, timeout_s=timeout_s)
+        return answer_of(effect, types, operator_id, payload_type)
+
+    def ask_encoded(
+        self,
+        operator_id: str,
+        payload_type: str,
+        payload: bytes,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> AnswerRequest:
+        """Send the bytes of a request; returns its answer, whatever its outcome.
+
+        Raises:
+            RequestUnansweredError: There is no answer.
+        """
+        ask = AskCoordinator(
+            operator_id=operator_id,
+            payload_type=payload_type,
+            payload=payload,
+            asked_by=self._asked_by,
+        )
+        answer = self._answered(operator_id, ask, CoordinatorAnswer, timeout_s)
+        return AnswerRequest(
+            request_id=0,
+            outcome=RequestOutcome(answer.outcome),
+            sequence=answer.sequence,
+            payload_type=answer.payload_type,
+            payload=answer.payload,
+            reason=answer.reason,
+        )
+
+    def types(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[TypeDescription, ...]:
+        """The payload types of the job, sorted by key. Raises RequestUnansweredError if the driver does not answer."""
+        return self._answered("", DescribeTypes(), TypesDescribed, timeout_s).types
+
+    def _answered(
+        self, operator_id: str, question: WireMessage, answer_type: type[A], timeout_s: float
+    ) -> A:
+        deadline = time.monotonic() + timeout_s
         try:
-            answer = self._exchange(ask, deadline, timeout_s)
+            answer = self._exchange(question, deadline, timeout_s)
         except InvalidStatus as refused:
             self.close()
             body = (refused.response.body or b"").decode(errors="replace").strip()
@@ -139,21 +210,13 @@ class CoordinatorClient:
             self.close()
             reason = f"{self._endpoint}: {str(error) or type(error).__name__}"
             raise RequestUnansweredError(operator_id, reason) from error
-        if not isinstance(answer, CoordinatorAnswer):
+        if not isinstance(answer, answer_type):
             self.close()
             reason = f"{self._endpoint} answers with {type(answer).__name__}"
             raise RequestUnansweredError(operator_id, reason)
-        effect = AnswerRequest(
-            request_id=0,
-            outcome=RequestOutcome(answer.outcome),
-            sequence=answer.sequence,
-            payload_type=answer.payload_type,
-            payload=answer.payload,
-            reason=answer.reason,
-        )
-        return answer_of(effect, types, operator_id, payload_type)
+        return answer
 
-    def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
+    def _exchange(self, question: WireMessage, deadline: float, timeout_s: float) -> WireMessage:
         if self._channel is None:
             self._require_proof(min(timeout_s, TAKE_OVER_PROBE_S))
             headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
@@ -170,7 +233,7 @@ class CoordinatorClient:
                 logger=SOCKET_LOGGER,
             )
             self._channel = self._opened.enter_context(connecting)
-        self._channel.send(encode(ask))
+        self._channel.send(encode(question))
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
 

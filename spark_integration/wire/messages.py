@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 
 import fastavro
 
+from coordlog.kernel.inputs import Asker
 from coordlog.messages import DownMessage, UpMessage
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.derived_schema import Derivation
@@ -29,9 +30,12 @@ __all__ = [
     "AskCoordinator",
     "ClientHello",
     "CoordinatorAnswer",
+    "DescribeTypes",
     "DriverHello",
     "Heartbeat",
     "MoreStates",
+    "TypeDescription",
+    "TypesDescribed",
     "WireMessage",
     "decode",
     "decode_down",
@@ -95,6 +99,32 @@ class AskCoordinator:
     operator_id: str
     payload_type: str
     payload: bytes
+    asked_by: Asker | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTypes:
+    """A client's question at `REQUEST_PATH` for the payload types of the job; answered from memory, not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeDescription:
+    """A payload type of the job."""
+
+    key: str
+    """Name and version, as in `rules.update@1`."""
+    role: str
+    """Value of a `PayloadRole`."""
+    schema_json: str
+    secret_fields: tuple[str, ...] = ()
+    """Fields that only the class of the payload seals: bytes made by the schema alone would show them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypesDescribed:
+    """The answer to `DescribeTypes`, sorted by key."""
+
+    types: tuple[TypeDescription, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +140,16 @@ class CoordinatorAnswer:
 
 FromTask = UpMessage | Heartbeat
 ToTask = DownMessage | MoreStates | Heartbeat
-WireMessage = FromTask | ToTask | ClientHello | DriverHello | AskCoordinator | CoordinatorAnswer
+WireMessage = (
+    FromTask
+    | ToTask
+    | ClientHello
+    | DriverHello
+    | AskCoordinator
+    | CoordinatorAnswer
+    | DescribeTypes
+    | TypesDescribed
+)
 
 _DERIVATION: Final = Derivation()
 _SHAPES: Final = {

@@ -121,13 +121,16 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
     assert {name: row["status"] for name, row in found.items()} == {
         "broken": "unreadable",
         "copied": "copy",
-        "elsewhere": "no driver answers",
-        "ingest": "running",
-        "killed": "no driver answers",
+        "elsewhere": "stuck",
+        "ingest": "stuck",
+        "killed": "stuck",
         "new": "new",
     }
-    assert found["killed"]["reason"] == f"its process {ENDED_PROCESS.pid} has ended"
-    assert "it ran on m1" in found["elsewhere"]["reason"]
+    drivers = {name: found[name]["driver"] for name in ("elsewhere", "ingest", "killed")}
+    assert drivers == {"elsewhere": "unknown", "ingest": "lives", "killed": "gone"}
+    assert found["killed"]["driver_reason"] == f"its process {ENDED_PROCESS.pid} has ended"
+    assert found["killed"]["reason"].startswith("no driver answers")
+    assert "it ran on m1" in found["elsewhere"]["driver_reason"]
     assert found["ingest"]["last_record_at"] == "2023-11-14T22:13:20.000000Z"
     done = rows(SomeLogs(**{job_id: finished}))[job_id]
     assert (done["status"], done["splits_finished"], done["failures"]) == (
@@ -145,21 +148,15 @@ def test_a_table_shows_age_splits_rows_and_the_last_failure() -> None:
     logs = SomeLogs(ingest=begun("ingest", "ws://127.0.0.1:1"))
     done = CliRunner().invoke(main, ["jobs"], obj=lambda _servers: logs)
 
-    head, line = done.stdout.splitlines()
+    head, line, _, why = done.stdout.splitlines()
     assert head.split() == [
-        "JOB",
-        "STATUS",
-        "LAST",
-        "RECORD",
-        "SPLITS",
-        "ROWS",
-        "FAILURES",
-        "LAST",
-        "FAILURE",
+        *("JOB", "STATUS", "CHECKPOINT", "ROWS", "SPLITS", "FAILURES", "LAST", "RECORD", "DRIVER")
     ]
-    assert line.startswith("ingest  no driver answers  ")
+    assert line.startswith("ingest  stuck ")
+    assert line.endswith(" m1 not reached")
     assert " ago " in line
     assert " 0/0 " in line
+    assert why.startswith("ingest stuck for ")
     names = CliRunner().invoke(main, ["jobs", "--names"], obj=lambda _servers: logs)
     assert names.stdout == "ingest\n"
 

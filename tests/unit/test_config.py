@@ -84,7 +84,7 @@ def sample(option: click.Option) -> object:
     return [value] if option.multiple else value
 
 
-SAMPLES: dict[str, object] = {"place": "checkpoint:7"}
+SAMPLES: dict[str, object] = {"place": "checkpoint:7", "duration": "5m"}
 """For types that are not click's own, by their names."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, JobFailedError, RequestRefusedError
 from coordlog.kernel.builder import KernelConfig
-from coordlog.kernel.requests import why_not_skippable
+from coordlog.kernel.driver_requests import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
 from coordlog.projections.job.skips import digest_of, event_key, reason_in_words

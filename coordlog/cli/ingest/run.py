@@ -256,7 +256,8 @@ class _Ingest:
         )
         if result.status is JobStatus.STOPPED:
             lines = stopped_lines(progress, around, stop_checkpoint=result.stop_checkpoint)
-            status = _status_of(signals.received or 0)
+            # Without a signal here, `coordlog stop` has stopped it: as by SIGTERM.
+            status = _status_of(signals.received or signal.SIGTERM)
         else:
             lines, status = summary_lines(progress, around), Exit.DONE
         for line in lines:

@@ -6,8 +6,10 @@ from typing import Final
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import Column, iso, json_of, lasted, new_console, print_json, print_table
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import records_of
 from coordlog.projections.inspection.restorable import (
     CheckpointPart,
@@ -42,7 +44,7 @@ _PART_COLUMNS: Final = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--show",
     "shown",
@@ -54,6 +56,7 @@ _PART_COLUMNS: Final = (
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
 )
 @with_history
+@with_pager
 def checkpoint(
     logs: Logs,
     *,

@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     lasted,
@@ -17,6 +18,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import audit_of
 from coordlog.cli.table_output import json_option, print_rows, sum_up
 from coordlog.projections.tables.checkpoints import CheckpointRow, CheckpointStatus
@@ -51,9 +53,10 @@ _CHECKPOINT_COLUMNS = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @json_option
 @with_history
+@with_pager
 def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the checkpoints of JOB, with their status and the times of trigger, cut and end.
 

@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     lasted,
@@ -16,6 +17,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import audit_of
 from coordlog.cli.table_output import json_option, number_text, print_rows, sum_up
 from coordlog.projections.tables.epochs import EpochEnd, EpochRow
@@ -50,9 +52,10 @@ _EPOCH_COLUMNS = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @json_option
 @with_history
+@with_pager
 def epochs(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the epochs of JOB, with driver, first checkpoint and end of each.
 

@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     lasted,
@@ -18,6 +19,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import note_beginning, opened, whole
 from coordlog.cli.table_output import json_option, print_rows, sum_up
 from coordlog.projections.tables.audit import Applying, state_at_beginning
@@ -52,9 +54,10 @@ _EVENT_COLUMNS = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @json_option
 @with_history
+@with_pager
 def events(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the operator events of JOB, in the order in which they were settled.
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 import click
 from rich.text import Text
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     crop,
     json_of,
@@ -16,6 +17,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import opened, whole
 from coordlog.errors import OptionError
 from coordlog.log.interface import Log
@@ -30,7 +32,7 @@ __all__ = ["explain"]
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--split", metavar="ID", help="Explain this split; `coordlog splits` lists the ids.")
 @click.option(
     "--event",
@@ -41,6 +43,7 @@ __all__ = ["explain"]
 @click.option("--checkpoint", type=int, metavar="N", help="Explain this checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_history
+@with_pager
 def explain(
     logs: Logs,
     *,

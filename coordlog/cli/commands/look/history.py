@@ -10,8 +10,10 @@ from typing import Final
 import click
 from rich.text import Text
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import crop, day_of, iso, new_console, print_json, time_of
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import records_of
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.tables.audit import Applying, AuditRecord
@@ -19,7 +21,7 @@ from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointSt
 from coordlog.projections.tables.payload_json import Json, hex_text, on_one_line, to_json, undecoded
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["history"]
+__all__ = ["Lines", "history", "record_json"]
 
 _PAYLOAD_CHARS: Final = 160
 _REASON_CHARS: Final = 200
@@ -71,7 +73,7 @@ class _Filter:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--kind",
     "kinds",
@@ -92,6 +94,7 @@ class _Filter:
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
 )
 @with_history
+@with_pager
 def history(
     logs: Logs,
     *,
@@ -149,15 +152,29 @@ def _print_pending(fold: CheckpointFold) -> None:
 
 
 def _print_lines(records: Iterable[AuditRecord]) -> None:
-    console = new_console()
-    crop(console, Text(_HEADING, style="bold"))
-    day = ""
+    lines = Lines()
+    lines.print_heading()
     for entry in records:
+        lines.print(entry)
+
+
+class Lines:
+    """Prints records, one line each."""
+
+    def __init__(self) -> None:
+        self._console, self._day = new_console(), ""
+
+    def print_heading(self) -> None:
+        """Print the names of the columns."""
+        crop(self._console, Text(_HEADING, style="bold"))
+
+    def print(self, entry: AuditRecord) -> None:
+        """Print a record, after its day if that differs from the last record's."""
         timestamp_us = _timestamp_us(entry)
-        if day_of(timestamp_us) != day:
-            day = day_of(timestamp_us)
-            crop(console, Text(f"-- {day}", style="dim"))
-        crop(console, _line(entry, timestamp_us))
+        if day_of(timestamp_us) != self._day:
+            self._day = day_of(timestamp_us)
+            crop(self._console, Text(f"-- {self._day}", style="dim"))
+        crop(self._console, _line(entry, timestamp_us))
 
 
 def _timestamp_us(entry: AuditRecord) -> int:

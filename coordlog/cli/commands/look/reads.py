@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import click
 from rich.text import Text
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     day_of,
@@ -19,6 +20,7 @@ from coordlog.cli.console import (
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import note_beginning, opened, whole
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.projections.tables.reads import (
@@ -58,7 +60,7 @@ _SPLIT_COLUMNS = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--splits", "by_split", is_flag=True, help="Print a line for each split of each read."
 )
@@ -66,6 +68,7 @@ _SPLIT_COLUMNS = (
     "--json", "as_json", is_flag=True, help="Print one JSON object for each read, with all fields."
 )
 @with_history
+@with_pager
 def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
     """List the reads of JOB's source by queries, with `spark.read.format("coordlog")` or as a stream.
 

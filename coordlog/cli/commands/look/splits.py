@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     new_console,
@@ -15,6 +16,7 @@ from coordlog.cli.console import (
     reason_text,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import audit_of
 from coordlog.cli.table_output import json_option, number_text, print_rows, sum_up
 from coordlog.projections.tables.payload_json import on_one_line
@@ -49,11 +51,12 @@ _SPLIT_COLUMNS = (
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--thrown-away", is_flag=True, help="Only splits with work that was thrown away.")
 @click.option("--skipped", is_flag=True, help="Only skipped splits.")
 @json_option
 @with_history
+@with_pager
 def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: bool) -> None:
     """List the splits of JOB, with place and attempts of each, and work on it that was thrown away.
 

@@ -9,6 +9,7 @@ from typing import Final
 import click
 from rich.text import Text
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     Column,
     crop,
@@ -20,6 +21,7 @@ from coordlog.cli.console import (
     reason_text,
 )
 from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import opened, progress_printer
 from coordlog.log.interface import Log
 from coordlog.offline.state_at import state_at
@@ -79,10 +81,11 @@ def _moment(log: Log, place: Place | None) -> Moment:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--at", type=_At(), metavar=_AT, help=_AT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all fields.")
 @with_history
+@with_pager
 def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
     """Show the state of JOB's coordinator at any place of its log.
 
@@ -240,13 +243,14 @@ def _print_checkpoints(moment: Moment) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--from", "first", type=_At(), metavar=_AT, help="As --to; by default the log's start."
 )
 @click.option("--to", "second", type=_At(), metavar=_AT, help=_AT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @with_history
+@with_pager
 def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
     """Show the changes in the state of JOB between two places of its log."""
     with opened(logs, job) as log:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     json_of,
     print_json,
@@ -29,7 +30,7 @@ _FOR_CALLERS: Final = ("state", "job_types")
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @payload_store_option
 @with_history

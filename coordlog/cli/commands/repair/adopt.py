@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from coordlog.cli.commands.look.verify import ahead_text
+from coordlog.cli.completing import JOB
 from coordlog.cli.living import refuse_live_driver
 from coordlog.cli.log_access import NewLogs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
@@ -39,7 +40,7 @@ def _checked(offset: int) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     # The variable and the key have the first name: `--from` of another command has another type.
     "--from-file",

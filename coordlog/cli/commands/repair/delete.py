@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import iso
 from coordlog.cli.living import driver_in, refuse_live_driver
 from coordlog.cli.log_access import Logs, no_such_job, with_logs
@@ -30,7 +31,7 @@ _OF_KNOWN_EPOCHS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--take-over",

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import opened, progress_printer, whole
 from coordlog.export import write_exported
@@ -26,7 +27,7 @@ __all__ = ["export"]
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(

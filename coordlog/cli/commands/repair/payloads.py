@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from coordlog.amounts import many
+from coordlog.cli.completing import JOB
 from coordlog.cli.console import print_json
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import FileLogs, Logs, with_history
@@ -22,7 +23,7 @@ __all__ = ["payloads"]
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option("--clean", "is_cleaning", is_flag=True, help="Remove left-over payloads.")
 @click.option(
     "--drop-payloads",

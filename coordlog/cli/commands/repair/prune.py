@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.living import driver_in, driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
@@ -35,7 +36,7 @@ _PROGRESS_EVERY = 50_000
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--archive",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -157,6 +158,7 @@ def _snapshot(job: str, driver: NamedDriver | None, *, is_take_over: bool) -> in
             job_id=job,
             endpoint=driver.endpoint,
             response_types=(SnapshotTaken,),
+            command="prune",
         )
     except RequestError as error:
         raise CommandError(

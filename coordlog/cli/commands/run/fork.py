@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.log_access import CreatingLogs, Logs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.log.job_id import check_job_id
@@ -18,7 +19,7 @@ _SHOWN_FROM: Final = 50_000
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.argument("origin", metavar="OTHER@CHECKPOINT")
 @payload_store_option
 @with_logs

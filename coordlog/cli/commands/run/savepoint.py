@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.driver_request import ask_driver
 from coordlog.cli.living import driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
@@ -29,7 +30,7 @@ _NEXT: Final = "`coordlog checkpoint JOB` lists them"
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.argument("name")
 @click.option(
     "--checkpoint",

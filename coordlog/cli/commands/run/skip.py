@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 
+from coordlog.cli.completing import JOB
 from coordlog.cli.driver_request import ask_driver
 from coordlog.cli.living import driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
@@ -51,7 +52,7 @@ class _Target:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=JOB)
 @click.option(
     "--split", "split_id", metavar="ID", help="Skip this split; `coordlog splits` lists the ids."
 )
