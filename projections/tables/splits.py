@@ -230,6 +230,8 @@ class SplitFold:
         self._splits: dict[tuple[str, str], _Split] = {}
         self._of_subtask: dict[int, dict[tuple[str, str], None]] = {}
         """Splits of which a subtask has a hold that is not over; without those of queries."""
+        self._of_attempt: dict[tuple[int, int], dict[tuple[str, str], None]] = {}
+        """Splits of which an attempt has, or had, a hold."""
         self._uncommitted: dict[tuple[str, str], None] = {}
         """Splits with a finished hold that no completed checkpoint has."""
         self._requesting: dict[int, tuple[int, int]] = {}
@@ -409,6 +411,8 @@ class SplitFold:
         if record.kind not in _OF_QUERIES:
             held = self._of_subtask.setdefault(record.subtask, {})
             held[record.operator_id or "", split_id] = None
+        attempt = (record.subtask, record.attempt_number)
+        self._of_attempt.setdefault(attempt, {})[record.operator_id or "", split_id] = None
         split = self._split(record, split_id)
         return split.hold(record.subtask, record.attempt_number, assigned, record.sequence)
 
@@ -480,15 +484,20 @@ class SplitFold:
             for acker in restoring_subtasks(parallelism, self._parallelism, subtask)
             if (number, acker) in self._ackers
         ]
-        for (operator_id, split_id), split in list(self._splits.items()):
-            holds = [split.holds[attempt] for attempt in ackers if attempt in split.holds]
-            before = holds[0] if holds else None
-            if before is None or before.assigned is None:
+        candidates = {
+            key: acker for acker in reversed(ackers) for key in self._of_attempt.get(acker, ())
+        }
+        attempt = (subtask, record.attempt_number)
+        for operator_id, split_id in sorted(candidates):
+            split = self._splits[operator_id, split_id]
+            before = split.holds[candidates[operator_id, split_id]]
+            if before.assigned is None:
                 continue
             had_it = before.assigned < self._cuts.get((number, operator_id), -1)
             is_done = before.finished_barrier is not None and before.finished_barrier < number
             if had_it and not is_done:
                 self._of_subtask.setdefault(subtask, {})[operator_id, split_id] = None
+                self._of_attempt.setdefault(attempt, {})[operator_id, split_id] = None
                 split.hold(subtask, record.attempt_number, before.assigned, record.sequence)
 
     def _reset(self, record: Record, subtasks: list[int], attempts: AttemptFold) -> None:

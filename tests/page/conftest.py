@@ -1,0 +1,7 @@
+"""The browser of `browser.py`."""
+
+from __future__ import annotations
+
+from browser import browser, open_report
+
+__all__ = ["browser", "open_report"]

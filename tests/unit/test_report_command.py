@@ -1,0 +1,113 @@
+"""`coordlog report`: its files and their formats, on a log in memory and on an exported one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exit_status import Exit
+from coordlog.cli.main import main
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.tables.audit import Audit, audit
+from coordlog.report.chrome_trace import chrome_trace
+from driven_history import recorded_history
+from one_log import OneLog
+from report_facts import document_of, log_of
+
+RECORDED = Path(__file__).parents[1] / "golden" / "audited-history.avro"
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return log_of(recorded_history(), "flights")
+
+
+def report(log: MemoryLog, *options: str) -> Result:
+    return CliRunner().invoke(
+        main, ("report", "flights", *options), obj=lambda _servers: OneLog(log, "flights")
+    )
+
+
+def test_a_report_is_one_file_and_is_not_replaced_unless_forced(
+    log: MemoryLog, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    result = report(log, "-o", str(file))
+
+    assert result.exit_code == Exit.DONE, result.output
+    assert f"wrote 191 records of job flights to {file}" in result.stderr
+    text = file.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "Content-Security-Policy" in text
+    assert report(log, "-o", str(file)).exit_code == Exit.USAGE
+    assert report(log, "-o", str(file), "--force").exit_code == Exit.DONE
+
+
+def test_the_page_refers_to_nothing_outside_its_file(log: MemoryLog, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    report(log, "-o", str(file))
+    text = file.read_text("utf-8")
+
+    assert "src=" not in text.replace("src={", "")
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_an_exported_file_is_judged_at_its_last_record(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    result = CliRunner().invoke(
+        main, ("report", str(RECORDED), "-o", str(file), "--format", "json")
+    )
+
+    assert result.exit_code == Exit.DONE, result.output
+    facts = json.loads(file.read_text("utf-8"))
+    assert facts["job"] == "flights"
+    assert facts["moment_t"] == facts["last_t"]
+    assert len(facts["records"]["off"]) == 193
+
+
+def test_json_on_the_standard_output_is_the_document(log: MemoryLog) -> None:
+    result = report(log, "-o", "-", "--format", "json")
+
+    assert result.exit_code == Exit.DONE, result.output
+    assert json.loads(result.stdout)["counts"] == {"records": 191, "void": 2}
+
+
+def slices(events: list[Any], process: int) -> list[Any]:
+    return [event for event in events if event["ph"] == "X" and event["pid"] == process]
+
+
+def test_a_trace_has_a_slice_for_each_attempt_and_split(log: MemoryLog) -> None:
+    tables: Audit = audit(log.records)
+    events: Any = chrome_trace(document_of(log, "flights"))["traceEvents"]
+    of_subtasks = slices(events, 2)
+    attempts = [event for event in of_subtasks if event["name"].startswith("attempt ")]
+
+    assert {(event["tid"], event["name"]): event["args"]["end"] for event in attempts} == {
+        (row.subtask, f"attempt {row.attempt_number}"): row.end.value for row in tables.attempts
+    }
+    for row in tables.attempts:
+        (event,) = [
+            event
+            for event in attempts
+            if (event["tid"], event["name"]) == (row.subtask, f"attempt {row.attempt_number}")
+        ]
+        assert row.ended_us is not None
+        assert row.started_us is not None
+        assert event["dur"] == row.ended_us - row.started_us
+    assert {event["name"] for event in of_subtasks} >= {row.split_id for row in tables.splits}
+    assert [event["name"] for event in slices(events, 1)] == ["epoch 0", "epoch 1"]
+
+
+def test_each_asynchronous_slice_of_a_trace_begins_and_ends(log: MemoryLog) -> None:
+    events: Any = chrome_trace(document_of(log, "flights"))["traceEvents"]
+    begun = [(e["cat"], e["id"], e["name"]) for e in events if e["ph"] == "b"]
+    ended = [(e["cat"], e["id"], e["name"]) for e in events if e["ph"] == "e"]
+
+    assert sorted(begun) == sorted(ended)
+    assert len([name for name in begun if name[2].startswith("checkpoint ")]) == 6
+    assert {event["ph"] for event in events} == {"M", "X", "b", "e", "i"}
