@@ -157,8 +157,9 @@ class Runtime:
             runtime=self, config=config, timers=self._timers, open_work=self.host.open_work
         )
         self.triggers = Triggers(self._trigger, state, is_overlap=config.is_overlap_allowed)
-        self._config, self._options, self._clock = config, options, clock
+        self._config, self._options, self._clock, self._observer = config, options, clock, observer
         self._connections, self._stages, self._workers = connections, StageControl(stage), workers
+        self._on_released, self._on_answer, self._on_stop = on_released, on_answer, on_stop
         self.registrations = Registrations(
             runtime=self,
             connections=connections,
@@ -169,8 +170,6 @@ class Runtime:
             clock=clock,
             timeout_s=options.registration_timeout_s,
         )
-        self._on_released, self._observer = on_released, observer
-        self._on_answer, self._on_stop = on_answer, on_stop
         self._snapshots = SnapshotTaker(
             SnapshotCodec(config.projection),
             options.snapshot_every,

@@ -108,9 +108,17 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[CommandPath, dict[str, object
 
 def arguments_of(command: click.Command) -> list[str]:
     required = [one for one in command.params if isinstance(one, click.Argument) and one.required]
-    return [
-        str(one.type.choices[0]) if isinstance(one.type, click.Choice) else "x" for one in required
-    ]
+    return [_sample_of(one.type) for one in required]
+
+
+def _sample_of(kind: click.ParamType) -> str:
+    match kind:
+        case click.Choice():
+            return str(kind.choices[0])
+        case click.IntRange():
+            return "0"
+        case _:
+            return "x"
 
 
 def toml(value: object) -> str:

@@ -22,8 +22,8 @@ COMMAND: Final = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?coordlog (.+)$")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    text = page.read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    fences = re.findall(r"^```(.*?)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [code for name, code in fences if name == language]
 
 
 def command_lines(page: Path) -> Iterator[list[str]]:

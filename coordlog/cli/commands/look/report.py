@@ -32,6 +32,7 @@ _ENDINGS = {"html": "html", "json": "json", "chrome-trace": "trace.json"}
     help="File to write; by default JOB.html, and - is the standard output.",
 )
 @click.option(
+    "--report-format",
     "--format",
     "form",
     type=click.Choice(tuple(_ENDINGS)),

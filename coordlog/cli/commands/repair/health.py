@@ -15,6 +15,7 @@ from coordlog.cli.reading import opened, whole
 from coordlog.limits import VERDICT_STUCK_INTERVALS
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
+from coordlog.option_types import check_range
 from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.payload_json import on_one_line
@@ -30,7 +31,7 @@ _REASON_CHARS: Final = 500
 @click.argument("job")
 @click.option(
     "--stuck-intervals",
-    type=click.FloatRange(min=1),
+    type=float,
     default=VERDICT_STUCK_INTERVALS,
     show_default=True,
     metavar="N",
@@ -45,6 +46,7 @@ def health(logs: Logs, *, job: str, stuck_intervals: float, as_json: bool) -> No
     stopped in order. A job is stuck if no driver answers, or if checkpoints, attempts or commits are
     overdue. With --metrics-port the driver reports the same at /healthz, and no log is read.
     """
+    check_range("stuck_intervals", stuck_intervals, 1, 10_000)
     now_us = time.time_ns() // 1000
     with opened(logs, job) as log:
         verdict = _verdict(log, job, now_us, Thresholds(stuck_intervals=stuck_intervals))
