@@ -19,7 +19,7 @@ OLD_CLIENT_PATH = $(CURDIR)/.venv/kafka-python-$(OLD_CLIENT)
 WORKERS ?= 2
 
 .PHONY: help setup setup-spark43 demo test test-faults test-matrix test-cluster test-docker test-old-broker test-old-client test-rest test-spark43 test-all lint format \
-        types contracts contract \
+        types contracts contract reference \
         check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
@@ -86,6 +86,10 @@ types: setup ## mypy and pyright, both strict
 
 contracts: setup ## who may import whom
 	@.venv/bin/lint-imports
+
+reference: setup ## the pages of docs/reference and the tables of options, from the code
+	@$(PY) scripts/make_reference.py
+	@$(PY) tests/option_table.py --write
 
 contract: setup ## which test shows which clause of docs/contract.md, in which tier, and whether one has none
 	@$(PY) tests/contract_table.py $(ARGS)
