@@ -9,6 +9,7 @@ from coordlog.history import History
 from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.report.document import Document, document
+from coordlog.report.lanes import SizeOf
 
 __all__ = ["Facts", "document_of", "log_of"]
 
@@ -22,7 +23,12 @@ def log_of(records: Sequence[UnstoredRecord], name: str = "ingest") -> MemoryLog
     return log
 
 
-def document_of(log: Log, job: str = "ingest", moment_us: int | None = None) -> Document:
+def document_of(
+    log: Log,
+    job: str = "ingest",
+    moment_us: int | None = None,
+    size_of: SizeOf = lambda _content: None,
+) -> Document:
     """The document of a log."""
     return document(
         History(log).records(),
@@ -31,6 +37,7 @@ def document_of(log: Log, job: str = "ingest", moment_us: int | None = None) -> 
         made_us=MADE_US,
         made_by="0",
         moment_us=moment_us,
+        size_of=size_of,
     )
 
 

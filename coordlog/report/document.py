@@ -41,7 +41,7 @@ Tables:
 `late`: records that do not count, of drivers that were fenced: `off`, `t`, `epoch`, `kind*`, `why*`, `sub`, `att`
 `attempts`: by subtask and number: `sub`, `att`, `epoch`, `off`, `t`, `host*`, `pid`, `from_cp`, `end_off`, `end_t`,
     `end*` (completed, failed, fenced, stopped; null: running), `reason*`
-`splits`: by operator and id: `op*`, `id`, `off`, `t` (discovered), `bytes`, `skipped_off`, `skipped_why*`,
+`splits`: by operator and id: `op*`, `id`, `off`, `t` (discovered), `bytes` (to read), `skipped_off`, `skipped_why*`,
     `withdrawn_off`
 `holds`: an attempt with a split: `split`, `attempt` (row numbers; null: a task of a query), `sub`, `att`, `off`,
     `t`, `read_t` (begin of the reading, at the earliest), `end_off`, `end_t` (end of the split), `is_skipped`,
@@ -84,7 +84,7 @@ from coordlog.projections.tables.payload_json import Json
 from coordlog.report.checkpoints import CheckpointFacts
 from coordlog.report.columns import Table, Texts
 from coordlog.report.curves import CurveFacts
-from coordlog.report.lanes import LaneFacts
+from coordlog.report.lanes import LaneFacts, SizeOf
 from coordlog.report.outcomes import OutcomeFacts
 from coordlog.report.places import Places
 from coordlog.report.time_tables import time_tables
@@ -119,6 +119,7 @@ def document(
     made_by: str,
     moment_us: int | None = None,
     thresholds: Thresholds | None = None,
+    size_of: SizeOf = lambda _content: None,
 ) -> Document:
     """The document of a log.
 
@@ -130,11 +131,12 @@ def document(
         made_by: Version of coordlog.
         moment_us: Moment of the last verdict; None: the time of the last record, for a log that nobody continues.
         thresholds: Waits from which the job counts as slow and stuck.
+        size_of: Bytes to read of the content of a file source's split, or None if unknown.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
     """
-    fold = DocumentFold(thresholds)
+    fold = DocumentFold(thresholds, size_of)
     for entry in entries:
         fold.apply(entry)
     return fold.document(
@@ -145,9 +147,11 @@ def document(
 class DocumentFold:
     """The fold behind `document`: `apply` takes each record of a log, in log order; `document` may be called once."""
 
-    def __init__(self, thresholds: Thresholds | None = None) -> None:
+    def __init__(
+        self, thresholds: Thresholds | None = None, size_of: SizeOf = lambda _content: None
+    ) -> None:
         self._places, self._texts = Places(), Texts()
-        self._lanes = LaneFacts(self._places, self._texts)
+        self._lanes = LaneFacts(self._places, self._texts, size_of)
         self._checkpoints = CheckpointFacts(self._places, self._texts)
         self._outcomes = OutcomeFacts(self._places, self._texts)
         self._curves = CurveFacts(self._places, self._texts)

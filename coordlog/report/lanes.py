@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.state import JobState
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptEnd, AttemptFold, split_ids
@@ -16,7 +17,7 @@ from coordlog.report.columns import Table, Texts
 from coordlog.report.places import Places
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["LaneFacts"]
+__all__ = ["LaneFacts", "SizeOf"]
 
 _DISCOVERED: Final = "coordlog.splits_discovered@"
 _ENDING: Final = frozenset(
@@ -34,12 +35,23 @@ _ENDING: Final = frozenset(
 Split = tuple[str, str]
 """Operator id and split id."""
 
+SizeOf = Callable[[bytes], int | None]
+"""Bytes of a split to read, by its content; None if unknown."""
+
 
 class LaneFacts:
-    """Epochs, attempts, splits and holds. `apply` takes each record that counts, in log order."""
+    """Epochs, attempts, splits and holds. `apply` takes each record that counts, in log order.
 
-    def __init__(self, places: Places, texts: Texts) -> None:
-        self._places, self._texts = places, texts
+    Args:
+        places: Places of all records so far.
+        texts: Texts of the document.
+        size_of: Bytes to read of the content of a file source's split, or None if unknown.
+    """
+
+    def __init__(self, places: Places, texts: Texts, size_of: SizeOf) -> None:
+        self._places, self._texts, self._size_of = places, texts, size_of
+        self._file_sources: frozenset[str] = frozenset()
+        self._sizes: dict[Split, int | None] = {}
         self._epochs, self._attempts, self._splits = EpochFold(), AttemptFold(), SplitFold()
         self._epoch_places: dict[int, int] = {}
         self._epoch_ends: dict[int, tuple[int, int]] = {}
@@ -62,6 +74,7 @@ class LaneFacts:
         self._attempts.begin(state)
         self._splits.begin(state)
         self._epoch = state.epoch
+        self._file_sources = _file_sources(state.launch_info)
         for row in self._attempts.rows():
             self._open[row.subtask, row.attempt_number] = None
 
@@ -71,6 +84,7 @@ class LaneFacts:
         self._attempts.apply(record, entry.fields)
         self._splits.apply(record, entry.fields, self._attempts)
         if record.kind is Kind.EPOCH_STARTED:
+            self._file_sources = _file_sources(LaunchInfo(record.attributes))
             if self._epoch >= 0 and self._epoch not in self._epoch_ends:
                 self._epoch_ends[self._epoch] = (entry.offset, record.timestamp_us)
             self._epoch = record.epoch
@@ -117,6 +131,8 @@ class LaneFacts:
 
     def _of_split(self, entry: AuditRecord, record: Record, row: int) -> None:
         operator_id, payload_type = record.operator_id or "", record.payload_type or ""
+        if payload_type.startswith(_DISCOVERED) and operator_id in self._file_sources:
+            self._measure(operator_id, entry.fields or {})
         for split_id in _ids_in(record, entry.fields):
             key = (operator_id, split_id)
             self._records.setdefault(key, []).append(row)
@@ -129,6 +145,14 @@ class LaneFacts:
                 self._skipped.setdefault(key, entry.offset)
             elif payload_type.startswith(WITHDRAWN):
                 self._withdrawn[key] = entry.offset
+
+    def _measure(self, operator_id: str, fields: Fields) -> None:
+        """Note the sizes of discovered splits of a file source."""
+        discovered = fields.get("splits")
+        for split in discovered if isinstance(discovered, list) else ():
+            content = split.get("content") if isinstance(split, dict) else None
+            if isinstance(content, bytes):
+                self._sizes[operator_id, str(split.get("split_id"))] = self._size_of(content)
 
     def records_of_splits(self) -> Iterator[Json]:
         """Rows of the records of each split, in the order of the table of splits."""
@@ -239,7 +263,7 @@ class LaneFacts:
                 row.split_id,
                 self._found.get(key),
                 places.since(row.discovered_us),
-                None,
+                self._sizes.get(key),
                 self._skipped.get(key),
                 text(row.skipped_because),
                 self._withdrawn.get(key),
@@ -260,6 +284,10 @@ class LaneFacts:
         yield "splits", table
         yield "holds", holds
         yield "lost", lost
+
+
+def _file_sources(launch: LaunchInfo) -> frozenset[str]:
+    return frozenset(each.operator_id for each in launch.operators if each.has_format)
 
 
 def _ids_in(record: Record, fields: Fields | None) -> list[str]:

@@ -62,9 +62,18 @@ class Tail:
 
     def wait(self) -> int:
         status = self.process.wait(LIMIT_S)
+        self.end()
+        return status
+
+    def end(self) -> None:
+        """End it, and close its streams."""
+        self.process.kill()
         for thread in self.threads:
             thread.join(LIMIT_S)
-        return status
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        self.process.wait(LIMIT_S)
 
 
 def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: EmbeddedBroker) -> None:
@@ -91,7 +100,7 @@ def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: Embedded
         log.delete()
         assert tail.wait() == Exit.FAILED
     finally:
-        tail.process.kill()
+        tail.end()
         log.close()
     assert f"the log of job {RECORDED_JOB} was deleted" in tail.told[-1]
 

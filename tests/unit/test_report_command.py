@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.cli.commands.look.report import size_of_split
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
+from coordlog.history import History
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import Audit, audit
 from coordlog.report.chrome_trace import chrome_trace
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.source.split_bytes import encode_split
 from driven_history import recorded_history
 from one_log import OneLog
 from report_facts import document_of, log_of
@@ -75,6 +81,48 @@ def test_json_on_the_standard_output_is_the_document(log: MemoryLog) -> None:
 
     assert result.exit_code == Exit.DONE, result.output
     assert json.loads(result.stdout)["counts"] == {"records": 191, "void": 2}
+
+
+def test_splits_of_files_have_the_bytes_that_are_to_be_read(log: MemoryLog) -> None:
+    sizes = document_of(log, "flights", size_of=len).facts["splits"]
+
+    assert isinstance(sizes, dict)
+    assert sizes["bytes"] == [len(content) for content in contents_of_splits(log)]
+
+
+def contents_of_splits(log: MemoryLog) -> list[bytes]:
+    discovered = [
+        record.fields["splits"]
+        for record in History(log).records()
+        if record.record is not None
+        and record.record.kind is Kind.FACT
+        and (record.record.payload_type or "").startswith("coordlog.splits_discovered@")
+        and record.fields is not None
+    ]
+    return [
+        cast("bytes", split["content"])
+        for splits in discovered
+        for split in cast("list[Any]", splits)
+    ]
+
+
+def test_the_size_of_a_part_of_a_file_is_its_share() -> None:
+    split = FileSplit(
+        split_id="a#1",
+        path="a",
+        size_bytes=1001,
+        mark="",
+        real_path="a",
+        parts=2,
+        listed_by="run",
+        start=500,
+        end=1001,
+        arrow_schema=b"",
+    )
+
+    assert size_of_split(encode_split(split)) == 500
+    assert size_of_split(encode_split(dataclasses.replace(split, size_bytes=-1))) is None
+    assert size_of_split(b"no split") is None
 
 
 def slices(events: list[Any], process: int) -> list[Any]:

@@ -36,7 +36,7 @@ class Lanes {
     const width = this.box.clientWidth;
     if (width === 0) return;
     const lanes = this.shown();
-    this.laneHeight = Math.max(12, Math.min(34, Math.floor((LANES_HEIGHT - AXIS_HEIGHT) / Math.max(1, lanes.length))));
+    this.laneHeight = Math.max(12, Math.min(44, Math.floor((LANES_HEIGHT - AXIS_HEIGHT) / Math.max(1, lanes.length))));
     const height = Math.min(LANES_HEIGHT, AXIS_HEIGHT + Math.max(1, lanes.length) * this.laneHeight + 4);
     this.tall.style.height = `${AXIS_HEIGHT + lanes.length * this.laneHeight + 4}px`;
     this.box.style.height = `${height}px`;
@@ -122,7 +122,7 @@ class Lanes {
   _drawLane(context, subtask, y) {
     const { facts, moment, now, selection } = this.view;
     const a = facts.attempts;
-    const bar = Math.max(6, Math.min(20, this.laneHeight - 6));
+    const bar = Math.max(6, Math.min(26, this.laneHeight - 6));
     const top = y + (this.laneHeight - bar) / 2;
     const lastOf = new Map();
     for (const row of this.bySubtask.get(subtask)) {

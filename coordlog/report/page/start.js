@@ -25,6 +25,7 @@ async function start() {
   main.dataset.state = "painted";
   const again = () => { colourCache = null; view.changed(); };
   window.addEventListener("resize", again);
+  window.addEventListener("beforeprint", () => view.drawAll());
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   await new Promise((resolve) => { setTimeout(resolve, 50); });
   facts.records = await readData("records");

@@ -81,6 +81,9 @@ class View {
     }
   }
 
+  /** Draw all panels, seen or not, as for a printer. */
+  drawAll() { for (const panel of PANELS) this._draw(panel); }
+
   _queue() {
     if (this._isQueued) return;
     this._isQueued = true;

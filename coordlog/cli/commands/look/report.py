@@ -16,8 +16,9 @@ from coordlog.errors import OptionError
 from coordlog.report.chrome_trace import chrome_trace
 from coordlog.report.document import Document, document
 from coordlog.report.page_file import page
+from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["report"]
+__all__ = ["report", "size_of_split"]
 
 _ENDINGS = {"html": "html", "json": "json", "chrome-trace": "trace.json"}
 
@@ -80,7 +81,17 @@ def _document(logs: Logs, job: str) -> Document:
             made_us=now_us,
             made_by=metadata.version("coordlog"),
             moment_us=None if is_file else now_us,
+            size_of=size_of_split,
         )
+
+
+def size_of_split(content: bytes) -> int | None:
+    """Bytes of a file source's split: those of its file, divided by its parts; None if unknown."""
+    try:
+        split = decode_split(content)
+    except ValueError:  # records are untrusted
+        return None
+    return None if split.size_bytes < 0 else split.size_bytes // max(split.parts, 1)
 
 
 def _text(history: Document, form: str) -> str:
