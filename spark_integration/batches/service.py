@@ -209,7 +209,10 @@ class BatchService:
         return self._surroundings.address
 
     def options(self, sink: str = "sink") -> dict[str, str]:
-        """Options of `format("coordlog")` for a sink of Parquet files. Call it after `start`; it registers the format.
+        """Options of `format("coordlog")` for a sink of Parquet files.
+
+        Call it after `start`, on the thread that writes: it registers the format, which Spark finds by the active
+        session of the thread.
 
         The token is not among the options, because Spark shows them. Spark's processes read it from its file on this
         machine.

@@ -89,10 +89,10 @@ def _seal_of(spark: SparkSession, registered: _Registered) -> PlanSeal:
 def _active(spark: SparkSession) -> Generator[None]:
     """Make the session the active one of this thread: Spark looks the format up there before it registers it.
 
-    So `newSession()` would be refused if the active session has the format, of which it has none.
+    So `newSession()` would be refused if the active session has the format, of which it has none. Afterwards the
+    thread has its former active session again, if it had one: without any, it would not find the format.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001, as above
-    sessions: Any = spark._get_j_spark_session_class(jvm)  # noqa: SLF001, as above
+    sessions = _sessions(spark)
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001, as above
     try:
@@ -100,8 +100,21 @@ def _active(spark: SparkSession) -> Generator[None]:
     finally:
         if before.isDefined():
             sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make the session the active one of this thread if it has none: Spark looks the format up there. Any thread.
+
+    Only the thread that made a session has it as its active one.
+    """
+    sessions = _sessions(spark)
+    if not sessions.getActiveSession().isDefined():
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001, as above
+
+
+def _sessions(spark: SparkSession) -> Any:  # noqa: ANN401, py4j's
+    jvm: Any = spark._jvm  # noqa: SLF001, as above
+    return spark._get_j_spark_session_class(jvm)  # noqa: SLF001, as above
 
 
 def _show_py_files() -> None:

@@ -32,7 +32,11 @@ from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.runtime.driver import JobDriver
 from coordlog.schemas.reads import QueryReads, ReadsSeen
 from coordlog.spark_integration.dataframes.query_end import end_stage, end_stages
-from coordlog.spark_integration.dataframes.registry import forget_ticket, register_ticket
+from coordlog.spark_integration.dataframes.registry import (
+    forget_ticket,
+    make_active,
+    register_ticket,
+)
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, Ticket
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.driver.log_choice import LogChoice
@@ -298,7 +302,8 @@ class CoordinatedReads:
 
     # --- queries ----------------------------------------------------------------------------------
     def options(self) -> dict[str, str]:
-        """Options for `spark.read` and `spark.readStream`, without secrets."""
+        """Options for `spark.read` and `spark.readStream`, without secrets. Call it on the thread that uses them."""
+        make_active(self._spark)
         return {"job": self.job_id}
 
     def read(self) -> DataFrame:

@@ -254,6 +254,42 @@ def check_expired(spark: SparkSession, read: Callable[[], list[int]]) -> None:
     assert read() == [*before, *range(start, start + 4)], read()
 
 
+def check_unstaged(spark: SparkSession, read: Callable[[], list[int]]) -> None:
+    """A table that stages no more takes no batch: its rows would be visible at once, and again at each try."""
+    table, before = "ice.db.orders", read()
+    start = max(before) + 1
+    case = StreamCase(spark, lambda: IcebergTable(table))
+    driver = case.driver()
+    case.give(driver, 0, spark.range(start, start + 1))
+    spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('write.wap.enabled')")
+    with pytest.raises(SinkError, match="it takes no staged snapshots"):
+        case.give(driver, 1, spark.range(start + 1, start + 2))
+    assert read() == [*before, start], read()
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('write.wap.enabled'='true')")
+    case.give(driver, 1, spark.range(start + 1, start + 2))
+    driver.close()
+    assert read() == [*before, start, start + 1], read()
+
+
+def check_rolled_back(spark: SparkSession, read: Callable[[], list[int]]) -> None:
+    """A rollback takes what it takes, and each later batch arrives once."""
+    before = read()
+    start = max(before) + 1
+    case = StreamCase(spark, lambda: IcebergTable("ice.db.orders"))
+
+    def roll_back(place: str) -> None:
+        if place == "before part sink" and start + 1 in read():
+            history = "SELECT snapshot_id FROM ice.db.orders.history ORDER BY made_current_at"
+            snapshot = spark.sql(history).collect()[-2][0]
+            spark.sql(f"CALL ice.system.rollback_to_snapshot('db.orders', {snapshot})")
+
+    driver = case.driver(roll_back)
+    for number in range(4):
+        case.give(driver, number, spark.range(start + number, start + number + 1))
+    driver.close()
+    assert read() == [*before, start, start + 2, start + 3], read()
+
+
 def drop_outcomes(log: MemoryLog) -> None:
     """Cut the log before the outcome that settles its last intent, as if the driver had died there."""
     stored = list(log.read(0, log.high_watermark()))
@@ -377,6 +413,8 @@ def iceberg(folder: Path) -> None:
         folder / "ice" / "db" / "orders",
         lambda: ids(spark, "ice.db.orders"),
     )
+    check_unstaged(spark, lambda: ids(spark, "ice.db.orders"))
+    check_rolled_back(spark, lambda: ids(spark, "ice.db.orders"))
     check_expired(spark, lambda: ids(spark, "ice.db.orders"))
 
 

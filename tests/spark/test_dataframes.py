@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -169,6 +170,17 @@ def test_a_batch_query_reads_every_row_once_and_the_log_says_by_whom(
     ]
     assert set(finished) == {ROWS}
     assert left_threads() == []
+
+
+def test_a_thread_that_did_not_make_the_session_reads_by_the_format(
+    session: SparkSession, folder: Path
+) -> None:
+    """Spark looks for a format in the active session of a thread, which this one has not."""
+    with (
+        service(session, FileSource(folder, format="csv"), MemoryLog()) as reads,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert pool.submit(lambda: reads.read().count()).result(WAIT_S) == FILES * ROWS
 
 
 def test_nothing_that_spark_shows_has_the_token(session: SparkSession, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,20 @@ def test_writes_by_their_short_names_are_the_same(
             query.stop()
     assert lines_in(tmp_path / "out") == lines + Counter(str(n) for n in range(20))
     assert kinds(log).count(Kind.COMMIT_OUTCOME) == 2
+
+
+@pytest.mark.timeout(200)
+def test_threads_that_did_not_make_the_session_write_by_the_format(
+    spark: SparkSession, tmp_path: Path, log: MemoryLog
+) -> None:
+    """Spark looks for a format in the active session of a thread, which these have not."""
+    with (
+        coordinated_writes(spark, "frames", ParquetSink(tmp_path / "out"), log=log) as writes,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        frames = [values(spark.range(n, n + 10)) for n in (0, 10)]
+        list(pool.map(writes.write, frames))
+    assert lines_in(tmp_path / "out") == Counter(str(n) for n in range(20))
 
 
 def test_no_option_and_no_setting_holds_the_token(

@@ -541,7 +541,13 @@ def _take_transactions(connection: Connection, where: str) -> None:
     if not isinstance(connection, sqlite3.Connection):
         if mode:
             cast("Any", connection).autocommit = False
-        connection.cursor().execute(f"SET lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
+        cursor = connection.cursor()
+        cursor.execute(f"SET lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
+        # A record in the log must not outlive its rows: a server that dies loses commits that it did not wait for.
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
+        )
         connection.commit()  # a rollback would undo it
         return
     if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12

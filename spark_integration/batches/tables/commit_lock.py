@@ -29,8 +29,9 @@ _FILE: Final = "_coordlog/commit.lock"
 """In the table's folder; empty, or with the id of the last process that has committed."""
 _POLL_S: Final = 0.02
 
-_threads: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
-"""Locks between threads of this process, by file: the lock of a file belongs to the whole JVM."""
+_threads: Final[defaultdict[tuple[int, int], threading.Lock]] = defaultdict(threading.Lock)
+"""Locks between threads of this process, by device and inode: the lock of a file belongs to the whole JVM, which would
+lose it if it opened and closed the file a second time, by whatever path."""
 
 
 @contextmanager
@@ -59,8 +60,11 @@ def commit_lock(spark: SparkSession, location: str, where: str) -> Generator[Non
         return
     file = Path(str(uri.getPath())) / _FILE
     file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    status = file.stat()
+    thread = _threads[status.st_dev, status.st_ino]
     until = time.monotonic() + TABLE_LOCK_S
-    if not _threads[str(file)].acquire(timeout=TABLE_LOCK_S):
+    if not thread.acquire(timeout=TABLE_LOCK_S):
         raise _busy(where, file)
     try:
         opened = jvm.java.io.RandomAccessFile(str(file), "rw")
@@ -76,7 +80,7 @@ def commit_lock(spark: SparkSession, location: str, where: str) -> Generator[Non
             with suppress(Py4JError, OSError):  # a JVM that has ended holds no lock
                 opened.close()
     finally:
-        _threads[str(file)].release()
+        thread.release()
 
 
 def _busy(where: str, file: Path) -> SinkError:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["IcebergTable", "iceberg_settings"]
 
 _WAP_ID: Final = "spark.wap.id"
+_STAGES: Final = "write.wap.enabled"
 _PUBLISHED: Final = ("DuplicateWAPCommitException", "CherrypickAncestorCommitException")
 """Errors of Iceberg for a staged snapshot that is published already: as a copy, or unchanged."""
 
@@ -111,13 +112,16 @@ class IcebergTable:
                 "create the table, and the session with local_session(…, jars=resolve(JarSet.ICEBERG), "
                 "settings=iceberg_settings(…))",
             ) from error
-        if {row["key"]: row["value"] for row in rows}.get("write.wap.enabled") != "true":
+        self._refuse_unstaged({row["key"]: row["value"] for row in rows}.get(_STAGES))
+        self._spark = spark
+
+    def _refuse_unstaged(self, stages: str | None) -> None:
+        if stages != "true":
             raise SinkError(
                 self.destination,
                 "it takes no staged snapshots",
-                f"ALTER TABLE {self._name} SET TBLPROPERTIES ('write.wap.enabled'='true')",
+                f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_STAGES}'='true')",
             )
-        self._spark = spark
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See that no other log of a job of this id writes to the table: its batches would be others.
@@ -139,6 +143,10 @@ class IcebergTable:
             _session_locks[str(_java(session).sessionUUID())],
             commit_lock(session, str(self._table(session).location()), self.destination),
         ):
+            table = self._table(session)
+            table.refresh()
+            # It would take the rows at once, and again from the next try: the property may have gone since `prepare`.
+            self._refuse_unstaged(table.properties().get(_STAGES))
             session.conf.set(_WAP_ID, name)
             try:
                 frame.writeTo(self._name).append()
