@@ -132,7 +132,7 @@ def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
     assert own_threads() == []
 
 
-def test_a_panic_on_the_mailbox_ends_the_job_with_an_error_and_no_exit_status(
+def test_a_panic_on_the_mailbox_is_an_error_and_no_exit_status(
     tmp_path: Path,
 ) -> None:
     """As a `SystemExit` it passed for a stop by SIGTERM, and the process ended with status 0."""
