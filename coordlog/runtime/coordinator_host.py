@@ -561,7 +561,7 @@ class CoordinatorHost:
             self._make(call, operator_id)
         except (CallFailure, RecordError):
             raise  # RecordError: the fold failed, which is not the fault of a callback
-        except Exception as error:
+        except BaseException as error:
             callback, subtask = _describe(call)
             event = call.event if isinstance(call, CallEvent) else None
             final = final_of(error)

@@ -41,6 +41,7 @@ __all__ = [
     "LongWork",
     "MachineClock",
     "Mailbox",
+    "PanicError",
     "WorkTimeoutError",
     "WorkerThreads",
 ]
@@ -65,6 +66,24 @@ class CallbackTimeoutError(UsageError):
         return (
             f"{self.callback} has not returned within {self.timeout_s:g} s; block in `call_async` "
             f"instead. It is at:\n{self.stack}"
+        )
+
+
+class PanicError(CoordlogError):
+    """A thread of the driver ended with an error that is no `Exception`: a library's panic, or `sys.exit`.
+
+    Raised as it is, a `SystemExit` would end the process as if the job had been stopped.
+    """
+
+    def __init__(self, thread: str, cause: BaseException) -> None:
+        super().__init__(thread, cause)
+        self.thread, self.cause = thread, cause
+
+    def __str__(self) -> str:
+        return (
+            f"thread {self.thread} of the driver ended with {type(self.cause).__name__}: {self.cause} (no "
+            "`Exception`): remove its cause, whose traceback is in the driver's output, and run the job "
+            "again; it continues from its log"
         )
 
 
@@ -200,6 +219,8 @@ class Mailbox:
     def end(self, error: BaseException | None = None) -> None:
         """End the driver. Any thread. An error after the end of the job is only logged: that end is in the log."""
         if error is not None and self.error is None:
+            if not isinstance(error, Exception):
+                error = _panic_of(error)
             if self._runtime is not None and self._runtime.outcome is not None:
                 _log.warning("the driver ends without its last snapshot: %s", error)
             else:
@@ -360,6 +381,12 @@ class Mailbox:
             self._work_timeout_s,
             longest.stack,
         )
+
+
+def _panic_of(cause: BaseException) -> PanicError:
+    error = PanicError(threading.current_thread().name, cause)
+    error.__cause__ = cause
+    return error
 
 
 def _logged(work: Callable[[], None]) -> Callable[[], None]:

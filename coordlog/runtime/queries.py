@@ -49,7 +49,7 @@ class Queries:
                 outcome=RequestOutcome.REFUSED,
                 reason=refused.reason,
             )
-        except Exception as error:  # noqa: BLE001, a query changes nothing: its client gets the error, and the job continues
+        except BaseException as error:  # noqa: BLE001, a query changes nothing: its client gets the error, and the job continues
             raised = f"the query that answers it raised {type(error).__name__}: {error}"
             return AnswerRequest(
                 request_id=input_.request_id,

@@ -49,7 +49,8 @@ class Requests:
         self.types = types
         """Payload types of the job."""
         self._lock = threading.Lock()
-        self._open: dict[int, OnAnswer] = {}
+        self._open: dict[int, OnAnswer | None] = {}
+        """Requests without an answer; None for those whose callers have gone, which still wait in the driver."""
         self._next_id = 0
         self._deliver: Callable[[RequestArrived], None] | None = None
         self._is_over = False
@@ -64,6 +65,8 @@ class Requests:
             self._is_over = True
             open_requests, self._open = sorted(self._open.items()), {}
         for request_id, on_answer in open_requests:
+            if on_answer is None:
+                continue
             on_answer(
                 AnswerRequest(
                     request_id=request_id,
@@ -132,14 +135,15 @@ class Requests:
 
     @property
     def open_count(self) -> int:
-        """Number of requests without an answer."""
+        """Number of requests whose callers wait for an answer."""
         with self._lock:
-            return len(self._open)
+            return sum(on_answer is not None for on_answer in self._open.values())
 
     def forget(self, request_id: int) -> None:
-        """Drop a request whose caller no longer waits."""
+        """Drop the answer of a request whose caller no longer waits; the request counts until the driver answers."""
         with self._lock:
-            self._open.pop(request_id, None)
+            if request_id in self._open:
+                self._open[request_id] = None
 
     def answered(self, effect: AnswerRequest) -> None:
         """Pass on an answer, which the log has."""

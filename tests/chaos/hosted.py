@@ -14,7 +14,7 @@ from typing import Any
 from chaos.steps import Steps
 from coordlog.api.chain import Chain
 from coordlog.errors import CoordlogError
-from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.inputs import Asker, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import CONNECTION_CLOSE_S
 from coordlog.messages import DeliverEvent, DownMessage, Refused
@@ -224,6 +224,8 @@ class _SteppedRequests(Requests):
         payload_type: str,
         payload: bytes,
         on_answer: Callable[[AnswerRequest], None],
+        *,
+        asked_by: Asker | None = None,
     ) -> int:
         """See `Requests`."""
 
@@ -236,7 +238,7 @@ class _SteppedRequests(Requests):
                 self._steps.at("before refusing a client")
             on_answer(effect)
 
-        return self._inner.ask(operator_id, payload_type, payload, told)
+        return self._inner.ask(operator_id, payload_type, payload, told, asked_by=asked_by)
 
     def forget(self, request_id: int) -> None:
         """See `Requests`."""

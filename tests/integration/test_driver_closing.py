@@ -14,7 +14,7 @@ from coordlog.log.memory import MemoryLog, _MemoryWriter
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime import driver as driver_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.mailbox import Mailbox
+from coordlog.runtime.mailbox import Mailbox, PanicError
 from coordlog.spark_integration import Job
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
@@ -130,6 +130,23 @@ def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
         job._run_until_stopped()
 
     assert own_threads() == []
+
+
+def test_a_panic_on_the_mailbox_is_an_error_and_no_exit_status(
+    tmp_path: Path,
+) -> None:
+    """As a `SystemExit` it passed for a stop by SIGTERM, and the process ended with status 0."""
+    driver = driver_of(tmp_path, MemoryLog("job"))
+    driver.start()
+
+    def panic() -> None:
+        raise SystemExit(0)
+
+    driver._mailbox.post(panic)
+
+    with pytest.raises(PanicError, match=r"coordlog-mailbox .* SystemExit: 0 .* run the job again"):
+        driver.wait(WAIT_S)
+    wait_for(lambda: own_threads() == [], "all threads have ended")
 
 
 def test_a_close_that_does_not_end_is_waited_for_within_a_bound(

@@ -53,6 +53,27 @@ def test_an_exception_out_of_any_callback_fails_the_job_globally(name: str, said
 
 
 @pytest.mark.clause("A3")
+@pytest.mark.parametrize("panic", [SystemExit(0), BaseException("unwrap on None")], ids=repr)
+@pytest.mark.may_fail("SystemExit", "unwrap on None")
+def test_a_panic_in_a_callback_fails_the_job_globally_like_an_exception(
+    panic: BaseException,
+) -> None:
+    """`sys.exit` in a coordinator ended the process with status 0, in the middle of its job."""
+
+    def panicking(*_said: object) -> None:
+        raise panic
+
+    provider = NotingProvider(on={"event": panicking})
+    job = HandDrivenJob(chain_of(provider))
+
+    job.register(0).send("source", Up(n=1))
+
+    (failure,) = job.history(Kind.GLOBAL_FAILURE)
+    assert f"raised {type(panic).__name__}: {panic}" in str(failure.reason)
+    assert job.runtime.state.phase is Phase.FAILING
+
+
+@pytest.mark.clause("A3")
 @pytest.mark.may_fail("no reason", "RuntimeError: bang")
 def test_a_reset_that_raises_fails_the_job_again() -> None:
     provider = NotingProvider(on={"restore": raising})

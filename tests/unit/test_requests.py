@@ -21,7 +21,7 @@ from coordlog.errors import (
     TooLargeError,
 )
 from coordlog.kernel.builder import KernelConfig
-from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.inputs import RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import PAYLOAD_BYTES_MAX, REQUESTS_OPEN_MAX
 from coordlog.projections.job.state import Phase
@@ -475,6 +475,29 @@ def test_a_wait_is_bounded_and_what_comes_later_is_dropped() -> None:
 
 
 @pytest.mark.clause("J1")
+def test_requests_whose_callers_have_gone_count_until_the_driver_answers() -> None:
+    """While the log stalls, clients with short timeouts would queue without limit, each up to 256 KiB."""
+    requests = Requests(made_job().chain.payload_types)
+    arrived: list[RequestArrived] = []
+    requests.begin(arrived.append)
+
+    for _ in range(REQUESTS_OPEN_MAX):
+        with pytest.raises(RequestUnansweredError, match="none came within"):
+            requests.request("source", HowMany(), timeout_s=0)
+    with pytest.raises(RequestUnansweredError, match="other requests wait"):
+        requests.request("source", HowMany(), timeout_s=0)
+    requests.answered(
+        AnswerRequest(request_id=arrived[0].request_id, outcome=RequestOutcome.REFUSED)
+    )
+    with pytest.raises(RequestUnansweredError, match="none came within"):
+        requests.request("source", HowMany(), timeout_s=0)
+
+    assert len(arrived) == REQUESTS_OPEN_MAX + 1
+    assert requests.open_count == 0
+    requests.end()
+
+
+@pytest.mark.clause("J1")
 def test_before_the_job_is_restored_a_client_is_told_to_come_again() -> None:
     requests = Requests(made_job().chain.payload_types)
 
@@ -497,15 +520,20 @@ def _raising(_state: object, _asked: Payload) -> Payload:
     raise KeyError("missing")
 
 
+def _panicking(_state: object, _asked: Payload) -> Payload:
+    raise SystemExit(0)
+
+
 @pytest.mark.clause("J1")
 @pytest.mark.parametrize(
     ("query", "why"),
     [
         (_raising, "KeyError: 'missing'"),
+        (_panicking, "SystemExit: 0"),
         (lambda _state, _asked: Stranger(n=1), "test.stranger@1"),
         (lambda _state, _asked: Noted(text="x" * PAYLOAD_BYTES_MAX), "the limit is"),
     ],
-    ids=["raises", "unregistered type", "too large"],
+    ids=["raises", "panics", "unregistered type", "too large"],
 )
 def test_a_query_that_cannot_be_answered_is_refused_and_the_job_goes_on(
     query: Query, why: str
