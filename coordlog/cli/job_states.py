@@ -21,7 +21,7 @@ from coordlog.projections.tables.progress import Progress, ProgressFold
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.driver.liveness import Liveness, NamedDriver, driver_liveness
 
-__all__ = ["JobRow", "job_rows"]
+__all__ = ["COPY", "JobRow", "job_rows"]
 
 _READ_AT_ONCE: Final = 8
 """Number of logs that are read, and of drivers that are checked, at the same time."""

@@ -111,7 +111,7 @@ def arguments_of(command: click.Command) -> list[str]:
     return [_sample_of(one.type) for one in required]
 
 
-def _sample_of(kind: click.ParamType) -> str:
+def _sample_of(kind: click.ParamType[Any]) -> str:
     match kind:
         case click.Choice():
             return str(kind.choices[0])

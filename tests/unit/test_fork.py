@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from coordlog.api.chain import Chain
 from coordlog.cli.exit_status import Exit
-from coordlog.cli.job_states import JobStatus, job_rows
+from coordlog.cli.job_states import COPY, job_rows
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, FencedError, OptionError, RestoreError, SinkError
 from coordlog.log.copy import to_append
@@ -532,7 +532,7 @@ def test_a_job_that_no_driver_has_opened_yet_is_a_copy() -> None:
     run(logs, "other", "job@second")
 
     (row,) = job_rows(logs, ["other"])
-    assert (row.status, row.reason) == (JobStatus.COPY, None)
+    assert (row.status, row.reason) == (COPY, None)
 
 
 def test_the_command_names_rows_uncommitted_without_the_other_job() -> None:
