@@ -70,6 +70,9 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
             "report",
             "Write a job's history as one page that needs no network.",
         ),
+        "web": _Command(
+            "commands.look.web", "web", "Serve the page of each job, and renew it while it lives."
+        ),
         "tail": _Command("commands.run.tail", "tail", "Follow a job's log."),
         "history": _Command(
             "commands.look.history", "history", "Show a job's records in log order."

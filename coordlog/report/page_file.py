@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 import html
@@ -14,7 +15,7 @@ from typing import Final
 from coordlog.projections.tables.payload_json import Json
 from coordlog.report.document import Document
 
-__all__ = ["SCRIPTS", "page", "script_text", "style_text"]
+__all__ = ["SCRIPTS", "index_page", "live_page", "page", "script_text", "style_text"]
 
 SCRIPTS: Final = (
     "vendor/uPlot.iife.min.js",
@@ -40,9 +41,9 @@ _STYLES: Final = ("vendor/uPlot.min.css", "page.css")
 _PLACE: Final = re.compile(r"\{\{([a-z]+)\}\}")
 
 
-def script_text() -> str:
-    """The script of the page."""
-    parts = ["'use strict';", *(_file(name) for name in SCRIPTS)]
+def script_text(start: str = SCRIPTS[-1]) -> str:
+    """The script of the page, which ends with the file `start`."""
+    parts = ["'use strict';", *(_file(name) for name in (*SCRIPTS[:-1], start))]
     return "\n".join(parts)
 
 
@@ -74,6 +75,46 @@ def page(document: Document) -> str:
         "data": data,
     }
     return _PLACE.sub(lambda place: values[place[1]], _file("page.html"))
+
+
+def live_page(job: str) -> tuple[str, str]:
+    """The page of a served job, without its facts, and its policy: it may ask its own server for them."""
+    script, style = _live_script(), style_text()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+    values = {
+        "policy": html.escape(policy),
+        "title": html.escape(f"{job}: coordlog"),
+        "style": style,
+        "script": script,
+        "data": "",
+    }
+    text = _PLACE.sub(lambda place: values[place[1]], _file("page.html"))
+    brand = '<span class="brand">coordlog</span>'
+    text = text.replace(brand, '<a class="brand" href="/">coordlog</a>', 1)
+    return text, f"{policy}; frame-ancestors 'none'"
+
+
+def index_page(content: str) -> tuple[str, str]:
+    """The list of served jobs, which has no script, and its policy.
+
+    Args:
+        content: HTML of the list; its texts are escaped.
+    """
+    style = style_text()
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    values = {"style": style, "content": content}
+    return _PLACE.sub(lambda place: values[place[1]], _file("index.html")), policy
+
+
+@functools.cache
+def _live_script() -> str:
+    return script_text("live.js")
 
 
 def _packed(value: Json) -> str:

@@ -8,8 +8,19 @@ const LANES_HEIGHT = 420;
 class Lanes {
   constructor(view) {
     this.view = view;
-    const { facts } = view;
+    this.take(view.facts);
+    this.canvas = el("canvas", { tabindex: 0, role: "img" });
+    this.tall = el("div", { class: "tall" });
+    this.box = el("div", { class: "lanes" }, this.tall, this.canvas);
+    this.painted = { attempts: 0, holds: 0, checkpoints: 0, lanes: 0 };
+    this._listen();
+  }
+
+  /** Take facts; a zoom stays where it was. */
+  take(facts) {
+    const before = this.axis;
     this.axis = new TimeAxis(facts.gaps, Math.max(facts.last_t, 1));
+    if (before !== undefined && before.isZoomed) this.axis.show(before.t(before.left), before.t(before.right), before);
     this.bySubtask = facts.by("attempts", "sub");
     this.holdsOf = new Map();
     for (const [attempt, rows] of facts.by("holds", "attempt")) {
@@ -17,11 +28,6 @@ class Lanes {
     }
     this.acksOf = facts.by("acks", "sub");
     this.subtasks = [...this.bySubtask.keys()].sort((a, b) => a - b);
-    this.canvas = el("canvas", { tabindex: 0, role: "img" });
-    this.tall = el("div", { class: "tall" });
-    this.box = el("div", { class: "lanes" }, this.tall, this.canvas);
-    this.painted = { attempts: 0, holds: 0, checkpoints: 0, lanes: 0 };
-    this._listen();
   }
 
   /** Subtasks with a lane at the moment. */

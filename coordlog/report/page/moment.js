@@ -1,13 +1,13 @@
 // The slider for the moment: every panel shows the state as of that offset.
 
 function bindMoment(view) {
-  const { facts } = view;
   const slider = document.getElementById("moment");
   const text = document.getElementById("moment-text");
   const latest = document.getElementById("moment-end");
-  slider.min = String(facts.first_off);
-  slider.max = String(facts.last_off);
   const show = () => {
+    const { facts } = view;
+    slider.min = String(facts.first_off);
+    slider.max = String(facts.last_off);
     slider.value = String(view.moment);
     const words = `${number(view.moment)} of ${number(facts.last_off)} · ${facts.clockText(view.now)}`;
     text.textContent = words;
@@ -15,7 +15,7 @@ function bindMoment(view) {
     latest.hidden = view.isLatest;
   };
   slider.addEventListener("input", () => { view.setMoment(Number(slider.value)); show(); });
-  latest.addEventListener("click", () => { view.setMoment(facts.last_off); show(); slider.focus(); });
+  latest.addEventListener("click", () => { view.setMoment(view.facts.last_off); show(); slider.focus(); });
   view.showMoment = show;
   show();
 }

@@ -28,6 +28,13 @@ class TimeAxis {
   /** Set the pixels between which it is drawn. */
   fit(left, right) { this.left = left; this.right = Math.max(left + 1, right); }
 
+  /** Show the time between two times, between the pixels of another axis. */
+  show(from, to, other) {
+    this.fit(other.left, other.right);
+    const unit = this.unitOf(from);
+    this._set(unit, Math.max(this.unitOf(to) - unit, this.total * 1e-6));
+  }
+
   get isZoomed() { return this.from > 0 || this.to < this.total; }
 
   unitOf(t) {

@@ -38,6 +38,18 @@ class View {
   /** Time of the moment; at the end of the log that of the last verdict. */
   get now() { return this.isLatest ? this.facts.last_t : this.facts.timeOf(this.moment); }
 
+  /** Take newer facts; moment, zoom and selection stay, and a page at the end of the log stays at its end. */
+  renew(facts) {
+    const wasLatest = this.isLatest;
+    const isSame = facts.first_off === this.facts.first_off && facts.t0 === this.facts.t0;
+    this.facts = facts;
+    if (!isSame) this.selection = null;
+    if (this.lanes !== undefined) this.lanes.take(facts);
+    this.moment = wasLatest ? facts.last_off : Math.max(facts.first_off, Math.min(facts.last_off, this.moment));
+    this.showMoment();
+    this.changed();
+  }
+
   setMoment(offset) {
     this.moment = Math.max(this.facts.first_off, Math.min(this.facts.last_off, offset));
     this.changed();

@@ -1,0 +1,159 @@
+"""The served application: an index of jobs, a page for each, and its facts."""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from coordlog.cli.console import lasted
+from coordlog.cli.job_states import JobRow, job_rows
+from coordlog.cli.log_access import Logs
+from coordlog.cli.web.access import Guard
+from coordlog.cli.web.live_jobs import LiveJobs
+from coordlog.errors import CoordlogError, LogUnavailableError, OptionError
+from coordlog.log.job_id import check_job_id
+from coordlog.report.lanes import SizeOf
+from coordlog.report.page_file import index_page, live_page
+
+__all__ = ["application"]
+
+_LIST_S: Final = 3.0
+"""Seconds for which a list of jobs is shown again."""
+_CLASSES: Final = {
+    "progressing": "run", "slow": "warn", "stuck": "bad", "failed": "bad", "finished": "ok", "stopped": "stop",
+    "unreadable": "bad",
+}  # fmt: skip
+
+
+class _Pages:
+    def __init__(
+        self, broker: Logs | None, only: tuple[str, ...], files: Mapping[str, Logs], size_of: SizeOf
+    ) -> None:
+        self._broker, self._only, self._files = broker, only, files
+        self._live = LiveJobs(size_of)
+        self._lock = threading.Lock()
+        self._index: tuple[float, str] | None = None
+
+    def index(self, _request: Request) -> Response:
+        with self._lock:
+            if self._index is None or time.monotonic() - self._index[0] > _LIST_S:
+                self._index = (time.monotonic(), self._made_index())
+            text, policy = index_page(self._index[1])
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    def job(self, request: Request) -> Response:
+        job = request.path_params["job"]
+        if not self._is_served(job):
+            return PlainTextResponse("there is no such job\n", 404)
+        text, policy = live_page(job)
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    def facts(self, request: Request) -> Response:
+        job, known = request.path_params["job"], request.query_params.get("known", "")
+        if not self._is_served(job):
+            return PlainTextResponse("there is no such job", 404)
+        places = self._files if job in self._files else {job: self._broker}
+        place = places[job]
+        assert place is not None, "served"
+        number = int(known) if known.isascii() and known.isdecimal() and len(known) < 20 else None
+        try:
+            end, body = self._live.answer({job: place}, job, number)
+        except LogUnavailableError as error:
+            return PlainTextResponse(f"the log does not answer: {error}", 503)
+        except CoordlogError as error:
+            return PlainTextResponse(str(error), 410)
+        if body is None:
+            return Response(status_code=204)
+        headers = {"Content-Encoding": "gzip", "X-Coordlog-End": str(end)}
+        return Response(body, media_type="application/json", headers=headers)
+
+    def _is_served(self, job: str) -> bool:
+        if job in self._files:
+            return True
+        if self._broker is None or (self._only and job not in self._only):
+            return False
+        try:
+            check_job_id(job)
+        except OptionError:
+            return False
+        return True
+
+    def _made_index(self) -> str:
+        rows: list[JobRow] = []
+        problem = ""
+        try:
+            if self._broker is not None:
+                rows.extend(job_rows(self._broker, self._only or self._broker.jobs()))
+        except CoordlogError as error:
+            problem = f'<p class="partial">The jobs cannot be listed: {html.escape(str(error))}</p>'
+        for job, logs in self._files.items():
+            rows.extend(job_rows(logs, (job,)))
+        if not rows and not problem:
+            problem = '<p class="partial">There are no jobs.</p>'
+        body = "".join(map(_row, rows))
+        head = (
+            "<th>job</th><th>status</th><th>checkpoint</th><th>last record</th>"
+            '<th class="number">rows</th><th>reason</th>'
+        )
+        table = (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+        )
+        return f'{problem}<div class="scroll">{table}</div>'
+
+
+def _row(row: JobRow) -> str:
+    now_us = time.time_ns() // 1000
+    checkpoint = (
+        ""
+        if row.last_checkpoint is None
+        else f"{row.last_checkpoint}, {_ago(row.last_checkpoint_us, now_us)}"
+    )
+    colour = _CLASSES.get(row.status, "idle")
+    job = f'<a href="/jobs/{html.escape(quote(row.job_id, safe=""))}">{html.escape(row.job_id)}</a>'
+    more = "+" if row.counted_from else ""
+    return (
+        f'<tr><td class="words">{job}</td><td><span class="state {colour}">{html.escape(row.status)}</span></td>'
+        f"<td>{html.escape(checkpoint)}</td><td>{_ago(row.last_record_us, now_us)}</td>"
+        f'<td class="number">{row.rows:,}{more}</td><td class="words">{html.escape((row.reason or "")[:200])}</td></tr>'
+    )
+
+
+def _ago(time_us: int | None, now_us: int) -> str:
+    return "" if time_us is None else f"{lasted(time_us, max(now_us, time_us))} ago"
+
+
+def application(
+    broker: Logs | None,
+    only: tuple[str, ...],
+    files: Mapping[str, Logs],
+    *,
+    size_of: SizeOf,
+    host: str,
+    token: str | None,
+) -> Guard:
+    """The application.
+
+    Args:
+        broker: Logs of a broker, or None: only files are served.
+        only: Ids of the broker's jobs that are served; empty: all.
+        files: Exported histories by job.
+        size_of: As in `coordlog.report.document.document`.
+        host: Address at which it listens.
+        token: Secret of the readers, or None.
+    """
+    pages = _Pages(broker, only, files, size_of)
+    routes = [
+        Route("/", pages.index),
+        Route("/jobs/{job}", pages.job),
+        Route("/jobs/{job}/facts", pages.facts),
+    ]
+    return Guard(Starlette(routes=routes), host, token)
