@@ -1,4 +1,4 @@
-"""Jobs that readers of the served pages look at: the fold of each, renewed by the records that its log has got since."""
+"""Jobs whose served pages are read: the fold of each, renewed by the records that its log has got since."""
 
 from __future__ import annotations
 

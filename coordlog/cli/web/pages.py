@@ -28,6 +28,8 @@ __all__ = ["application"]
 
 _LIST_S: Final = 3.0
 """Seconds for which a list of jobs is shown again."""
+_DIGITS: Final = 20
+"""An offset has fewer digits."""
 _CLASSES: Final = {
     "progressing": "run", "slow": "warn", "stuck": "bad", "failed": "bad", "finished": "ok", "stopped": "stop",
     "unreadable": "bad",
@@ -64,7 +66,9 @@ class _Pages:
         places = self._files if job in self._files else {job: self._broker}
         place = places[job]
         assert place is not None, "served"
-        number = int(known) if known.isascii() and known.isdecimal() and len(known) < 20 else None
+        number = (
+            int(known) if known.isascii() and known.isdecimal() and len(known) < _DIGITS else None
+        )
         try:
             end, body = self._live.answer({job: place}, job, number)
         except LogUnavailableError as error:

@@ -16,6 +16,7 @@ __all__ = ["web"]
 
 _CLIENTS_MAX = 64
 _REQUEST_BYTES_MAX = 16_384
+_TOKEN_CHARS_MIN = 16
 
 
 @click.command()
@@ -64,9 +65,11 @@ def web(
             "pip install 'coordlog[web]'",
         ) from error
     token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
-    if token is not None and len(token) < 16:
+    if token is not None and len(token) < _TOKEN_CHARS_MIN:
         raise OptionError(
-            "token-file", str(token_file), "a file with a token of 16 characters or more"
+            "token-file",
+            str(token_file),
+            f"a file with a token of {_TOKEN_CHARS_MIN} characters or more",
         )
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(32)

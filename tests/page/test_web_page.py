@@ -1,0 +1,151 @@
+"""The served pages, in a real browser: what they show is what the folds say, also of a log that grows."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, expect
+from test_hostile_page import ATTACKS, hostile_history
+
+from coordlog.cli.log_access import Logs, no_such_job
+from coordlog.cli.web.access import COOKIE
+from coordlog.cli.web.pages import application
+from coordlog.errors import LogUnavailableError
+from coordlog.log.interface import Log
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.tables.audit import audit
+from driven_history import recorded_history
+from report_facts import log_of
+
+pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
+
+_TOKEN = "0123456789abcdef0123"
+_START_S = 30.0
+
+
+class GrowingLogs:
+    """Logs in memory at a place that can go away."""
+
+    where = "memory"
+
+    def __init__(self, **logs: MemoryLog) -> None:
+        self.logs = logs
+        self.is_away = False
+
+    def jobs(self) -> tuple[str, ...]:
+        """All of them."""
+        self._check("jobs")
+        return tuple(sorted(self.logs))
+
+    def open(self, job_id: str) -> Log:
+        """One of them."""
+        self._check(job_id)
+        if job_id not in self.logs:
+            raise no_such_job(job_id, self.where, tuple(self.logs))
+        return self.logs[job_id]
+
+    def delete(self, job_id: str) -> None:
+        """Delete one."""
+        del self.logs[job_id]
+
+    def _check(self, name: str) -> None:
+        if self.is_away:
+            raise LogUnavailableError(name, "reading", 1.0)
+
+
+@contextmanager
+def served(logs: Logs, token: str | None = None) -> Generator[int]:
+    """The port of a server of these logs."""
+    app = application(logs, (), {}, size_of=lambda _content: None, host="127.0.0.1", token=token)
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until = time.monotonic() + _START_S
+        while not server.started:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(_START_S)
+
+
+def status_of(port: int, path: str, method: str = "GET", **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
+    records = recorded_history()
+    logs = GrowingLogs(flights=log_of(records[: len(records) // 2], "flights"))
+    faults: list[str] = []
+    with served(logs) as port:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_role("link", name="flights").click()
+        page.wait_for_selector("#panels[data-state=records]")
+        attempts: Callable[[], int] = lambda: page.evaluate(  # noqa: E731
+            "window.coordlogView.facts.size('attempts')"
+        )
+        assert attempts() == len(audit(logs.logs["flights"].records).attempts)
+        page.evaluate("window.coordlogView.select({kind: 'attempts', row: 0})")
+        page.evaluate("window.coordlogView.lanes.axis.zoom(0.5, 300)")
+        logs.is_away = True
+        expect(page.get_by_role("status")).to_contain_text("does not answer", timeout=20_000)
+        logs.is_away = False
+        logs.logs["flights"] = log_of(records, "flights")
+        expect(page.locator("#panels")).to_have_attribute(
+            "data-end", str(len(records)), timeout=20_000
+        )
+        assert attempts() == len(audit(logs.logs["flights"].records).attempts)
+        assert page.evaluate("window.coordlogView.selection.row") == 0
+        assert page.evaluate("window.coordlogView.lanes.axis.isZoomed")
+        logs.delete("flights")
+        expect(page.get_by_role("status")).to_contain_text("there is no job", timeout=20_000)
+        page.context.close()
+    assert faults == []
+
+
+def test_names_and_payloads_with_script_run_nowhere(browser: Browser) -> None:
+    logs = GrowingLogs(
+        **{ATTACKS[0]: log_of(hostile_history()), "plain": log_of(hostile_history())}
+    )
+    with served(logs) as port:
+        page = browser.new_page()
+        for path in ("/", "/jobs/plain"):
+            page.goto(f"http://127.0.0.1:{port}{path}")
+            if path != "/":
+                page.wait_for_selector("#panels[data-state=records]")
+            assert "attacked" not in page.title()
+        page.context.close()
+        for path in ("/jobs/..%2f..%2fetc%2fpasswd", "/jobs/%3Cimg%3E", "/../etc/passwd"):
+            assert status_of(port, path) == 404
+
+
+def test_only_readers_with_the_token_are_answered() -> None:
+    with served(GrowingLogs(), _TOKEN) as port:
+        assert status_of(port, "/") == 403
+        assert status_of(port, "/?token=wrong") == 403
+        assert status_of(port, "/", Cookie=f"{COOKIE}=wrong") == 403
+        assert status_of(port, f"/?token={_TOKEN}") == 303
+
+
+def test_writes_and_foreign_hosts_are_refused() -> None:
+    with served(GrowingLogs()) as port:
+        assert status_of(port, "/") == 200
+        assert status_of(port, "/", "POST") == 405
+        assert status_of(port, "/", Host="attacker.example") == 421
