@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, expect
-from test_hostile_page import ATTACKS, hostile_history
 
 from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.web.access import COOKIE
@@ -21,6 +20,7 @@ from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit
 from driven_history import recorded_history
+from hostile_history import ATTACKS, hostile_history
 from report_facts import log_of
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
@@ -105,7 +105,7 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
         page.evaluate("window.coordlogView.select({kind: 'attempts', row: 0})")
         page.evaluate("window.coordlogView.lanes.axis.zoom(0.5, 300)")
         logs.is_away = True
-        expect(page.get_by_role("status")).to_contain_text("does not answer", timeout=20_000)
+        expect(page.locator("p[role=status]")).to_contain_text("does not answer", timeout=20_000)
         logs.is_away = False
         logs.logs["flights"] = log_of(records, "flights")
         expect(page.locator("#panels")).to_have_attribute(
@@ -115,7 +115,7 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
         assert page.evaluate("window.coordlogView.selection.row") == 0
         assert page.evaluate("window.coordlogView.lanes.axis.isZoomed")
         logs.delete("flights")
-        expect(page.get_by_role("status")).to_contain_text("there is no job", timeout=20_000)
+        expect(page.locator("p[role=status]")).to_contain_text("there is no job", timeout=20_000)
         page.context.close()
     assert faults == []
 
