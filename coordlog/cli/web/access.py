@@ -68,7 +68,8 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         if request.method not in {"GET", "HEAD"}:
             return _refused("only GET and HEAD", 405)
-        if not self._is_known_host(request.headers.get("host", "")):
+        # With a token a foreign name is harmless: no cookie is sent to it.
+        if self._token is None and not self._is_known_host(request.headers.get("host", "")):
             return _refused("the header Host names another server", 421)
         if self._token is None or self._is_token(request.cookies.get(COOKIE)):
             return None
