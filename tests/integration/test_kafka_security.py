@@ -221,6 +221,13 @@ def test_a_wrong_way_in_is_one_clear_error_soon(
 
 ASKING: dict[str, tuple[str, ...]] = {
     "jobs": (),
+    "health": (JOB,),
+    "report": (JOB, "-o", "-"),
+    "tail": (JOB, "--no-follow"),
+    "stop": (JOB,),
+    "trigger": (JOB,),
+    "kill-attempt": (JOB, "0"),
+    "request": (JOB, "source", "some.type", "{{}}"),
     "history": (JOB,),
     "attempts": (JOB,),
     "splits": (JOB,),
@@ -246,7 +253,7 @@ ASKING: dict[str, tuple[str, ...]] = {
     "prune": (JOB, "--yes"),
     "delete": (JOB, "--yes"),
 }
-"""What each command that asks a broker is given; `ingest` has a test of its own."""
+"""What each command that asks a broker is given; `ingest` has a test of its own, and pages of `web` show it."""
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +274,7 @@ def test_every_command_that_asks_a_broker_is_among_those_that_are_tried() -> Non
         for name in main.list_commands(context)
         if any(one.name == "bootstrap_servers" for one in _command(context, name).params)
     }
-    assert asking == {*ASKING, "ingest"}
+    assert asking == {*ASKING, "ingest", "web"}
 
 
 def _command(context: click.Context, name: str) -> click.Command:

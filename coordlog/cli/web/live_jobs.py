@@ -132,7 +132,7 @@ class _LiveJob:
             for entry in self._reader.rest():
                 fold.apply(entry)
         now_us = time.time_ns() // 1000
-        made = fold.document(
+        report = fold.document(
             job=self._job,
             where=self._logs.where,
             made_us=now_us,
@@ -140,7 +140,9 @@ class _LiveJob:
             moment_us=None if isinstance(self._logs, FileLogs) else now_us,
         )
         text = json.dumps(
-            {"facts": made.facts, "records": made.records}, separators=(",", ":"), allow_nan=False
+            {"facts": report.facts, "records": report.records},
+            separators=(",", ":"),
+            allow_nan=False,
         )
         body = gzip.compress(text.encode(), 4, mtime=0)
         now_s = time.monotonic()

@@ -37,7 +37,7 @@ _TOKEN_CHARS_MIN = 16
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="File with the token of the readers; without it one is made if ADDRESS is not a loopback address.",
 )
