@@ -168,6 +168,11 @@ class DocumentFold:
         self._launch = LaunchInfo({})
         self._validity: dict[str, int] = {"": 0}
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the verdict stays the same without another record."""
+        return self._verdicts.is_over
+
     def apply(self, entry: AuditRecord) -> None:
         """Apply one record.
 

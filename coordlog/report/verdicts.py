@@ -55,6 +55,11 @@ class VerdictFacts:
         self._state = VerdictState.NEW
         self._offset, self._now_us = -1, 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last verdict stays the same without another record."""
+        return self._state.is_over
+
     def begin(self, state: JobState) -> None:
         """Begin with the state at the first record of a pruned log."""
         self._fold.begin(state)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
+import json
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, expect
 
-from coordlog.cli.log_access import Logs, no_such_job
+from coordlog.cli.log_access import KafkaLogs, LogPlace, Logs, no_such_job
+from coordlog.cli.web import live_jobs
 from coordlog.cli.web.access import COOKIE
+from coordlog.cli.web.live_jobs import LiveJobs
 from coordlog.cli.web.pages import application
-from coordlog.errors import LogUnavailableError
-from coordlog.log.interface import Log
+from coordlog.errors import CoordlogError, LogUnavailableError
+from coordlog.log.broker.embedded import embedded_broker
+from coordlog.log.interface import Log, UnstoredRecord
+from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit
 from driven_history import recorded_history
@@ -118,6 +124,64 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
         expect(page.locator("p[role=status]")).to_contain_text("there is no job", timeout=20_000)
         page.context.close()
     assert faults == []
+
+
+def test_a_page_follows_a_broker_that_is_killed_and_returns(browser: Browser) -> None:
+    records = recorded_history()
+    half = len(records) // 2
+    with embedded_broker() as broker:
+        log = KafkaLog.for_job("flights", broker.bootstrap_servers)
+        log.create()
+        append(log, records[:half])
+        with served(
+            KafkaLogs(LogPlace(servers=broker.bootstrap_servers, security=Security()))
+        ) as port:
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{port}/jobs/flights")
+            expect(page.locator("#panels")).to_have_attribute("data-end", str(half), timeout=30_000)
+            broker.kill()
+            expect(page.locator("p[role=status]")).to_contain_text("answer", timeout=60_000)
+            broker.restart()
+            append(log, records[half:])
+            end = str(len(records))
+            expect(page.locator("#panels")).to_have_attribute("data-end", end, timeout=60_000)
+            expect(page.locator("p[role=status]")).to_be_hidden()
+            page.context.close()
+        log.close()
+
+
+def append(log: KafkaLog, records: Sequence[UnstoredRecord]) -> None:
+    writer = log.writer()
+    writer.append(records, timeout_s=60.0)
+    writer.close(timeout_s=1.0)
+
+
+def test_a_silent_job_becomes_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody appends: only the time passes."""
+    records = recorded_history()
+    live = LiveJobs(lambda _content: None)
+    logs = GrowingLogs(flights=log_of(records[: len(records) // 2], "flights"))
+    last_us = logs.logs["flights"].records[-1].timestamp_ms * 1000
+    monkeypatch.setattr(live_jobs, "_VERDICT_S", 0.0)
+    monkeypatch.setattr(live_jobs, "_REST", 0)
+    states = []
+    for seconds in (0, 100_000):
+        monkeypatch.setattr(time, "time_ns", lambda s=seconds: (last_us + s * 1_000_000) * 1000)
+        facts = json.loads(gzip.decompress(live.answer(logs, "flights").body))["facts"]
+        states.append(facts["texts"][facts["verdicts"]["state"][-1]])
+
+    assert states == ["progressing", "stuck"]
+
+
+def test_a_name_of_no_job_takes_no_place_of_one_that_is_read() -> None:
+    logs = GrowingLogs(flights=log_of(recorded_history(), "flights"))
+    live = LiveJobs(lambda _content: None)
+    version = live.answer(logs, "flights").version
+    for n in range(20):
+        with pytest.raises(CoordlogError):
+            live.answer(logs, f"no-job-{n}")
+
+    assert live.answer(logs, "flights").version == version
 
 
 def test_names_and_payloads_with_script_run_nowhere(browser: Browser) -> None:

@@ -7,8 +7,8 @@ import gzip
 import json
 import threading
 import time
+import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
@@ -21,7 +21,7 @@ from coordlog.report.document import DocumentFold
 from coordlog.report.lanes import SizeOf
 from coordlog.schemas.validity import beginning_of
 
-__all__ = ["LiveJobs"]
+__all__ = ["Answer", "LiveJobs"]
 
 _JOBS_MAX: Final = 8
 """Number of jobs whose folds are kept; the one that was read longest ago goes first."""
@@ -31,12 +31,22 @@ _CHECK_S: Final = 3.0
 """Seconds between two checks that the log is still the same."""
 _REST: Final = 4
 """A document is made again after this many times the seconds that the last one took, at the earliest."""
+_VERDICT_S: Final = 5.0
+"""Seconds after which the document of a silent log is made again: its job becomes slow, then stuck."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """Facts and records of a job at one time."""
+
+    version: str
+    """Differs from that of any other answer about a log of this name."""
     end: int
+    """End of the log."""
     body: bytes
+    """JSON in gzip."""
+    is_over: bool
+    """Whether the verdict stays the same without another record."""
     took_s: float
     made_s: float
 
@@ -50,12 +60,12 @@ class _LiveJob:
         self._log: Log | None = None
         self._reader: AuditReader | None = None
         self._fold = DocumentFold(size_of=size_of)
-        self._next = self._start = self._count = 0
+        self._next = self._start = 0
         self._checked_s = 0.0
-        self._answer: _Answer | None = None
+        self._answer: Answer | None = None
 
-    def answer(self, known: int | None) -> tuple[int, bytes | None]:
-        """End of the log, and facts and records as JSON in gzip; None if the reader knows them.
+    def answer(self) -> Answer:
+        """Facts and records of now.
 
         Raises:
             TopicError, LogUnavailableError, RecordError: As reading the log.
@@ -69,25 +79,27 @@ class _LiveJob:
             except Exception:
                 self._reset()
                 raise
-            last = self._answer
-            if last is None or (last.end != self._next and self._is_due(last)):
-                last = self._answer = self._made()
-            return last.end, None if known == last.end else last.body
+            if self._answer is None or self._is_due(self._answer):
+                self._answer = self._made()
+            return self._answer
 
     def close(self) -> None:
         """Free the log."""
         with self._lock:
             self._reset()
 
-    def _is_due(self, last: _Answer) -> bool:
-        return time.monotonic() - last.made_s > _REST * last.took_s
+    def _is_due(self, last: Answer) -> bool:
+        age_s = time.monotonic() - last.made_s
+        if last.end == self._next and (last.is_over or age_s < _VERDICT_S):
+            return False
+        return age_s > _REST * last.took_s
 
     def _reset(self) -> None:
         if self._log is not None and not isinstance(self._logs, FileLogs):
             self._log.close()
         self._log = self._reader = self._answer = None
         self._fold = DocumentFold(size_of=self._size_of)
-        self._next = self._start = self._count = 0
+        self._next = self._start = 0
 
     def _read(self) -> None:
         log = self._opened()
@@ -96,16 +108,15 @@ class _LiveJob:
         end = log.high_watermark()
         if end < self._next:
             raise OutOfRangeError(log.identity.name, self._next, self._start, end)
+        if end - self._start > _RECORDS_MAX:
+            raise TopicError(
+                log.identity.name,
+                f"the log has {end - self._start:,} records, more than {_RECORDS_MAX:,}",
+                f"`coordlog report {self._job}` writes its page to a file",
+            )
         for stored in log.read(self._next, end):
             if self._reader is None:
                 self._reader = AuditReader(beginning_of(stored))
-            self._count += 1
-            if self._count > _RECORDS_MAX:
-                raise TopicError(
-                    log.identity.name,
-                    f"the log has more than {_RECORDS_MAX:,} records",
-                    f"`coordlog report {self._job}` writes its page to a file",
-                )
             for entry in self._reader.feed(stored):
                 self._fold.apply(entry)
             self._next = stored.offset + 1
@@ -125,19 +136,19 @@ class _LiveJob:
         self._log, self._checked_s = log, now_s
         return log
 
-    def _made(self) -> _Answer:
+    def _made(self) -> Answer:
         began_s = time.monotonic()
         fold = copy.deepcopy(self._fold)  # making a document ends a fold
         if self._reader is not None:
             for entry in self._reader.rest():
                 fold.apply(entry)
-        now_us = time.time_ns() // 1000
+        now_us, is_file = time.time_ns() // 1000, isinstance(self._logs, FileLogs)
         report = fold.document(
             job=self._job,
             where=self._logs.where,
             made_us=now_us,
             made_by=metadata.version("coordlog"),
-            moment_us=None if isinstance(self._logs, FileLogs) else now_us,
+            moment_us=None if is_file else now_us,
         )
         text = json.dumps(
             {"facts": report.facts, "records": report.records},
@@ -146,7 +157,14 @@ class _LiveJob:
         )
         body = gzip.compress(text.encode(), 4, mtime=0)
         now_s = time.monotonic()
-        return _Answer(self._next, body, now_s - began_s, now_s)
+        return Answer(
+            version=uuid.uuid4().hex,
+            end=self._next,
+            body=body,
+            is_over=is_file or fold.is_over,
+            took_s=now_s - began_s,
+            made_s=now_s,
+        )
 
 
 class LiveJobs:
@@ -161,18 +179,20 @@ class LiveJobs:
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, _LiveJob] = OrderedDict()
 
-    def answer(
-        self, places: Mapping[str, Logs], job: str, known: int | None
-    ) -> tuple[int, bytes | None]:
-        """As `_LiveJob.answer`, for a job of a place."""
-        gone: list[_LiveJob] = []
+    def answer(self, place: Logs, job: str) -> Answer:
+        """As `_LiveJob.answer`. A job that cannot be read takes no place of another one."""
         with self._lock:
             live = self._jobs.get(job)
-            if live is None:
-                live = self._jobs[job] = _LiveJob(places[job], job, self._size_of)
+        if live is None:
+            live = _LiveJob(place, job, self._size_of)
+        answer = live.answer()
+        gone: list[_LiveJob] = []
+        with self._lock:
+            if self._jobs.setdefault(job, live) is not live:
+                gone.append(live)
             self._jobs.move_to_end(job)
             while len(self._jobs) > _JOBS_MAX:
                 gone.append(self._jobs.popitem(last=False)[1])
         for other in gone:
             other.close()
-        return live.answer(known)
+        return answer

@@ -28,8 +28,8 @@ __all__ = ["application"]
 
 _LIST_S: Final = 3.0
 """Seconds for which a list of jobs is shown again."""
-_DIGITS: Final = 20
-"""An offset has fewer digits."""
+_INDEX_S: Final = 30.0
+"""Seconds for which a reader waits for the first list of jobs."""
 _CLASSES: Final = {
     "progressing": "run", "slow": "warn", "stuck": "bad", "failed": "bad", "finished": "ok", "stopped": "stop",
     "unreadable": "bad",
@@ -46,10 +46,16 @@ class _Pages:
         self._index: tuple[float, str] | None = None
 
     def index(self, _request: Request) -> Response:
-        with self._lock:
-            if self._index is None or time.monotonic() - self._index[0] > _LIST_S:
-                self._index = (time.monotonic(), self._made_index())
-            text, policy = index_page(self._index[1])
+        # One request reads the logs; others meanwhile show the list of before.
+        if self._lock.acquire(timeout=_INDEX_S if self._index is None else 0):
+            try:
+                if self._index is None or time.monotonic() - self._index[0] > _LIST_S:
+                    self._index = (time.monotonic(), self._made_index())
+            finally:
+                self._lock.release()
+        if self._index is None:
+            return PlainTextResponse("the jobs are still being read\n", 503)
+        text, policy = index_page(self._index[1])
         return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
     def job(self, request: Request) -> Response:
@@ -63,22 +69,22 @@ class _Pages:
         job, known = request.path_params["job"], request.query_params.get("known", "")
         if not self._is_served(job):
             return PlainTextResponse("there is no such job", 404)
-        places = self._files if job in self._files else {job: self._broker}
-        place = places[job]
+        place = self._files.get(job, self._broker)
         assert place is not None, "served"
-        number = (
-            int(known) if known.isascii() and known.isdecimal() and len(known) < _DIGITS else None
-        )
         try:
-            end, body = self._live.answer({job: place}, job, number)
+            answer = self._live.answer(place, job)
         except LogUnavailableError as error:
             return PlainTextResponse(f"the log does not answer: {error}", 503)
         except CoordlogError as error:
             return PlainTextResponse(str(error), 410)
-        if body is None:
+        if answer.version == known:
             return Response(status_code=204)
-        headers = {"Content-Encoding": "gzip", "X-Coordlog-End": str(end)}
-        return Response(body, media_type="application/json", headers=headers)
+        headers = {
+            "Content-Encoding": "gzip",
+            "X-Coordlog-End": str(answer.end),
+            "X-Coordlog-Version": answer.version,
+        }
+        return Response(answer.body, media_type="application/json", headers=headers)
 
     def _is_served(self, job: str) -> bool:
         if job in self._files:

@@ -8,7 +8,7 @@ async function askFacts(known) {
   const answer = await fetch(place, { cache: "no-store" });
   if (answer.status === 204) return null;
   if (!answer.ok) throw new Error(await answer.text());
-  return { ...await answer.json(), end: answer.headers.get("X-Coordlog-End") };
+  return { ...await answer.json(), end: answer.headers.get("X-Coordlog-End"), version: answer.headers.get("X-Coordlog-Version") };
 }
 
 function showMade(facts) {
@@ -30,7 +30,7 @@ function startLive() {
       if (data === null) return;
       const facts = new Facts(data.facts);
       facts.records = data.records;
-      known = data.end;
+      known = data.version;
       if (facts.last_off < 0) { problem.textContent = "The log has no record yet."; problem.hidden = false; return; }
       showMade(facts);
       if (view === null) {
@@ -47,7 +47,7 @@ function startLive() {
       }
       main.removeAttribute("aria-busy");
       main.dataset.state = "records";
-      main.dataset.end = known;
+      main.dataset.end = data.end;
     } catch (error) {
       problem.textContent = `These facts are not renewed: ${error.message}`;
       problem.hidden = false;

@@ -65,11 +65,11 @@ def web(
             "pip install 'coordlog[web]'",
         ) from error
     token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
-    if token is not None and len(token) < _TOKEN_CHARS_MIN:
+    if token is not None and not (token.isascii() and len(token) >= _TOKEN_CHARS_MIN):
         raise OptionError(
             "token-file",
             str(token_file),
-            f"a file with a token of {_TOKEN_CHARS_MIN} characters or more",
+            f"a file with a token of {_TOKEN_CHARS_MIN} ASCII characters or more",
         )
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(32)
