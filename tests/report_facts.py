@@ -91,17 +91,8 @@ class Facts:
         return {
             row["id"]: self._place(row, [hold for hold in holds if hold["split"] == number], moment)
             for number, row in enumerate(self.rows("splits"))
-            if is_so(row["off"], moment) and self._is_known(number, row, holds, moment)
+            if is_so(row["off"], moment)
         }
-
-    @staticmethod
-    def _is_known(
-        number: int, row: dict[str, Any], holds: list[dict[str, Any]], moment: int
-    ) -> bool:
-        if row["off"] is not None:
-            return True
-        begun = [hold["off"] for hold in holds if hold["split"] == number]
-        return any(is_so(offset, moment) for offset in [*begun, row["skipped_off"]] if offset)
 
     @staticmethod
     def _place(row: dict[str, Any], holds: list[dict[str, Any]], moment: int) -> str:

@@ -57,6 +57,8 @@ class LaneFacts:
         self._epoch_ends: dict[int, tuple[int, int]] = {}
         """Offset and time of the end of an epoch."""
         self._epoch = -1
+        self._first: int | None = None
+        self._first_us: int | None = None
         self._attempt_places: dict[tuple[int, int], int] = {}
         self._attempt_ends: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[int, int], None] = {}
@@ -80,6 +82,8 @@ class LaneFacts:
 
     def apply(self, entry: AuditRecord, record: Record, row: int) -> None:
         """Apply one record, which gets that row in the table of records."""
+        if self._first is None:
+            self._first, self._first_us = entry.offset, record.timestamp_us
         self._epochs.apply(record)
         self._attempts.apply(record, entry.fields)
         self._splits.apply(record, entry.fields, self._attempts)
@@ -174,7 +178,9 @@ class LaneFacts:
             *("restored_by", "restored_from", "end_off", "end_t", "end"),
         )
         for row in self._epochs.rows():
-            end_off, end_us = self._epoch_ends.get(row.epoch, (None, None))
+            # If a prune has removed the end, the epoch was over at the first record.
+            before = (self._first, self._first_us) if row.end is not EpochEnd.OPEN else (None, None)
+            end_off, end_us = self._epoch_ends.get(row.epoch, before)
             table.add(
                 row.epoch,
                 self._epoch_places.get(row.epoch),
@@ -256,12 +262,17 @@ class LaneFacts:
             )
         _set_read_times(holds)
         hold_counts = holds.column("rows")
+        begun: dict[Json, list[Json]] = {}
+        for split_row, offset in zip(holds.column("split"), holds.column("off"), strict=True):
+            begun.setdefault(split_row, []).append(offset)
         for row in rows:
             key = (row.operator_id, row.split_id)
             split = table.add(
                 text(row.operator_id),
                 row.split_id,
-                self._found.get(key),
+                _first_place(
+                    self._found.get(key), begun.get(len(table), []), self._skipped.get(key)
+                ),
                 places.since(row.discovered_us),
                 self._sizes.get(key),
                 self._skipped.get(key),
@@ -284,6 +295,14 @@ class LaneFacts:
         yield "splits", table
         yield "holds", holds
         yield "lost", lost
+
+
+def _first_place(found: int | None, begun: list[Json], skipped: int | None) -> Json:
+    """Offset from which a split is known: without its discovery, that of its first hold or its skip."""
+    if found is not None or not begun:
+        return skipped if found is None else found
+    offsets = [offset for offset in begun if isinstance(offset, int)]
+    return min(offsets) if len(offsets) == len(begun) else None
 
 
 def _file_sources(launch: LaunchInfo) -> frozenset[str]:

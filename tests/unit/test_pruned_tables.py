@@ -15,8 +15,10 @@ from coordlog.projections.tables.checkpoints import CheckpointStatus
 from coordlog.projections.tables.commits import CommitStatus
 from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.projections.tables.events import EventFold, EventRow, EventStatus, events
+from coordlog.report.document import document
 from coordlog.schemas.record import Kind
 from driven_history import DrivenJob
+from report_facts import Facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("E9")]
 
@@ -174,3 +176,26 @@ def test_each_table_of_a_pruned_log_is_said_to_be_partial(log: MemoryLog) -> Non
             assert part.stderr.startswith(
                 f"the log begins at offset {cut}: rows and counts of before"
             )
+
+
+def test_the_facts_of_a_report_are_those_of_the_pruned_tables(log: MemoryLog) -> None:
+    stored = list(log.read(0, log.high_watermark()))
+    for cut in cuts(log):
+        pruned = audit(stored[cut:])
+        made = document(
+            audit_records(stored[cut:]), job="job", where="memory", made_us=0, made_by="0"
+        )
+        facts, end = Facts(made), len(stored)
+
+        assert made.facts["is_partial"] is True
+        assert facts.attempts(end) == {
+            (row.subtask, row.attempt_number): row.end.value for row in pruned.attempts
+        }
+        assert facts.checkpoints(end) == {
+            row.checkpoint_id: (row.status.value, row.acks) for row in pruned.checkpoints
+        }
+        assert facts.commits(end) == {
+            row.sequence: row.status is CommitStatus.SETTLED for row in pruned.commits
+        }
+        assert facts.epochs(end) == {row.epoch: row.end.value for row in pruned.epochs}
+        assert facts.splits(end) == {row.split_id: row.place.value for row in pruned.splits}

@@ -2,6 +2,8 @@
 // epochs, failures and resets as marks. Only lanes and times that can be seen are drawn, and no pixel twice for one kind.
 
 const LABEL_WIDTH = 84;
+const LABEL_WIDTH_NARROW = 34;
+const NARROW_WIDTH = 500;
 const AXIS_HEIGHT = 40;
 const LANES_HEIGHT = 420;
 
@@ -47,7 +49,8 @@ class Lanes {
     this.tall.style.height = `${AXIS_HEIGHT + lanes.length * this.laneHeight + 4}px`;
     this.box.style.height = `${height}px`;
     const context = contextOf(this.canvas, width, height);
-    this.axis.fit(LABEL_WIDTH, width - 8);
+    this.labelWidth = width < NARROW_WIDTH ? LABEL_WIDTH_NARROW : LABEL_WIDTH;
+    this.axis.fit(this.labelWidth, width - 8);
     this.hits = [];
     this.lanesShown = lanes;
     this.painted = { attempts: 0, holds: 0, checkpoints: 0, lanes: 0 };
@@ -116,9 +119,10 @@ class Lanes {
     for (let at = first; at < Math.min(lanes.length, first + count); at += 1) {
       const y = AXIS_HEIGHT + at * this.laneHeight - top;
       context.fillStyle = colour("line");
-      context.fillRect(LABEL_WIDTH - 4, y + this.laneHeight - 0.5, width - LABEL_WIDTH + 4, 0.5);
+      context.fillRect(this.labelWidth - 4, y + this.laneHeight - 0.5, width - this.labelWidth + 4, 0.5);
       context.fillStyle = colour("dim");
-      context.fillText(`subtask ${lanes[at]}`, 4, y + this.laneHeight / 2, LABEL_WIDTH - 12);
+      const label = this.labelWidth === LABEL_WIDTH ? `subtask ${lanes[at]}` : String(lanes[at]);
+      context.fillText(label, 4, y + this.laneHeight / 2, this.labelWidth - 12);
       this._drawLane(context, lanes[at], y);
       this.painted.lanes += 1;
     }
