@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from coordlog.limits import TELEMETRY_CLOSE_S, TELEMETRY_TURNS_MAX
 from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
@@ -63,13 +62,13 @@ class Reporter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Released:
+class _Released(NamedTuple):
+    """A turn in force. A tuple: there is one for each turn."""
+
     records: Sequence[Record]
-    state: JobState
     append_s: float | None
-    is_after_gap: bool
-    """Whether turns before it were dropped."""
+    state: JobState | None
+    """State after it, if turns before it were dropped. Else None, so that old states are freed at once."""
 
 
 class Observer:
@@ -112,7 +111,7 @@ class Observer:
         """See `Observer` of the runtime."""
         self._state = state
         if self._worker is not None:
-            released = _Released(records, state, append_s, self._is_gap)
+            released = _Released(records, append_s, state if self._is_gap else None)
             self._is_gap = not self._worker.offer(released)
 
     def end(self) -> None:
@@ -187,7 +186,7 @@ class Observer:
 
     def _measured(self, released: _Released) -> list[Sample]:
         """Samples of a turn; the verdict takes it in too, or after a gap the state after it."""
-        if released.is_after_gap:
+        if released.state is not None:
             self._verdicts = VerdictFold(thresholds=self._thresholds)
             self._verdicts.begin(released.state)
         else:

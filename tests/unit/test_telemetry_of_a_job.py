@@ -282,7 +282,7 @@ def test_a_library_that_fails_is_logged_once_and_others_go_on(
 
     job.drive(MemoryLog(JOB), observer=observer)
 
-    assert failing.calls > 10
+    assert failing.calls > 2
     assert seen.prometheus_values()["coordlog_rows_published_total"] == len(ALL_ROWS)
     assert [line.message for line in caplog.records if "Hanging" in line.message] == [
         "Hanging failed; further errors are not logged"
