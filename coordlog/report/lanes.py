@@ -261,10 +261,7 @@ class LaneFacts:
                 places.offset(hold.committed),
             )
         _set_read_times(holds)
-        hold_counts = holds.column("rows")
-        begun: dict[Json, list[Json]] = {}
-        for split_row, offset in zip(holds.column("split"), holds.column("off"), strict=True):
-            begun.setdefault(split_row, []).append(offset)
+        hold_counts, begun = holds.column("rows"), _begun_by_split(holds)
         for row in rows:
             key = (row.operator_id, row.split_id)
             split = table.add(
@@ -297,10 +294,18 @@ class LaneFacts:
         yield "lost", lost
 
 
-def _first_place(found: int | None, begun: list[Json], skipped: int | None) -> Json:
+def _begun_by_split(holds: Table) -> dict[Json, list[Json]]:
+    """Offsets of the holds of each split."""
+    begun: dict[Json, list[Json]] = {}
+    for split_row, offset in zip(holds.column("split"), holds.column("off"), strict=True):
+        begun.setdefault(split_row, []).append(offset)
+    return begun
+
+
+def _first_place(discovered: int | None, begun: list[Json], skipped: int | None) -> Json:
     """Offset from which a split is known: without its discovery, that of its first hold or its skip."""
-    if found is not None or not begun:
-        return skipped if found is None else found
+    if discovered is not None or not begun:
+        return skipped if discovered is None else discovered
     offsets = [offset for offset in begun if isinstance(offset, int)]
     return min(offsets) if len(offsets) == len(begun) else None
 
