@@ -37,7 +37,9 @@ def on_a_terminal(*arguments: str, rows: int, variables: dict[str, str] | None =
     """What the command prints on a terminal of 80 columns."""
     pid, terminal = pty.fork()
     if pid == 0:
-        environment = {name: value for name, value in os.environ.items() if name != "LESS"}
+        # LINES and COLUMNS, which a worker of xdist may have, are not the size of this terminal.
+        others = {"LESS", "LINES", "COLUMNS"}
+        environment = {name: os.environ[name] for name in os.environ if name not in others}
         environment |= {"TERM": "xterm-256color", **(variables or {})}
         os.execve(COORDLOG, [COORDLOG, *arguments], environment)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
