@@ -69,3 +69,44 @@ def test_a_broker_of_the_compose_file_takes_a_record_and_gives_it_back(compose_p
 def test_a_broker_of_the_fixture_takes_a_record_and_gives_it_back() -> None:
     with kafka_container() as bootstrap_servers:
         assert read_back(bootstrap_servers) == b"there and back"
+
+
+def docker(*arguments: str, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit_s,
+    )
+
+
+def test_the_compose_file_has_a_broker_a_page_and_the_demo() -> None:
+    docker_engine_or_skip()
+    if docker("compose", "version").returncode != 0:
+        pytest.skip("this Docker has no compose plugin")
+    services = docker("compose", "--profile", "*", "config", "--services")
+
+    assert services.returncode == 0, services.stderr
+    assert sorted(services.stdout.split()) == ["coordlog", "demo", "kafka", "web"]
+
+
+@pytest.mark.timeout(1800)
+def test_the_image_has_a_broker_that_needs_no_network() -> None:
+    docker_engine_or_skip()
+    base = next(
+        line.split()[1]
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("FROM")
+    )
+    if docker("image", "inspect", base).returncode and docker("pull", base, limit_s=300).returncode:
+        pytest.skip(f"{base} cannot be fetched")
+    built = docker("build", "--tag", "coordlog:test", ".", limit_s=1500)
+    assert built.returncode == 0, built.stdout + built.stderr
+    program = "from coordlog import ensure_shared_broker as start; print(start().started)"
+    started = docker(
+        "run", "--rm", "--network", "none", "--entrypoint", "python", "coordlog:test", "-c", program
+    )
+
+    assert started.stdout.split() == ["True"], started.stderr
