@@ -127,4 +127,4 @@ def _hash(text: str) -> str:
 
 
 def _file(name: str) -> str:
-    return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("coordlog.report") / "page" / name).read_text(encoding="utf-8")

@@ -1,5 +1,8 @@
 """Events of runs by OpenLineage's client, on a thread of their own: a catalog may be slow."""
 
+# Pyright does not know that a facet's attribute `_producer` is the parameter `producer`.
+# pyright: reportCallIssue=false
+
 from __future__ import annotations
 
 import datetime as dt

@@ -62,7 +62,7 @@ class MetricsServer:
     def url(self) -> str:
         """Address with its port, as in `http://127.0.0.1:9464`."""
         host, port = self._server.server_address[:2]
-        text = host.decode() if isinstance(host, bytes) else host
+        text = host if isinstance(host, str) else bytes(host).decode()
         return f"http://[{text}]:{port}" if ":" in text else f"http://{text}:{port}"
 
     def close(self) -> None:
