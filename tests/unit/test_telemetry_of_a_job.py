@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,19 @@ def stored_facts(span: Span) -> tuple[object, ...]:
     )
 
 
+OBSERVERS: list[Observer] = []
+
+
+@pytest.fixture(autouse=True)
+def end_observers() -> Iterator[None]:
+    """Leaves no thread of an observer, also of a driver that was killed."""
+    yield
+    while OBSERVERS:
+        OBSERVERS.pop().end()
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("coordlog-")]
+    assert left == []
+
+
 class Seen:
     """An observer with every reporter, over exporters in memory and a file."""
 
@@ -90,6 +103,7 @@ class Seen:
                 LineageReporter(OpenLineageClient(transport=transport)),
             ]
         )
+        OBSERVERS.append(self.observer)
 
     def prometheus_values(self) -> dict[str, float]:
         text, _ = self.prometheus.text("")
