@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -45,6 +47,18 @@ def driver_of(folder: Path, log: MemoryLog, error: BaseException | None = None) 
         surroundings=InMemorySurroundings(chain, "job", 1),
         on_restored=restored,
     )
+
+
+def main_thread_waits() -> bool:
+    """Whether it waits in `_close`: a signal just before such a wait is handled behind it only."""
+    main_id = threading.main_thread().ident
+    assert main_id is not None
+    frame: FrameType | None = sys._current_frames()[main_id]
+    names = list[str]()
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names[:3] == ["wait", "wait", "_close"]  # a condition's, an event's, and the driver's
 
 
 @pytest.mark.parametrize("error", [ValueError("a callback's"), KeyboardInterrupt()], ids=repr)
@@ -90,6 +104,7 @@ def test_an_interrupt_while_it_closes_leaves_no_thread(
 
     def interrupt() -> None:
         assert closing.wait(WAIT_S)
+        wait_for(main_thread_waits, "the main thread waits for the closing")
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Mailbox, "close", slowly)

@@ -47,9 +47,13 @@ def staged(sink: DatabaseTable) -> BatchPart:
 
 def end_server(conninfo: str) -> None:
     """Kill a process of the server, which then ends all others and recovers from its disk."""
-    with contextlib.suppress(psycopg.Error), psycopg.connect(conninfo) as connection:
-        os.kill(connection.info.backend_pid, signal.SIGKILL)
-        connection.execute("SELECT pg_sleep(60)")
+    victim = psycopg.connect(conninfo)
+    # Another process ends only once the server has seen the death: until then it accepts new connections.
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(conninfo) as witness:
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        witness.execute(f"SELECT pg_sleep({LIMIT_S:g})")
+        pytest.fail("a process of the server has outlived its crash")
+    victim.close()
     until = time.monotonic() + LIMIT_S
     while True:
         try:

@@ -56,6 +56,8 @@ def test_the_wheel_has_our_packages_their_data_and_nothing_else(wheel: Path) -> 
     assert data == {
         "coordlog",
         "coordlog/log/broker",
+        "coordlog/report/page",
+        "coordlog/report/page/vendor",
         "coordlog/schemas/avro",
     }
     assert f"coordlog-{VERSION}.dist-info/licenses/LICENSE" in names
