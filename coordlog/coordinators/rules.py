@@ -29,6 +29,7 @@ from coordlog.coordinators.versions import (
     Version,
     VersionCoordinator,
     VersionedOperator,
+    VersionsState,
     check_initial,
     newest_state,
     read_versions,
@@ -71,7 +72,7 @@ class RulesProvider(CoordinatorProvider):
     def __init__(self, operator_id: str, initial: str) -> None:
         self.operator_id, self._initial = operator_id, check_initial(initial)
 
-    def create(self, context: CoordinatorContext) -> VersionCoordinator:
+    def create(self, context: CoordinatorContext) -> VersionCoordinator[VersionsState]:
         """A new coordinator."""
         return VersionCoordinator(context, self._initial)
 

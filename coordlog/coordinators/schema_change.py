@@ -17,7 +17,7 @@ new schema. The first schema is applied in the same way, before the first row. O
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -38,12 +38,12 @@ from coordlog.coordinators.versions import (
     Version,
     VersionCoordinator,
     VersionedOperator,
+    VersionedState,
     VersionOfRows,
     VersionPublished,
-    VersionsState,
     check_initial,
-    fold_versions,
-    keep_published,
+    fold_own_versions,
+    keep_own_published,
     newest_state,
     read_versions,
 )
@@ -87,10 +87,9 @@ class GoOn(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaState:
+class SchemaState(VersionedState):
     """State of the coordinator. Only `_fold` and snapshots create it."""
 
-    versions: VersionsState = field(default_factory=VersionsState)
     applied: int = 0
     """Highest version that was applied. No reset changes it: it describes the outside."""
 
@@ -99,13 +98,11 @@ def _fold(state: SchemaState, record: Record, value: Payload | None) -> SchemaSt
     """The state after one more record."""
     if record.kind is Kind.FACT and isinstance(value, SchemaApplied):
         return replace(state, applied=max(state.applied, value.version))
-    versions = fold_versions(state.versions, record, value)
-    return state if versions is state.versions else replace(state, versions=versions)
+    return fold_own_versions(state, record, value)
 
 
 def _after_reset(before: SchemaState, at_cut: SchemaState) -> SchemaState:
-    versions = keep_published(before.versions, at_cut.versions)
-    return SchemaState(versions=versions, applied=before.applied)
+    return replace(keep_own_published(before, at_cut), applied=before.applied)
 
 
 _SCHEMAS: Final = OperatorProjection(
@@ -119,23 +116,13 @@ _SCHEMAS: Final = OperatorProjection(
 )
 
 
-class SchemaCoordinator(VersionCoordinator):
+class SchemaCoordinator(VersionCoordinator[SchemaState]):
     """Applies the schema in force, once, and then lets the subtasks go on."""
 
     def __init__(self, context: CoordinatorContext, initial: str, apply: ApplySchema) -> None:
         super().__init__(context, initial)
         self._apply = apply
         self._is_applying, self._failed_tries = False, 0
-
-    @property
-    def versions(self) -> VersionsState:
-        """The versions of the schema."""
-        return self._schemas.versions
-
-    @property
-    def _schemas(self) -> SchemaState:
-        state: SchemaState = self.context.state
-        return state
 
     def start(self) -> None:
         """Publish the initial schema if the log has none; apply the one in force if that is not recorded."""
@@ -147,7 +134,7 @@ class SchemaCoordinator(VersionCoordinator):
     ) -> None:
         """Send the schema in force, and whether it is applied."""
         super().execution_attempt_ready(subtask, attempt_number, gateway)
-        gateway.send_event(GoOn(version=self._schemas.applied))
+        gateway.send_event(GoOn(version=self.state.applied))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Apply a schema that has come into force: all rows of the older one are flushed."""
@@ -156,7 +143,7 @@ class SchemaCoordinator(VersionCoordinator):
 
     def _apply_due(self) -> None:
         version = self.versions.in_force
-        if self._is_applying or version.number <= self._schemas.applied:
+        if self._is_applying or version.number <= self.state.applied:
             return
         self._is_applying = True
         apply = self._apply
@@ -179,12 +166,8 @@ class SchemaCoordinator(VersionCoordinator):
             return
         self._failed_tries = 0
         for gateway in self.context.gateways.values():
-            gateway.send_event(GoOn(version=self._schemas.applied))
+            gateway.send_event(GoOn(version=self.state.applied))
         self._apply_due()
-
-
-def _read(state: SchemaState, request: Payload) -> Payload:
-    return read_versions(state.versions, request)
 
 
 class SchemaChangeProvider(CoordinatorProvider):
@@ -192,7 +175,7 @@ class SchemaChangeProvider(CoordinatorProvider):
 
     payload_types: tuple[type[Payload], ...] = (*VERSION_PAYLOADS, SchemaApplied, GoOn)
     projection: OperatorProjection[Any] | None = _SCHEMAS
-    queries: Mapping[type[Payload], Query] = MappingProxyType({ReadVersions: _read})
+    queries: Mapping[type[Payload], Query] = MappingProxyType({ReadVersions: read_versions})
 
     def __init__(self, operator_id: str, initial: str, apply: ApplySchema) -> None:
         self.operator_id, self._initial, self._apply = operator_id, check_initial(initial), apply

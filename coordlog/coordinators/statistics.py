@@ -33,11 +33,11 @@ from coordlog.coordinators.versions import (
     Version,
     VersionCoordinator,
     VersionedOperator,
+    VersionedState,
     VersionOfRows,
     VersionPublished,
-    VersionsState,
-    fold_versions,
-    keep_published,
+    fold_own_versions,
+    keep_own_published,
     newest_state,
     read_versions,
 )
@@ -99,10 +99,9 @@ class SketchTaken(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticsState:
+class StatisticsState(VersionedState):
     """State of the coordinator. Only `_fold` and snapshots create it."""
 
-    versions: VersionsState = field(default_factory=VersionsState)
     sketches: Map[int, tuple[bytes, ...]] = field(default_factory=Map)
     """Newest sketch by subtask; several after a rescaling, until the subtask has sent a merged one."""
     rescaled_to: int | None = None
@@ -111,9 +110,7 @@ class StatisticsState:
 
 def _fold(state: StatisticsState, record: Record, value: Payload | None) -> StatisticsState:
     """The state after one more record."""
-    versions = fold_versions(state.versions, record, value)
-    if versions is not state.versions:
-        state = replace(state, versions=versions)
+    state = fold_own_versions(state, record, value)
     match record.kind:
         case Kind.EVENT_TO_COORDINATOR if isinstance(value, SketchTaken):
             sketches = state.sketches.set(record.subtask or 0, (value.content,))
@@ -130,33 +127,23 @@ def _fold(state: StatisticsState, record: Record, value: Payload | None) -> Stat
             return state
 
 
-def _after_reset(before: StatisticsState, at_cut: StatisticsState) -> StatisticsState:
-    return replace(at_cut, versions=keep_published(before.versions, at_cut.versions))
-
-
 _STATISTICS: Final = OperatorProjection(
     name="coordlog.statistics",
     version=1,
     initial=StatisticsState(),
     apply=_fold,
     codec=DerivedCodec(StatisticsState),
-    after_reset=_after_reset,
+    after_reset=keep_own_published,
     reads=(VersionPublished, VersionOfRows, SketchTaken),
 )
 
 
-class StatisticsCoordinator(VersionCoordinator):
+class StatisticsCoordinator(VersionCoordinator[StatisticsState]):
     """Merges the sketches of a completed checkpoint, and publishes the result."""
 
     def __init__(self, context: CoordinatorContext, statistic: Statistic, every: int) -> None:
         super().__init__(context, "")
         self._statistic, self._every = statistic, every
-
-    @property
-    def versions(self) -> VersionsState:
-        """The versions of the global statistic."""
-        state: StatisticsState = self.context.state
-        return state.versions
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """Do nothing: the projection has the sketch."""
@@ -164,8 +151,7 @@ class StatisticsCoordinator(VersionCoordinator):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Publish the statistic of the rows before the checkpoint, if it has changed."""
         super().notify_checkpoint_complete(checkpoint_id)
-        state: StatisticsState = self.context.state
-        contents = [part for _, parts in sorted(state.sketches.items()) for part in parts]
+        contents = [part for _, parts in sorted(self.state.sketches.items()) for part in parts]
         if checkpoint_id == BATCH_COMPLETE or checkpoint_id % self._every or not contents:
             return
         described = self._statistic.describe(self._statistic.merge(contents))
@@ -177,16 +163,12 @@ class StatisticsCoordinator(VersionCoordinator):
         raise RequestRefusedError(f"{type(request).__name__} is not answered")
 
 
-def _read(state: StatisticsState, request: Payload) -> Payload:
-    return read_versions(state.versions, request)
-
-
 class StatisticsProvider(CoordinatorProvider):
     """Makes the coordinators. Raises OptionError if `every` is below 1."""
 
     payload_types: tuple[type[Payload], ...] = (*VERSION_PAYLOADS, SketchTaken)
     projection: OperatorProjection[Any] | None = _STATISTICS
-    queries: Mapping[type[Payload], Query] = MappingProxyType({ReadVersions: _read})
+    queries: Mapping[type[Payload], Query] = MappingProxyType({ReadVersions: read_versions})
 
     def __init__(self, operator_id: str, statistic: Statistic, every: int) -> None:
         if every < 1:

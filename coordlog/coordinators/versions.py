@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from immutables import Map
@@ -44,11 +44,12 @@ __all__ = [
     "VersionOfRows",
     "VersionPublished",
     "VersionedOperator",
+    "VersionedState",
     "VersionsNow",
     "VersionsState",
     "check_initial",
-    "fold_versions",
-    "keep_published",
+    "fold_own_versions",
+    "keep_own_published",
     "newest_state",
     "read_versions",
 ]
@@ -144,7 +145,7 @@ _NONE: Final = Version(number=0, content="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionsState:
-    """State of the coordinator. Only `fold_versions` and snapshots create it."""
+    """The versions of one value: the whole state of a coordinator of rules. Only `_fold` and snapshots create it."""
 
     in_force: Version = _NONE
     """Version of the rows behind the last completed checkpoint."""
@@ -155,10 +156,26 @@ class VersionsState:
     unreported: Map[int, int] = field(default_factory=Map)
     """Version of the rows before each completed checkpoint without a `VersionOfRows`."""
     at_reset: Version = _NONE
-    """Newest version at the cut to which a reset goes back, between `keep_published` and the reset's record."""
+    """Newest version at the cut to which a reset goes back, between `_keep_published` and the reset's record."""
+
+    @property
+    def versions(self) -> VersionsState:
+        """This state, so that `VersionCoordinator` reads it like a `VersionedState`."""
+        return self
 
 
-def fold_versions(state: VersionsState, record: Record, value: Payload | None) -> VersionsState:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionedState:
+    """Base of a coordinator's state that has more than versions."""
+
+    versions: VersionsState = field(default_factory=VersionsState)
+
+
+OwnStateT = TypeVar("OwnStateT", bound=VersionedState)
+StateT = TypeVar("StateT", bound=VersionsState | VersionedState)
+
+
+def _fold(state: VersionsState, record: Record, value: Payload | None) -> VersionsState:
     """The state after one more record."""
     number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
     match record.kind:
@@ -192,7 +209,7 @@ def _taken_effect(state: VersionsState, checkpoint_id: int, version: Version) ->
     return replace(state, in_force=version, at_cuts=Map(later), unreported=unreported)
 
 
-def keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsState:
+def _keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsState:
     """The state ahead of a reset's record: a published version survives, and takes effect at a later checkpoint again.
 
     After a reset to the start the newest version is in force for all rows, which are all read again.
@@ -201,18 +218,29 @@ def keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsStat
     return replace(at_cut, newest=newest, at_reset=at_cut.newest)
 
 
+def fold_own_versions(state: OwnStateT, record: Record, value: Payload | None) -> OwnStateT:
+    """The state with its versions after one more record; the same object if they are unchanged."""
+    versions = _fold(state.versions, record, value)
+    return state if versions is state.versions else replace(state, versions=versions)
+
+
+def keep_own_published(before: OwnStateT, at_cut: OwnStateT) -> OwnStateT:
+    """`after_reset` of a projection: the state at the cut, in which each published version survives."""
+    return replace(at_cut, versions=_keep_published(before.versions, at_cut.versions))
+
+
 VERSIONS: Final = OperatorProjection(
     name="coordlog.versions",
     version=1,
     initial=VersionsState(),
-    apply=fold_versions,
+    apply=_fold,
     codec=DerivedCodec(VersionsState),
-    after_reset=keep_published,
+    after_reset=_keep_published,
     reads=(VersionPublished, VersionOfRows),
 )
 
 
-class VersionCoordinator(EventSourcedCoordinator[VersionsState]):
+class VersionCoordinator(EventSourcedCoordinator[StateT]):
     """Publishes versions, and records which rows had which version.
 
     Args:
@@ -226,8 +254,8 @@ class VersionCoordinator(EventSourcedCoordinator[VersionsState]):
 
     @property
     def versions(self) -> VersionsState:
-        """The versions as of now; a subclass with a larger state overrides this."""
-        return self.state
+        """The versions as of now."""
+        return self.state.versions
 
     def start(self) -> None:
         """Publish the initial version, unless the log has versions."""
@@ -291,13 +319,14 @@ class VersionCoordinator(EventSourcedCoordinator[VersionsState]):
             gateway.send_event(StageVersion(version=number, content=content))
 
 
-def read_versions(state: VersionsState, _request: Payload) -> Payload:
-    """The answer to a `ReadVersions`."""
+def read_versions(state: VersionsState | VersionedState, _request: Payload) -> Payload:
+    """The response to a `ReadVersions`."""
+    versions = state.versions
     return VersionsNow(
-        in_force=state.in_force.number,
-        in_force_content=state.in_force.content,
-        newest=state.newest.number,
-        newest_content=state.newest.content,
+        in_force=versions.in_force.number,
+        in_force_content=versions.in_force.content,
+        newest=versions.newest.number,
+        newest_content=versions.newest.content,
     )
 
 
