@@ -35,7 +35,6 @@ class JobTelemetry:
         self._observer, self._server = observer, server
         self.url = None if server is None else server.url
         """Address of the endpoint, or None without one."""
-        self._is_over = False
 
     def begin(self, state: JobState, pulse: Callable[[], Pulse]) -> None:
         """See `Observer`."""
@@ -47,9 +46,6 @@ class JobTelemetry:
 
     def end(self) -> None:
         """See `Observer`."""
-        if self._is_over:
-            return
-        self._is_over = True
         self._observer.end()
         if self._server is not None:
             self._server.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import METRICS_CONNECTIONS_MAX, METRICS_REQUEST_S
@@ -45,8 +45,9 @@ class MetricsServer:
         metrics: Callable[[str], tuple[bytes, str]],
         health: Callable[[], Health],
     ) -> None:
+        self._metrics, self._health = metrics, health
         try:
-            self._server = _Server(host, port, metrics, health)
+            self._server = _Server(host, port, self._response)
         except OSError as error:
             raise EnvironmentSetupError(
                 f"the metrics of the job cannot be served at {host}:{port}: {error.strerror or error}",
@@ -66,10 +67,30 @@ class MetricsServer:
         return f"http://[{text}]:{port}" if ":" in text else f"http://{text}:{port}"
 
     def close(self) -> None:
-        """Close the port. Requests in progress end within their time limit."""
+        """Close the port. Requests in progress end within their time limit. May be called twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(METRICS_REQUEST_S)
+
+    def _response(self, path: str, accept: str) -> _Response:
+        match path:
+            case "/metrics":
+                body, content_type = self._metrics(accept)
+                return _Response(HTTPStatus.OK, body, content_type)
+            case "/healthz":
+                health = self._health()
+                status = HTTPStatus.OK if health.is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
+                text = json.dumps(asdict(health), ensure_ascii=False)
+                return _Response(status, text.encode() + b"\n", _JSON)
+            case _:
+                body = b"there are /metrics and /healthz\n"
+                return _Response(HTTPStatus.NOT_FOUND, body, "text/plain; charset=utf-8")
+
+
+class _Response(NamedTuple):
+    status: HTTPStatus
+    body: bytes
+    content_type: str
 
 
 class _Server(ThreadingHTTPServer):
@@ -77,14 +98,8 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        metrics: Callable[[str], tuple[bytes, str]],
-        health: Callable[[], Health],
-    ) -> None:
-        self.metrics, self.health = metrics, health
+    def __init__(self, host: str, port: int, respond: Callable[[str, str], _Response]) -> None:
+        self.respond = respond
         self._places = threading.BoundedSemaphore(METRICS_CONNECTIONS_MAX)
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Handler)
@@ -114,30 +129,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Respond to a request."""
         server = self.server
         assert isinstance(server, _Server), "it makes the handlers"
-        match self.path.partition("?")[0]:
-            case "/metrics":
-                body, content_type = server.metrics(self.headers.get("Accept", ""))
-                self._respond(HTTPStatus.OK, body, content_type)
-            case "/healthz":
-                health = server.health()
-                status = HTTPStatus.OK if health.is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
-                body = json.dumps(asdict(health), ensure_ascii=False).encode()
-                self._respond(status, body + b"\n", _JSON)
-            case _:
-                body = b"there are /metrics and /healthz\n"
-                self._respond(HTTPStatus.NOT_FOUND, body, "text/plain; charset=utf-8")
-
-    do_HEAD = do_GET  # noqa: N815, the name decides
-
-    def _respond(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+        path = self.path.partition("?")[0]
+        response = server.respond(path, self.headers.get("Accept", ""))
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(response.body)
+
+    do_HEAD = do_GET  # noqa: N815, the name decides
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the signature above
         """Requests are not logged: a scraper comes every few seconds."""
