@@ -33,6 +33,7 @@ _ENDINGS = {"html": "html", "json": "json", "chrome-trace": "trace.json"}
     help="File to write; by default JOB.html, and - is the standard output.",
 )
 @click.option(
+    # The first name is the key: `format` is that of `ingest`, with other values.
     "--report-format",
     "--format",
     "form",
