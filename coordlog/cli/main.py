@@ -65,6 +65,9 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     },
     "Look": {
         "jobs": _Command("commands.look.jobs", "jobs", "List the jobs that have a log."),
+        "health": _Command(
+            "commands.look.health", "health", "Judge a job; the exit status is for scripts."
+        ),
         "report": _Command(
             "commands.look.report",
             "report",
@@ -73,33 +76,33 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
         "web": _Command(
             "commands.look.web", "web", "Serve the page of each job, and renew it while it lives."
         ),
-        "tail": _Command("commands.run.tail", "tail", "Follow a job's log."),
+        "tail": _Command("commands.look.tail", "tail", "Follow a job's log."),
         "history": _Command(
             "commands.look.history", "history", "Show a job's records in log order."
         ),
         "attempts": _Command(
-            "commands.look.attempts", "attempts", "List the execution attempts of a job."
+            "commands.tables.attempts", "attempts", "List the execution attempts of a job."
         ),
         "splits": _Command(
-            "commands.look.splits", "splits", "List the splits of a job, and lost work on them."
+            "commands.tables.splits", "splits", "List the splits of a job, and lost work on them."
         ),
         "reads": _Command(
-            "commands.look.reads", "reads", "List the reads of queries, and their tasks."
+            "commands.tables.reads", "reads", "List the reads of queries, and their tasks."
         ),
         "checkpoints": _Command(
-            "commands.look.checkpoints", "checkpoints", "List the checkpoints of a job."
+            "commands.tables.checkpoints", "checkpoints", "List the checkpoints of a job."
         ),
         "events": _Command(
-            "commands.look.events", "events", "List the operator events of a job, and their acks."
+            "commands.tables.events", "events", "List the operator events of a job, and their acks."
         ),
         "commits": _Command(
-            "commands.look.commits", "commits", "List the commits of a job, and the open ones."
+            "commands.tables.commits", "commits", "List the commits of a job, and the open ones."
         ),
         "failures": _Command(
-            "commands.look.failures", "failures", "List the failures of a job, and their cost."
+            "commands.tables.failures", "failures", "List the failures of a job, and their cost."
         ),
         "epochs": _Command(
-            "commands.look.epochs", "epochs", "List the epochs of a job's log, with their ends."
+            "commands.tables.epochs", "epochs", "List the epochs of a job's log, with their ends."
         ),
         "checkpoint": _Command(
             "commands.look.checkpoint",
@@ -118,9 +121,6 @@ _GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
     "Keep and repair": {
         "doctor": _Command(
             "commands.repair.doctor", "doctor", "Check broker, logs and machine for faults."
-        ),
-        "health": _Command(
-            "commands.repair.health", "health", "Judge a job; the exit status is for scripts."
         ),
         "export": _Command(
             "commands.repair.export", "export", "Write a job's whole log to one file."

@@ -234,7 +234,7 @@ def test_ctrl_c_ends_it_without_a_word(whole: MemoryLog, monkeypatch: pytest.Mon
     def interrupted() -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coordlog.cli.commands.run.tail.is_reader_gone", interrupted)
+    monkeypatch.setattr("coordlog.cli.commands.look.tail.is_reader_gone", interrupted)
     log = MemoryLog(RECORDED_JOB)
     log.store(*RECORDS[:20])
 
