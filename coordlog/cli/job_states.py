@@ -15,7 +15,8 @@ from coordlog.cli.reading import opened
 from coordlog.errors import CoordlogError
 from coordlog.history import History
 from coordlog.limits import JOBS_RECORDS_READ
-from coordlog.projections.inspection.verdict import VerdictFold, VerdictState
+from coordlog.projections.inspection.verdict import VerdictState
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.progress import Progress, ProgressFold
 from coordlog.schemas.record import NO_CHECKPOINT

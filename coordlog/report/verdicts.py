@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from coordlog.projections.inspection.verdict import (
-    Thresholds,
-    Verdict,
-    VerdictFold,
-    VerdictState,
-)
+from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictState
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.job.state import JobState
 from coordlog.projections.tables.audit import AuditRecord
 from coordlog.report.columns import Table, Texts

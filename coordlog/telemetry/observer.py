@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from coordlog.limits import TELEMETRY_CLOSE_S, TELEMETRY_TURNS_MAX
-from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
+from coordlog.projections.inspection.verdict import Thresholds, Verdict
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.job.state import JobState
 from coordlog.projections.telemetry.lineage import LineageFold, RunEvent
 from coordlog.projections.telemetry.metrics import (

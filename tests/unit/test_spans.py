@@ -300,4 +300,4 @@ def test_dropped_turns_are_counted_and_health_continues_from_a_state(
     assert noting.total("coordlog.telemetry.dropped") == 3
     verdict = observer.verdict()
     assert verdict is not None
-    assert observer._verdicts._last_us == BEGAN_US + 7_000_000, "begun anew after the gap"
+    assert observer._verdicts._waits.last_us == BEGAN_US + 7_000_000, "begun anew after the gap"

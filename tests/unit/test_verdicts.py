@@ -8,14 +8,8 @@ import pytest
 
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.codeless_fold import PlainFold
-from coordlog.projections.inspection.verdict import (
-    Thresholds,
-    Verdict,
-    VerdictFold,
-    VerdictState,
-    WaitingFor,
-    verdict_of,
-)
+from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictState, WaitingFor
+from coordlog.projections.inspection.verdict_fold import VerdictFold, verdict_of
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.builtin_types import AttemptRef, CheckpointTriggered, DriverStopped
 from coordlog.schemas.payload import payload_type_of

@@ -16,7 +16,8 @@ from coordlog.limits import VERDICT_STUCK_INTERVALS
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
 from coordlog.option_types import check_range
-from coordlog.projections.inspection.verdict import Thresholds, Verdict, VerdictFold
+from coordlog.projections.inspection.verdict import Thresholds, Verdict
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness

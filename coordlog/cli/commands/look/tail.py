@@ -21,7 +21,8 @@ from coordlog.cli.table_output import json_option
 from coordlog.errors import RecordError
 from coordlog.history import History
 from coordlog.log.interface import StoredRecord
-from coordlog.projections.inspection.verdict import VerdictFold, VerdictState
+from coordlog.projections.inspection.verdict import VerdictState
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.audit import AuditRecord
