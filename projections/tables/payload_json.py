@@ -8,6 +8,7 @@ import decimal
 import enum
 import json
 import math
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Final
@@ -21,6 +22,7 @@ __all__ = [
     "Fields",
     "Json",
     "PayloadReader",
+    "bytes_text",
     "hex_text",
     "on_one_line",
     "stored_text",
@@ -35,6 +37,7 @@ Fields = Mapping[str, object]
 """A decoded payload: Avro's generic form, with Python's types for logical ones."""
 
 _HEX_BYTES: Final = 12
+_SPACES: Final = re.compile(r"[ \t\r\n]+")
 
 
 class PayloadReader:
@@ -157,6 +160,15 @@ def short_text(data: bytes) -> str:
     if stored_text(data) is None:
         return hex_text(data)
     return f"({content_length(data)} bytes in the payload store)"
+
+
+def bytes_text(data: bytes) -> str:
+    """Bytes without a schema, for people: their text if they are printable UTF-8, as JSON is; else as `short_text`."""
+    try:
+        text = _SPACES.sub(" ", plain(data).decode())
+    except ValueError:
+        return short_text(data)
+    return text if text.isprintable() and text and stored_text(data) is None else short_text(data)
 
 
 def stored_text(data: bytes) -> str | None:

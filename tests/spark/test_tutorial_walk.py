@@ -110,6 +110,6 @@ def test_the_coordinator_of_the_tutorial_survives_the_kill(reader: Reader) -> No
     assert reader.run("python", "check.py").splitlines()[-1] == "60000 60000 1200"
     history = reader.run("coordlog", "history", "alarms").splitlines()
     states = [line for line in history if "COORDINATOR_CHECKPOINTED alarm" in line]
-    assert f"0x{b'[1200, 12]'.hex()}" in states[-1]
+    assert "  [1200, 12]  " in states[-1]
     epochs = reader.run("coordlog", "epochs", "alarms")
     assert "2 epochs: 1 finished, 1 replaced" in epochs

@@ -107,6 +107,26 @@ def test_a_line_shows_the_decoded_payload_and_the_reason() -> None:
     assert failed.endswith("because killed")
 
 
+def test_the_state_of_a_plain_coordinator_is_text_if_it_is_text() -> None:
+    stated = HandHistory(job_id="stated")
+    stated.epoch()
+    for number, state in enumerate((b'{\n  "hot": 12\n}', bytes(range(256)), b"\x02\xff", b"")):
+        step = stated.of_checkpoint(Kind.COORDINATOR_CHECKPOINTED, number)
+        stated.turn(replace(step, payload=state))
+
+    arguments = ("history", "stated", "--kind", "COORDINATOR_CHECKPOINTED")
+    shown = run(*arguments, logs=FakeLogs(stated)).stdout.splitlines()[2:]
+
+    assert [one.partition(f" {number}  ")[2] for number, one in enumerate(shown)] == [
+        '{ "hot": 12 }',
+        "0x000102030405060708090a0b… (256 bytes)",
+        "0x02ff",
+        "0x",
+    ]
+    as_json = run(*arguments, "--json", logs=FakeLogs(stated)).stdout.splitlines()
+    assert json.loads(as_json[0])["payload_hex"] == b'{\n  "hot": 12\n}'.hex()
+
+
 def test_a_void_record_is_marked_with_the_reason() -> None:
     marked = [one for one in lines("history", "ingest") if "[void: " in one]
 

@@ -18,7 +18,14 @@ from coordlog.cli.reading import records_of
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointStatus
-from coordlog.projections.tables.payload_json import Json, hex_text, on_one_line, to_json, undecoded
+from coordlog.projections.tables.payload_json import (
+    Json,
+    bytes_text,
+    hex_text,
+    on_one_line,
+    to_json,
+    undecoded,
+)
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["Lines", "history", "record_json"]
@@ -232,7 +239,7 @@ def _details(entry: AuditRecord) -> Iterator[str]:
     if record.payload_type is not None:
         yield record.payload_type.removeprefix(_OWN)
     if record.kind is not Kind.TYPE_REGISTERED and record.payload is not None:
-        shown = record.payload if entry.fields is None else entry.fields
+        shown = bytes_text(record.payload) if entry.fields is None else entry.fields
         yield on_one_line(shown, _PAYLOAD_CHARS)
     reason = reason_in_words(record)
     if reason is not None:
