@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator
     from coordlog.coordinators.commits import CommitCoordinator, CommitCoordinatorProvider
     from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
-    from coordlog.coordinators.quota import (
-        Counting,
-        QuotaNow,
-        RaiseQuota,
-        ReadQuota,
-        quota_operator,
-    )
+    from coordlog.coordinators.quota import quota_operator
+    from coordlog.coordinators.quota_state import Counting, QuotaNow, RaiseQuota, ReadQuota
     from coordlog.coordinators.rounds import Iteration, RoundEnded, rounds_operator
     from coordlog.coordinators.rules import Judge, rules_operator
     from coordlog.coordinators.schema_change import SchemaApplied, schema_change_operator
@@ -95,10 +90,10 @@ _HOMES = {
     "rounds_operator": "coordlog.coordinators.rounds",
     "watermark_operator": "coordlog.coordinators.watermarks",
     "quota_operator": "coordlog.coordinators.quota",
-    "ReadQuota": "coordlog.coordinators.quota",
-    "RaiseQuota": "coordlog.coordinators.quota",
-    "QuotaNow": "coordlog.coordinators.quota",
-    "Counting": "coordlog.coordinators.quota",
+    "ReadQuota": "coordlog.coordinators.quota_state",
+    "RaiseQuota": "coordlog.coordinators.quota_state",
+    "QuotaNow": "coordlog.coordinators.quota_state",
+    "Counting": "coordlog.coordinators.quota_state",
     "CommitCoordinator": "coordlog.coordinators.commits",
     "CommitCoordinatorProvider": "coordlog.coordinators.commits",
     "CoordinatorProvider": "coordlog.api.coordinator",

@@ -9,7 +9,8 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.coordinators import Counting, QuotaNow, RaiseQuota, quota_operator
-from coordlog.coordinators.quota import Beyond, QuotaState
+from coordlog.coordinators.quota import Beyond
+from coordlog.coordinators.quota_state import QuotaState
 from coordlog.errors import OptionError, RequestRefusedError
 from coordlog.testing import HandDrivenJob, crash_sweep
 from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
