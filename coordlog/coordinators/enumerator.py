@@ -118,7 +118,7 @@ class EnumeratorContext:
                     f"splits were assigned to subtask {subtask}, which has no registered reader: "
                     "assign to `registered_readers`, in `add_reader` at the earliest"
                 )
-            if splits and state.reader(subtask).told_no_more is not None:
+            if splits and state.reader(subtask).no_more_sequence is not None:
                 raise UsageError(
                     f"splits were assigned to subtask {subtask} after `signal_no_more_splits`: it "
                     "may have finished"
@@ -149,7 +149,7 @@ class EnumeratorContext:
         Raises:
             UsageError: The subtask has no registered reader.
         """
-        if self.state.reader(subtask).told_no_more is None:
+        if self.state.reader(subtask).no_more_sequence is None:
             self.send_event_to_reader(subtask, NoMoreSplits())
 
     def send_event_to_reader(self, subtask: int, event: Payload) -> EventFuture:

@@ -144,7 +144,7 @@ class DefaultEnumerator(SplitEnumerator):
             return
         if self._assignment == "static":
             self._deal([subtask])
-        elif state.reader(subtask).is_told_in_checkpoint:
+        elif state.reader(subtask).has_no_more_in_checkpoint:
             self._context.signal_no_more_splits(subtask)
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:

@@ -101,7 +101,7 @@ class WatchingEnumerator(SplitEnumerator):
     def add_reader(self, subtask: int) -> None:
         """Send the reader the end of the input again if its checkpoint holds it."""
         state = self._context.state
-        if state.is_discovery_complete and state.reader(subtask).is_told_in_checkpoint:
+        if state.is_discovery_complete and state.reader(subtask).has_no_more_in_checkpoint:
             self._context.signal_no_more_splits(subtask)
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:

@@ -81,9 +81,9 @@ class ReaderState:
     """Ids of assigned splits that a failover may undo, in the order of assignment."""
     requests: tuple[Request, ...] = ()
     """Requests in log order. An answered one stays until a completed checkpoint holds its answer."""
-    told_no_more: int | None = None
+    no_more_sequence: int | None = None
     """Sequence of the `NoMoreSplits` to the live attempt, or None."""
-    is_told_in_checkpoint: bool = False
+    has_no_more_in_checkpoint: bool = False
     """Whether the last completed checkpoint holds a `NoMoreSplits`: later attempts need it again (L5: repeat end)."""
     given_back: tuple[str, ...] = ()
     """Ids of splits released by its last reset, oldest assignment first; until an attempt starts."""
@@ -99,9 +99,9 @@ class ReaderState:
         return self.requests[_first_open(self.requests) :]
 
     @property
-    def is_told(self) -> bool:
+    def has_no_more(self) -> bool:
         """Whether a `NoMoreSplits` was sent to the live attempt, or is in its checkpoint."""
-        return self.is_told_in_checkpoint or self.told_no_more is not None
+        return self.has_no_more_in_checkpoint or self.no_more_sequence is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ def _requested(state: SplitsState, record: Record) -> SplitsState:
     if state.parallelism is not None:
         subtask %= state.parallelism  # a redelivered event of a removed subtask
     reader = state.reader(subtask)
-    if reader.told_no_more is not None:
+    if reader.no_more_sequence is not None:
         return state  # the request crossed the answer, which remains valid
     request = Request(
         sequence=_required(record.sequence), last_barrier=_required(record.last_barrier)
@@ -301,7 +301,7 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
     reader = state.reader(subtask)
     if isinstance(value, NoMoreSplits):
         requests = _answered(reader.requests, sequence, len(reader.requests))
-        ended = evolve(reader, requests=requests, told_no_more=sequence)
+        ended = evolve(reader, requests=requests, no_more_sequence=sequence)
         return _with_reader(state, subtask, ended)
     if not isinstance(value, AddSplits):
         return state
@@ -443,8 +443,8 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
                 for request in reader.requests
                 if request.answered is None or request.answered > cut
             ),
-            is_told_in_checkpoint=reader.is_told_in_checkpoint
-            or (reader.told_no_more is not None and reader.told_no_more < cut),
+            has_no_more_in_checkpoint=reader.has_no_more_in_checkpoint
+            or (reader.no_more_sequence is not None and reader.no_more_sequence < cut),
         )
         if changed != reader:
             readers = readers.set(subtask, changed)
@@ -492,7 +492,7 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
         attempt_number=None,
         splits=tuple(kept),
         requests=_requested_before(reader.requests, checkpoint_id, state.last_cut),
-        told_no_more=None,
+        no_more_sequence=None,
         given_back=tuple(given_back),
     )
     state = _with_reader(state, subtask, reader)
@@ -537,8 +537,8 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
             reader,
             attempt_number=None,
             requests=tuple(request for request in reader.requests if request.answered is None),
-            told_no_more=None,
-            is_told_in_checkpoint=reader.is_told,
+            no_more_sequence=None,
+            has_no_more_in_checkpoint=reader.has_no_more,
             given_back=(),
         )
         readers = readers.set(subtask, reset)
@@ -568,5 +568,5 @@ def _merged(first: ReaderState, second: ReaderState) -> ReaderState:
         splits=(*first.splits, *second.splits),
         requests=tuple(requests),
         # A reader without a `NoMoreSplits` may still need splits released by a lost attempt.
-        is_told_in_checkpoint=first.is_told and second.is_told,
+        has_no_more_in_checkpoint=first.has_no_more and second.has_no_more,
     )

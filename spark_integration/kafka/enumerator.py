@@ -181,7 +181,7 @@ class KafkaEnumerator(SplitEnumerator):
         loads: list[tuple[int, int]] = []
         for subtask in range(context.current_parallelism()):
             reader = state.reader(subtask)
-            if not reader.is_completed and reader.told_no_more is None:
+            if not reader.is_completed and reader.no_more_sequence is None:
                 unfinished = [
                     split_id
                     for split_id in reader.splits

@@ -215,10 +215,7 @@ def test_a_snapshot_of_the_released_version_is_read() -> None:
     assert digest(decoded.state) == golden()["digest"]
     assert decoded.state.completed[1].cuts["source"].projection.splits
     assert decoded.checkpoint_offset == 42
-    again = codec.encode(decoded.state, checkpoint_offset=decoded.checkpoint_offset)
-    # What has been added since are the schemas of projections, behind their fingerprints.
-    assert codec.decode(again) == decoded
-    assert again.schema_fingerprint == snapshot.schema_fingerprint
+    assert codec.encode(decoded.state, checkpoint_offset=decoded.checkpoint_offset) == snapshot
 
 
 @pytest.mark.clause("E9")
