@@ -11,17 +11,13 @@ connection to the driver's endpoint, with and without TLS. The log is in memory:
 import json
 import multiprocessing
 import os
-import ssl
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -35,7 +31,6 @@ from coordlog.api.coordinator import (
     OperatorCoordinator,
 )
 from coordlog.api.operator import Poll, PollStatus, SourceReader
-from coordlog.errors import CoordlogError
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import AckCheckpoint, DownMessage, InjectBarrier, Register
 from coordlog.projections.job.state import JobState
@@ -45,11 +40,9 @@ from coordlog.runtime.ports import Connections, Stage
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.driver.endpoint import Endpoint
-from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.spark_integration.wire.certificate import Certificate, new_certificate
-from coordlog.spark_integration.wire.token import Token
+from coordlog.schemas.record import Kind
+
+from .connected import Connected, Watch
 
 RESULTS: Final = Path(__file__).parent / "scale.json"
 _JOB: Final = "scale"
@@ -112,6 +105,11 @@ def chain_of(provider: Provider) -> Chain:
     """The chain of a job whose source waits for ever."""
     source = SourceSpec(operator_id="source", create_reader=_Waiting, coordinator=provider)
     return Chain(source=source, operators=[])
+
+
+def _waiting_chain() -> Chain:
+    """The chain as tasks build it."""
+    return chain_of(Provider())
 
 
 # --- subtasks that are simulated -----------------------------------------------------------------------------------
@@ -200,158 +198,13 @@ def _register(driver_id: str, subtask: int, stage_run: int) -> Register:
     )
 
 
-# --- subtasks with real connections --------------------------------------------------------------------------------
-class _Connected:
-    """`Surroundings` and `Stage` whose tasks run in another process, a thread each."""
-
-    def __init__(self, parallelism: int, *, is_encrypted: bool) -> None:
-        self._parallelism, self._is_encrypted = parallelism, is_encrypted
-        self._token = Token.new()
-        self._endpoint: Endpoint | None = None
-        self._order: dict[str, Any] = {}
-        self._mailbox: Mailbox | None = None
-        # Started before it is measured what this process takes.
-        context = multiprocessing.get_context("spawn")
-        self._channel, its = context.Pipe()
-        self._host = context.Process(target=_host_tasks, args=(its,), daemon=True)
-        self._host.start()
-        its.close()
-        assert self._channel.recv() == "ready", "it has imported what tasks need"
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-
-    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
-        """See `Surroundings`."""
-        self._mailbox = mailbox
-        certificate: Certificate | None = None
-        tls: ssl.SSLContext | None = None
-        if self._is_encrypted:
-            certificate, tls = new_certificate()
-        self._endpoint = Endpoint(
-            job_id=_JOB, driver_id=driver_id, token=self._token, arrivals=mailbox, tls=tls
-        )
-        address = self._endpoint.start()
-        self._order = {
-            "driver_id": driver_id,
-            "endpoint": address,
-            "token": self._token,
-            "certificate": certificate,
-            "parallelism": self._parallelism,
-        }
-        self._listener.start()
-        return address
-
-    def took_over(self) -> None:
-        """See `Surroundings`."""
-
-    def connections(self) -> Connections:
-        """See `Surroundings`."""
-        assert self._endpoint is not None, "begun"
-        return self._endpoint
-
-    def stage(self) -> Stage:
-        """See `Surroundings`."""
-        return self
-
-    def is_driver_alive(self, state: JobState) -> bool:
-        """Nobody else is there."""
-        return False
-
-    def submit(self, stage_run: int) -> None:
-        """See `Stage`."""
-        self._channel.send({**self._order, "stage_run": stage_run})
-
-    def cancel(self, stage_run: int, reason: str) -> None:
-        """See `Stage`: the attempts are told over their connections, and end."""
-
-    def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """See `Stage`."""
-
-    def end(self) -> None:
-        """See `Surroundings`."""
-        assert self._endpoint is not None, "begun"
-        self._endpoint.stop()
-        self._channel.send(None)
-        self._host.join(_LIMIT_S)
-
-    def _listen(self) -> None:
-        assert self._mailbox is not None, "begun"
-        with suppress(EOFError, OSError):
-            while True:
-                self._mailbox.stage_ended(self._channel.recv(), "cancelled")
-
-
-def _host_tasks(channel: Connection) -> None:
-    """Run the tasks of one stage run after the other, until told that nothing follows."""
-    numbers = count()
-    channel.send("ready")
-    while (order := channel.recv()) is not None:
-        work = _work(order)
-        threads = [
-            threading.Thread(target=_run_one, args=(work, subtask, next(numbers)))
-            for subtask in range(order["parallelism"])
-        ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-        channel.send(order["stage_run"])
-
-
-def _work(order: dict[str, Any]) -> TaskWork:
-    certificate: Certificate | None = order["certificate"]
-    return TaskWork(
-        job_id=_JOB,
-        driver_id=order["driver_id"],
-        stage_run=order["stage_run"],
-        endpoint=order["endpoint"],
-        token=order["token"],
-        certificate=certificate,
-        chain=TaskChain.of(chain_of(Provider())),
-    )
-
-
-def _run_one(work: TaskWork, subtask: int, task_attempt_id: int) -> None:
-    ids = TaskIds(subtask=subtask, task_attempt_id=task_attempt_id, spark_attempt_number=0)
-    with suppress(CoordlogError):  # a failover, or the end
-        run_task(work, ids)
-
-
 # --- measuring -----------------------------------------------------------------------------------------------------
-class Watch:
-    """Counts the records that count, by kind, and waits for them."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._seen: dict[Kind, int] = {}
-
-    def released(self, records: Sequence[Record]) -> None:
-        """On the mailbox."""
-        with self._changed:
-            for one in records:
-                self._seen[one.kind] = self._seen.get(one.kind, 0) + 1
-            self._changed.notify_all()
-
-    def timed_ms(self, kind: Kind, more: int, act: Callable[[], object]) -> float:
-        """From before `act` until so many more records of a kind have counted."""
-        with self._changed:
-            wanted = self._seen.get(kind, 0) + more
-        began_s = time.perf_counter()
-        act()
-        with self._changed:
-            is_there = self._changed.wait_for(
-                lambda: self._seen.get(kind, 0) >= wanted, timeout=_LIMIT_S
-            )
-        if not is_there:
-            raise TimeoutError(f"{more} records {kind} did not come within {_LIMIT_S:g} s")
-        return (time.perf_counter() - began_s) * 1e3
-
-
 def _measure(transport: str, subtasks: int, rounds: int) -> Figures:
     provider, watch = Provider(), Watch()
-    surroundings: Simulated | _Connected = (
+    surroundings: Simulated | Connected = (
         Simulated(subtasks)
         if transport == "simulated"
-        else _Connected(subtasks, is_encrypted=transport == "connected, TLS")
+        else Connected(_JOB, subtasks, _waiting_chain, is_encrypted=transport == "connected, TLS")
     )
     driver = JobDriver(
         chain=chain_of(provider),

@@ -26,7 +26,8 @@ from coordlog.telemetry.observer import Observer
 from coordlog.telemetry.otel import DerivedIds, OtelReporter
 from coordlog.telemetry.prometheus import PrometheusReporter
 
-from .scale import Provider, Simulated, Watch, chain_of
+from .connected import Watch
+from .scale import Provider, Simulated, chain_of
 
 SUBTASKS: Final = 50
 CHECKPOINTS: Final = 40

@@ -11,6 +11,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from coordlog.errors import RecordError
+from coordlog.schemas.envelope import envelope_bytes
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
 
@@ -89,28 +90,7 @@ _KINDS: Final = {kind.value: kind for kind in Kind}
 
 def encode_record(record: Record) -> bytes:
     """The record's value in the log."""
-    return _ENVELOPE.encode(
-        {
-            "epoch": record.epoch,
-            "driver_id": record.driver_id,
-            "sequence": record.sequence,
-            "turn_remaining": record.turn_remaining,
-            "kind": record.kind.value,
-            "timestamp": record.timestamp_us,
-            "job_id": record.job_id,
-            "operator_id": record.operator_id,
-            "subtask": record.subtask,
-            "attempt_number": record.attempt_number,
-            "checkpoint_id": record.checkpoint_id,
-            "event_id": record.event_id,
-            "last_barrier": record.last_barrier,
-            "cause": record.cause,
-            "payload_type": record.payload_type,
-            "payload": record.payload,
-            "reason": record.reason,
-            "attributes": dict(record.attributes),
-        }
-    )
+    return envelope_bytes(record)
 
 
 def header_of(record: Record, *, snapshot_offset: int = -1) -> Header:

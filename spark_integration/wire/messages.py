@@ -10,14 +10,14 @@ import io
 import json
 import logging
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 import fastavro
 
 from coordlog.kernel.inputs import Asker
 from coordlog.messages import DownMessage, UpMessage
 from coordlog.schemas.builtin_types import OperatorState
-from coordlog.schemas.derived_schema import Derivation
+from coordlog.schemas.derived_schema import Derivation, Shape
 
 __all__ = [
     "ATTEMPT_PATH",
@@ -151,25 +151,46 @@ WireMessage = (
     | TypesDescribed
 )
 
-_DERIVATION: Final = Derivation()
-_SHAPES: Final = {
-    message.__name__: _DERIVATION.shape(message, message.__name__)
-    for message in get_args(WireMessage)
-}
+_CLASSES: Final = get_args(WireMessage)
+_HEADS: Final = 64
+_TOGETHER: Final = Derivation()
 
-WIRE_SCHEMA: Final = json.dumps([shape.schema for shape in _SHAPES.values()])
+WIRE_SCHEMA: Final = json.dumps(
+    [_TOGETHER.shape(message, message.__name__).schema for message in _CLASSES]
+)
 """The union of all messages, as JSON text. Each is a record with the class's name and fields."""
 
-_SCHEMA: Final = fastavro.parse_schema(json.loads(WIRE_SCHEMA))
+
+class _Codec(NamedTuple):
+    """The codec of one message of the union, for its bytes behind the union's index.
+
+    A library that writes the whole union looks for the record among all of them: five times the cost.
+    """
+
+    head: bytes
+    """Index in the union: one byte, as its zigzag number is below 128."""
+    schema: Any
+    shape: Shape
+
+
+def _codec_of(number: int, message: type) -> _Codec:
+    assert number < _HEADS, "its head is one byte"
+    shape = Derivation().shape(message, message.__name__)
+    return _Codec(bytes((2 * number,)), fastavro.parse_schema(cast("Any", shape.schema)), shape)
+
+
+_CODECS: Final = tuple(_codec_of(number, message) for number, message in enumerate(_CLASSES))
+_BY_CLASS: Final = dict(zip(_CLASSES, _CODECS, strict=True))
+_BY_INDEX: Final = {codec.head[0]: codec for codec in _CODECS}
 
 
 def encode(message: WireMessage) -> bytes:
     """The message's bytes. Raises ValueError if a field has a value of another type."""
+    codec = _BY_CLASS[type(message)]
     out = io.BytesIO()
-    name = type(message).__name__
+    out.write(codec.head)
     try:
-        value = _SHAPES[name].write(message)
-        fastavro.schemaless_writer(out, _SCHEMA, (name, value), strict=True)
+        fastavro.schemaless_writer(out, codec.schema, codec.shape.write(message), strict=True)
     except (TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{message!r} is incompatible with its schema: {error}") from error
     return out.getvalue()
@@ -181,18 +202,18 @@ def decode(data: bytes) -> WireMessage:
     Raises:
         ValueError: The bytes are no message of this version, or too few, or too many.
     """
+    codec = _BY_INDEX.get(data[0]) if data else None
+    if codec is None:
+        raise ValueError(f"no message of wire version {WIRE_VERSION}: it begins with {data[:1]!r}")
     source = io.BytesIO(data)
+    source.seek(1)
     try:
-        # Only the union of messages is read with a name: an optional record in a message needs none.
-        read: Any = fastavro.schemaless_reader(
-            source, _SCHEMA, None, return_record_name=True, return_record_name_override=True
-        )
-        name, value = read
+        value = fastavro.schemaless_reader(source, codec.schema, None)
     except (EOFError, IndexError, KeyError, OverflowError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"no message of wire version {WIRE_VERSION}: {error!r}") from error
     if source.tell() != len(data):
         raise ValueError(f"{len(data) - source.tell()} bytes are left over after a message")
-    message: WireMessage = _SHAPES[name].read(value)
+    message: WireMessage = codec.shape.read(value)
     return message
 
 

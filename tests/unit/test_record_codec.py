@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordlog.errors import RecordError
 from coordlog.schemas.codec import (
     ENVELOPE_FINGERPRINT,
+    ENVELOPE_SCHEMA,
     Avro,
     Plain,
     avro_fingerprint,
@@ -66,6 +70,54 @@ def test_the_records_of_each_released_format_are_read() -> None:
     again = decode_record(0, value, header)
     assert replace(again, attributes=dict(again.attributes)) == FULL
     assert encode_record(FULL) == value
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+ints = st.integers(-(2**31), 2**31 - 1)
+longs = st.integers(-(2**63), 2**63 - 1)
+records = st.builds(
+    Record,
+    epoch=ints,
+    driver_id=texts,
+    sequence=st.none() | longs,
+    turn_remaining=ints,
+    kind=st.sampled_from(Kind),
+    timestamp_us=longs,
+    job_id=texts,
+    operator_id=st.none() | texts,
+    subtask=st.none() | ints,
+    attempt_number=st.none() | ints,
+    checkpoint_id=st.none() | longs,
+    event_id=st.none() | longs,
+    last_barrier=st.none() | longs,
+    cause=st.none() | longs,
+    payload_type=st.none() | texts,
+    payload=st.none() | st.binary(max_size=300),
+    reason=st.none() | texts,
+    attributes=st.dictionaries(texts, texts, max_size=80),
+)
+
+
+@given(records)
+def test_a_record_has_the_bytes_that_a_library_writes_by_the_schema(record: Record) -> None:
+    schema = json.loads(ENVELOPE_SCHEMA)
+    for field in schema["fields"]:
+        if isinstance(field["type"], dict):
+            field["type"].pop("logicalType", None)
+    value = dict(vars(record), kind=record.kind.value, timestamp=record.timestamp_us)
+    del value["timestamp_us"]
+
+    assert encode_record(record) == Avro(json.dumps(schema)).encode(value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sequence": 2**63}, {"payload": "text"}, {"reason": b"bytes"}, {"attributes": {"a": 1}}],
+    ids=str,
+)
+def test_a_field_of_another_type_or_size_is_not_written(changes: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError, OverflowError)):
+        encode_record(replace(FULL, **changes))
 
 
 def test_every_kind_is_in_the_schema() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,6 +222,20 @@ def test_no_message_makes_many_values_of_few_bytes() -> None:
 @given(messages)
 def test_what_is_written_is_read_again(message: WireMessage) -> None:
     assert decode(encode(message)) == message
+
+
+@given(messages)
+def test_a_message_has_the_bytes_of_the_union_of_all_messages(message: WireMessage) -> None:
+    union, encoded, again = (
+        fastavro.parse_schema(json.loads(WIRE_SCHEMA)),
+        encode(message),
+        io.BytesIO(),
+    )
+
+    value = fastavro.schemaless_reader(io.BytesIO(encoded), union, None, return_record_name=True)
+    fastavro.schemaless_writer(again, union, value, strict=True)
+
+    assert again.getvalue() == encoded
 
 
 @given(messages, st.data())
