@@ -437,7 +437,7 @@ class JobState:
         return LaunchInfo(self.launch)
 
     def operators_of(self, checkpoint_id: int) -> str:
-        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a retained checkpoint; others may be in force now."""
+        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a retained checkpoint: it may be a former one."""
         return self.launch.get(f"{OPERATORS_OF}{checkpoint_id}", self.launch.get("operators", "[]"))
 
     @property
