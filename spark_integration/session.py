@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from coordlog.errors import OptionError
 from coordlog.limits import STAGE_END_TIMEOUT_S
@@ -242,8 +244,21 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path | None) -> None:
         if log_file is not None:
             log_file.parent.mkdir(parents=True, exist_ok=True)
             options["stdout"] = options["stderr"] = stack.enter_context(log_file.open("ab"))
-        gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+        try:
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            # By now the folder is gone to which this JVM was to write its port: it would run on for ever.
+            _kill_starting_jvms()
+            raise
     context._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
+
+
+def _kill_starting_jvms() -> None:
+    """Kill the JVMs that `launch_gateway` has started in this process; only if there is no session."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.cmdline()[-1:] == ["pyspark-shell"]:
+                child.kill()
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:

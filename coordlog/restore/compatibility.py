@@ -95,23 +95,16 @@ def check_operators(
     """
     recorded = _described(state.launch["operators"])
     own = _described(describe_operators(chain))
-    restores = {
-        link.operator_id: [str(version) for version in link.restores] for link in chain.links
-    }
     has_begun = any(subtask.next_attempt_number for subtask in sorted_values(state.subtasks))
     for operator_id in sorted({*recorded} & {*own}):
         if has_begun:
             _check_options(job_id, operator_id, recorded[operator_id], own[operator_id])
-        for attribute, words in _SAME.items():
-            was, now = str(recorded[operator_id][attribute]), str(own[operator_id][attribute])
-            if was != now and not (attribute == "version" and was in restores[operator_id]):
-                raise RestoreError(
-                    job_id,
-                    f"{words} {operator_id!r}",
-                    was,
-                    now,
-                    "run the chain that wrote the history, or use another job id",
-                )
+    _check_same(job_id, chain, recorded, own)
+    last = state.last_checkpoint
+    if last in state.completed:
+        # Epochs since, with other operators, may have died before they completed a checkpoint of their own.
+        wrote = _described(state.operators_of(last))
+        _check_same(job_id, chain, wrote, own, f" in checkpoint {last}")
     _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
     order = [operator_id for operator_id in recorded if operator_id in own]
     order_here = [operator_id for operator_id in own if operator_id in recorded]
@@ -126,6 +119,30 @@ def check_operators(
     for part in _parts_to_restore(state, mode, recorded):
         if part.operator_id not in own and (part.is_owed or part.operator_id not in allowed):
             raise _refusal(job_id, part)
+
+
+def _check_same(
+    job_id: str,
+    chain: Chain,
+    recorded: Mapping[str, Mapping[str, object]],
+    own: Mapping[str, Mapping[str, object]],
+    where: str = "",
+) -> None:
+    """Refuse a changed attribute of an operator that both descriptions have; `where` is the place of `recorded`."""
+    restores = {
+        link.operator_id: [str(version) for version in link.restores] for link in chain.links
+    }
+    for operator_id in sorted({*recorded} & {*own}):
+        for attribute, words in _SAME.items():
+            was, now = str(recorded[operator_id][attribute]), str(own[operator_id][attribute])
+            if was != now and not (attribute == "version" and was in restores[operator_id]):
+                raise RestoreError(
+                    job_id,
+                    f"{words} {operator_id!r}{where}",
+                    was,
+                    now,
+                    "run the chain that wrote the history, or use another job id",
+                )
 
 
 def _check_options(

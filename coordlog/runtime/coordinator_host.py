@@ -69,6 +69,7 @@ from coordlog.limits import (
     PAYLOAD_BYTES_MAX,
     RECORD_BYTES_MAX,
 )
+from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.branches import is_on_the_way
 from coordlog.projections.job.grants import covering, granted_to
@@ -511,6 +512,7 @@ class CoordinatorHost:
         self._inside: int | None = None
         self._calling: tuple[Call, str] | None = None
         self.call_count = 0
+        self._fork_guard = ForkGuard()
 
     @property
     def calling(self) -> str | None:
@@ -562,11 +564,13 @@ class CoordinatorHost:
         except (CallFailure, RecordError):
             raise  # RecordError: the fold failed, which is not the fault of a callback
         except BaseException as error:
+            self._fork_guard.end_copy()
             callback, subtask = _describe(call)
             event = call.event if isinstance(call, CallEvent) else None
             final = final_of(error)
             raise CallFailure(operator_id, callback, subtask, error, event, final) from error
         finally:
+            self._fork_guard.end_copy()
             self._inside, self._calling = None, None
             self.is_redelivery, self.resetting = False, None
 

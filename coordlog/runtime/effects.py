@@ -24,6 +24,7 @@ from coordlog.kernel.outputs import (
     StopAckTimer,
 )
 from coordlog.limits import PAYLOAD_BYTES_MAX, SETTLE_CALL_S
+from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import (
     Accepted,
     AlreadyFinished,
@@ -266,6 +267,7 @@ class Releasing:
         encoded: bytes | None = None
         failure: str | None = None
         final = ""
+        guard = ForkGuard()
         try:
             outcome = self._settle_by_sink(effect)
             if outcome is not None:
@@ -273,6 +275,7 @@ class Releasing:
         except BaseException as error:  # noqa: BLE001, also a library's panic: recorded, and tried again
             key, encoded, failure = None, None, f"{type(error).__name__}: {error}"
             final = final_of(error)
+        guard.end_copy()
         return CommitSettled(
             sequence=effect.sequence,
             payload_type=key,

@@ -71,12 +71,14 @@ class HistoryPruner:
         while True:
             try:
                 self.prune(time.time_ns() // 1000)
-            except (CoordlogError, OSError) as error:
+            except Exception as error:  # noqa: BLE001, without a next try the log would grow unnoticed
+                is_known = isinstance(error, (CoordlogError, OSError))
                 _log.warning(
                     "job=%s its log is not pruned, and the next try is in %.0f s: %s",
                     self._job_id,
                     self._kept.check_s,
-                    error,
+                    error if is_known else f"{type(error).__name__}: {error}",
+                    exc_info=not is_known,
                 )
             if wait(self._kept.check_s):
                 return

@@ -71,6 +71,7 @@ from coordlog.limits import (
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.interface import UnstoredRecord
+from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import Marker, Register, SendEvent, UpMessage
 from coordlog.payloads.check import why_unreadable
 from coordlog.payloads.offload import DriverPayloads, HeldPayload
@@ -222,10 +223,12 @@ class Runtime:
         def run() -> None:
             result: object = None
             failure: str | None = None
+            guard = ForkGuard()
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001, clause A6: also a library's panic enters as text
                 failure = f"{type(error).__name__}: {error}"
+            guard.end_copy()
             self._workers.post(lambda: done(result, failure))
 
         def done(result: object, failure: str | None) -> None:

@@ -29,6 +29,7 @@ from coordlog.api.operator import (
 )
 from coordlog.errors import FencedAttemptError, TooLargeError, UsageError
 from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import DeliverEvent
 from coordlog.payloads.offload import NO_STORE, AttemptPayloads
 from coordlog.schemas.builtin_types import (
@@ -109,6 +110,7 @@ class OpenChain:
         self._holding: list[tuple[int, Operator]] = []
         """Operators with an `emit_held` of their own, with their places, last to first."""
         self._is_closed = False
+        self._fork_guard = ForkGuard()
         self._finished_count = 1
         """Number of links that have finished: the source, then operator by operator."""
         # Readers read splits in the order in which they were added, so the first unfinished split is being
@@ -396,6 +398,7 @@ class OpenChain:
         is_reading: bool = False,
     ) -> Generator[None, None, None]:
         """Set `calling` during a call, and report its error to the attempt."""
+        self._fork_guard.end_copy()  # the operator before may have forked and passed rows on
         before = self.calling
         self.calling = Place(
             operator_id=link.operator_id,
@@ -409,6 +412,7 @@ class OpenChain:
         except FencedAttemptError:
             raise  # not an error of the chain
         except BaseException as error:
+            self._fork_guard.end_copy()
             place = Place(
                 operator_id=link.operator_id,
                 callback=callback,
@@ -418,6 +422,7 @@ class OpenChain:
             self._attempt.failed(place, error)
             raise
         finally:
+            self._fork_guard.end_copy()
             self.calling = before
 
     def _split_being_read(self) -> str | None:

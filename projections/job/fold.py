@@ -21,6 +21,7 @@ from coordlog.projections.job.state import (
     END_COMMITTED,
     FORMER_DEAD,
     MARK,
+    OPERATORS_OF,
     DriverStop,
     JobState,
     OpenIntent,
@@ -291,6 +292,10 @@ def _marked(state: JobState, mark: str) -> JobState:
 def _launch(state: JobState, attributes: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
     """The attributes of an `EPOCH_STARTED`, and the marks of its epoch."""
     launch = Map({name: value for name, value in attributes.items() if not name.startswith(MARK)})
+    for number, _ in sorted_items(state.completed):
+        operators = state.operators_of(number)
+        if operators != launch.get("operators", "[]"):
+            launch = launch.set(f"{OPERATORS_OF}{number}", operators)
     if not is_another and _is_dead(state, attributes):
         launch = launch.set(FORMER_DEAD, "true")
     return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch

@@ -54,6 +54,8 @@ STOP_ASKED: Final = MARK + "stop_asked"
 STOPPED: Final = MARK + "stopped"
 FORMER_DEAD: Final = MARK + "former_dead"
 END_COMMITTED: Final = MARK + "end_committed"
+OPERATORS_OF: Final = MARK + "operators_of."
+"""Before the id of a retained checkpoint: the operators that wrote it, if the epoch in force has others."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -433,6 +435,10 @@ class JobState:
     def launch_info(self) -> LaunchInfo:
         """Launch facts of the epoch in force: job, log and driver."""
         return LaunchInfo(self.launch)
+
+    def operators_of(self, checkpoint_id: int) -> str:
+        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a retained checkpoint: it may be a former one."""
+        return self.launch.get(f"{OPERATORS_OF}{checkpoint_id}", self.launch.get("operators", "[]"))
 
     @property
     def driver_stop(self) -> DriverStop:

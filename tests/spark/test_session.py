@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from coordlog.errors import OptionError
@@ -105,6 +106,38 @@ def test_ctrl_c_reaches_python_alone_and_the_end_leaves_no_process(
     assert told["threads"] == ["MainThread"]
     assert not Path(f"/proc/{told['jvm']}").exists()
     assert "log4j" in (tmp_path / "logs" / "spark.log").read_text()
+
+
+STARTING: Final = """
+from coordlog.spark_integration.session import local_session
+local_session(1)
+"""
+
+
+@pytest.mark.kill
+def test_ctrl_c_while_the_jvm_starts_leaves_no_jvm() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTING], stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + WAIT_S
+        jvms: list[psutil.Process] = []
+        while not jvms:
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "its JVM starts"
+            time.sleep(0.01)
+            children = psutil.Process(process.pid).children()
+            jvms = [child for child in children if child.cmdline()[-1:] == ["pyspark-shell"]]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == -signal.SIGINT
+        _, alive = psutil.wait_procs(jvms, timeout=10)
+        for jvm in alive:
+            jvm.kill()
+    finally:
+        process.kill()
+        process.wait()
+
+    assert alive == []
 
 
 QUERY: Final = """

@@ -198,22 +198,28 @@ def test_a_snapshot_whose_state_is_in_the_payload_store_is_no_place_to_cut(tmp_p
 class Failing:
     """A log that cannot be pruned before the second try."""
 
-    def __init__(self, log: MemoryLog) -> None:
-        self._log, self.tries = log, 0
+    def __init__(self, log: MemoryLog, error: Exception) -> None:
+        self._log, self._error, self.tries = log, error, 0
 
     def delete_below(self, offset: int) -> None:
         self.tries += 1
         if self.tries == 1:
-            raise LogUnavailableError("job.log", "deleting records", 1.0)
+            raise self._error
         self._log.delete_below(offset)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._log, name)
 
 
-def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [LogUnavailableError("job.log", "deleting records", 1.0), ValueError("an unexpected one")],
+)
+def test_a_failure_is_logged_and_tried_again(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     job = worked()
-    log = Failing(job.log)
+    log = Failing(job.log, error)
     pruner = pruner_of(job, timedelta(microseconds=1), log=log)  # type: ignore[arg-type]
     waits: list[float] = []
 
@@ -226,6 +232,7 @@ def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -
     assert log.tries == 2
     assert job.log.start_offset() > 0
     assert "its log is not pruned, and the next try is in" in caplog.text
+    assert str(error) in caplog.text
 
 
 def test_an_age_is_a_number_with_a_unit() -> None:

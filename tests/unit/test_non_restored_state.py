@@ -123,6 +123,43 @@ def test_a_subtasks_state_is_refused_and_let_go_by_name() -> None:
     assert restarted(old, chain, allow=("dedup",)).register(0).accepted.restored_checkpoint == 1
 
 
+@pytest.mark.parametrize(
+    "between",
+    [(plain("dedup", version=2, restores=(1,)),), ()],
+    ids=["upgraded", "removed"],
+)
+def test_the_version_that_counts_is_that_of_the_checkpoint(
+    between: tuple[OperatorSpec, ...],
+) -> None:
+    """An epoch that died before a checkpoint of its own has left the state as it was."""
+    chain = chain_of(source())
+    old = crashed(with_operators(chain, plain("dedup")), states={"dedup": b"first"})
+    restarted(old, with_operators(chain, *between), allow=("dedup",)).crash()
+
+    third = with_operators(chain, plain("dedup", version=3, restores=(2,)))
+    said = refused(old, third)
+    assert "the version of operator 'dedup' in checkpoint 1 is 1 in the log and 3 here" in said
+    reading = with_operators(chain, plain("dedup", version=3, restores=(1, 2)))
+    job = restarted(old, reading)
+    accepted = job.register(0).accepted
+    assert [part.state for part in accepted.states if part.operator_id == "dedup"] == [b"first"]
+
+
+def test_a_savepoint_is_read_by_code_that_reads_its_version() -> None:
+    chain = chain_of(source())
+    old = crashed(with_operators(chain, plain("dedup")), states={"dedup": b"first"})
+    second = restarted(old, with_operators(chain, plain("dedup", version=2, restores=(1,))))
+    attempt = second.register(0)
+    assert second.trigger() == 2
+    attempt.ack_checkpoint(2, states={"dedup": b"second"})
+    second.crash()
+    third = with_operators(chain, plain("dedup", version=3, restores=(2,)))
+
+    with pytest.raises(RestoreError, match="'dedup' in checkpoint 1 is 1 in the log and 3 here"):
+        HandDrivenJob(third, log=old.log, from_checkpoint=1)
+    assert restarted(old, third).runtime.state.last_checkpoint == 2
+
+
 def test_an_operator_that_left_no_state_may_go() -> None:
     chain = chain_of(source())
     stateless = rules()
