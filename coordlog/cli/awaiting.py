@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import click
-
+from coordlog.cli.console import print_line
 from coordlog.cli.following import Follower, FollowOptions
 from coordlog.cli.log_access import Logs
 from coordlog.errors import RequestUnansweredError
@@ -70,4 +69,4 @@ def wait_for_records(
 
 
 def _to_stderr(line: str) -> None:
-    click.echo(line, err=True)
+    print_line(line, err=True)

@@ -14,23 +14,26 @@ from typing import Any, Final, Literal, NoReturn
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.table import Table
 from rich.text import Text
 
 from coordlog.projections.tables.columns import Columns, ColumnType, ListOf
-from coordlog.projections.tables.payload_json import Json, on_one_line, to_json
+from coordlog.projections.tables.payload_json import Json, on_one_line, printable, to_json
 
 __all__ = [
     "Column",
+    "Printable",
     "crop",
     "day_of",
     "is_terminal",
     "iso",
     "json_of",
+    "json_text",
     "lasted",
     "new_console",
     "print_json",
+    "print_line",
     "print_table",
     "reason_text",
     "table_json",
@@ -67,6 +70,25 @@ class _QuietConsole(Console):
         raise BrokenPipeError
 
 
+class Printable(RenderHook):
+    """Texts that a console prints, without control sequences of others; its own styles stay.
+
+    Cells of tables are not reached by it: `print_table` prepares them.
+    """
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """The same, with printable texts."""
+        return [_printable(one) if isinstance(one, Text) else one for one in renderables]
+
+
+def _printable(text: Text) -> Text:
+    if text.plain.replace("\n", "").isprintable():
+        return text
+    cleaned = text.copy()
+    cleaned.plain = printable(text.plain)
+    return cleaned
+
+
 def new_console() -> Console:
     """Console on the standard output. Only on a terminal are texts coloured, and lines cut to its width.
 
@@ -82,6 +104,7 @@ def new_console() -> Console:
         # `FORCE_COLOR` of other tools does not colour what another program reads.
         force_terminal=None if is_terminal() else False,
     )
+    console.push_render_hook(Printable())
     if not console.is_terminal:
         console.width = _WIDE
     return console
@@ -113,6 +136,10 @@ def print_table(
 
     Columns without room on a terminal are left out, and a line below the table names them.
     """
+    rows = [
+        [_printable(cell) if isinstance(cell, Text) else printable(cell) for cell in row]
+        for row in rows
+    ]
     widths = [
         max(cell_len(line) for cell in (column.name, *cells) for line in str(cell).split("\n"))
         for column, cells in zip(columns, _columns_of(rows, len(columns)), strict=True)
@@ -217,10 +244,29 @@ def iso(timestamp_us: int | None) -> str | None:
     return _utc(timestamp_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print a line that has texts of records, without their control sequences."""
+    click.echo(printable(text), err=err)
+
+
 def print_json(value: Json) -> None:
-    """Print a value on one line; in ASCII if the standard output has no Unicode encoding."""
+    """Print a value on one line, as `json_text`."""
+    click.echo(json_text(value))
+
+
+def json_text(value: Json, *, indent: int | None = None) -> str:
+    """The value as JSON; in ASCII if the standard output has no Unicode encoding.
+
+    Characters that are not printable are escaped: JSON itself does this only below U+0020, but a terminal obeys
+    U+009B too.
+    """
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    click.echo(json.dumps(value, ensure_ascii=not is_unicode, allow_nan=False))
+    text = json.dumps(value, indent=indent, ensure_ascii=not is_unicode, allow_nan=False)
+    if text.isprintable() or not is_unicode:
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+    )
 
 
 def crop(console: Console, text: Text) -> None:

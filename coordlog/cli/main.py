@@ -252,6 +252,13 @@ class _Commands(click.Group):
 
 
 def _message(error: Exception) -> str:
+    """Message of an error, without control sequences: it may have texts of records."""
+    from coordlog.projections.tables.payload_json import printable  # noqa: PLC0415, only for errors
+
+    return printable(_words(error))
+
+
+def _words(error: Exception) -> str:
     if isinstance(error, CoordlogError):
         return f"error: {error}"
     if isinstance(error, OSError):

@@ -25,6 +25,7 @@ __all__ = [
     "bytes_text",
     "hex_text",
     "on_one_line",
+    "printable",
     "stored_text",
     "to_json",
     "undecoded",
@@ -202,9 +203,19 @@ def _shown(value: object) -> str:
         return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_shown(item) for item in value) + "]"
-    plain = to_json(value)
-    # On one line, and without control sequences of terminals.
-    return "".join(character if character.isprintable() else " " for character in str(plain))
+    return printable(str(to_json(value)), kept="")
+
+
+def printable(text: str, *, kept: str = "\n") -> str:
+    """The text with a space for each character that terminals obey or hide; texts of records are untrusted.
+
+    Args:
+        text: Any text.
+        kept: Characters that stay although they are not printable.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in kept else " " for one in text)
 
 
 def _schema(payload: bytes) -> Fields | None:

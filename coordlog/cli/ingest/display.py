@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coordlog.cli.console import Printable
 from coordlog.cli.ingest.text import RateMeter, Rates, checkpoint_text, progress_line, rates_text
 from coordlog.projections.tables.progress import Progress
 
@@ -65,6 +66,7 @@ class Display:
             emoji=False,
             force_terminal=is_terminal,
         )
+        self._console.push_render_hook(Printable())
         self._is_terminal = self._console.is_terminal
         if not self._is_terminal:
             self._console.width = _WIDE

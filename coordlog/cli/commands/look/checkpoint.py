@@ -7,7 +7,16 @@ from typing import Final
 import click
 
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import Column, iso, json_of, lasted, new_console, print_json, print_table
+from coordlog.cli.console import (
+    Column,
+    iso,
+    json_of,
+    lasted,
+    new_console,
+    print_json,
+    print_line,
+    print_table,
+)
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import records_of
@@ -130,11 +139,11 @@ def _show(shown: ShownCheckpoint, *, as_json: bool) -> None:
 
 def _show_record(shown: ShownCheckpoint, metadata: ReadMetadata, completed_us: int) -> None:
     value = metadata.value
-    click.echo(
+    print_line(
         f"checkpoint {shown.checkpoint_id} of job {value.job_id}, completed {iso(completed_us)} in "
         f"epoch {shown.epoch}, at offset {shown.offset}"
     )
-    click.echo(
+    print_line(
         f"metadata version {metadata.version}, {shown.metadata_bytes:,} bytes; parallelism "
         f"{value.parallelism}; triggered at sequence {value.triggered_sequence}; cluster "
         f"{value.cluster_id or '-'}, topic {value.topic_id or '-'}"

@@ -14,6 +14,7 @@ from coordlog.cli.console import (
     json_of,
     new_console,
     print_json,
+    print_line,
     time_of,
 )
 from coordlog.cli.log_access import Logs, with_history
@@ -91,4 +92,4 @@ def _print_explained(explained: Explained) -> None:
     console = new_console()
     for step in explained.steps:
         crop(console, Text(f"{step.offset:>6} {time_of(step.timestamp_us):<12}  {step.words}"))
-    click.echo(f"so {explained.outcome}")
+    print_line(f"so {explained.outcome}")

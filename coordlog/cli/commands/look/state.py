@@ -17,6 +17,7 @@ from coordlog.cli.console import (
     json_of,
     new_console,
     print_json,
+    print_line,
     print_table,
     reason_text,
 )
@@ -107,17 +108,17 @@ def _splits_json(moment: Moment) -> Json:
 
 def _print_state(moment: Moment, start: int) -> None:
     console, job = new_console(), moment.state
-    click.echo(
+    print_line(
         f"job {job.job_id or '?'} at offset {moment.offset}, sequence {job.next_sequence - 1}, "
         f"{iso(job.timestamp_us) if moment.record_count else 'before its first record'}"
     )
-    click.echo(
+    print_line(
         f"{job.phase.value}; {JobMode.BATCH if job.is_batch else JobMode.STREAMING}; epoch {job.epoch}, "
         f"driver {job.driver_id or '-'}; last checkpoint {job.last_checkpoint}, next "
         f"{job.next_checkpoint_id}; {moment.record_count:,} records count, {moment.void_count:,} do not"
     )
     for reason in job.reasons[:1]:
-        click.echo(f"last failure: {reason_text(reason)}")
+        print_line(f"last failure: {reason_text(reason)}")
     click.echo()
     print_table(console, _SUBTASK_COLUMNS, _subtask_rows(job))
     gateways = [
@@ -225,7 +226,7 @@ def _print_checkpoints(moment: Moment) -> None:
             *(f"the ack of subtask {subtask}" for subtask in pending.missing_subtasks),
         ]
         unacked = f"{len(pending.waiting)} events to be acked" if pending.waiting else ""
-        click.echo(
+        print_line(
             f"checkpoint {number} is pending: {', '.join([*missing, unacked]).strip(', ') or 'whole'}"
         )
     for number, completed in sorted_items(job.completed):
@@ -236,7 +237,7 @@ def _print_checkpoints(moment: Moment) -> None:
             for states in (*completed.states.values(), *finished)
             for operator in states
         )
-        click.echo(
+        print_line(
             f"checkpoint {number} completed at sequence {completed.sequence}: cuts {cuts}; "
             f"{size_bytes:,} bytes of {completed.parallelism} subtasks; {len(completed.in_flight)} events in flight"
         )

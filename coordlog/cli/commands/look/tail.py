@@ -13,7 +13,7 @@ import click
 
 from coordlog.cli.commands.look.history import Lines, record_json
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import lasted, print_json, time_of
+from coordlog.cli.console import lasted, print_json, print_line, time_of
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.following import Follower, FollowOptions, is_reader_gone
 from coordlog.cli.log_access import Logs, with_logs
@@ -187,7 +187,7 @@ class _Shown:
     def notify(self, message: str) -> None:
         """Print a message."""
         sys.stdout.flush()
-        click.echo(f"-- {time_of(time.time_ns() // 1000)}  {message}", err=True)
+        print_line(f"-- {time_of(time.time_ns() // 1000)}  {message}", err=True)
 
 
 class _Following:

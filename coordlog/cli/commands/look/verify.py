@@ -13,6 +13,7 @@ from coordlog.cli.completing import JOB
 from coordlog.cli.console import (
     json_of,
     print_json,
+    print_line,
 )
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, with_history
@@ -61,7 +62,7 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
         )
     else:
         for fault in verified.faults:
-            click.echo(f"offset {fault.offset}: {fault.what}")
+            print_line(f"offset {fault.offset}: {fault.what}")
         if not verified.is_whole:
             click.echo("later records could not be checked")
         click.echo(

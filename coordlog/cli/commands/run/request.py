@@ -10,7 +10,7 @@ from typing import cast
 import click
 
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import Column, new_console, print_json, print_table
+from coordlog.cli.console import Column, json_text, new_console, print_json, print_line, print_table
 from coordlog.cli.driver_request import command_name, live_driver
 from coordlog.cli.json_payload import from_json
 from coordlog.cli.log_access import Logs, with_logs
@@ -138,8 +138,8 @@ def _print(effect: AnswerRequest, types: Sequence[TypeDescription], *, as_json: 
     if as_json:
         print_json({"sequence": effect.sequence, "type": effect.payload_type, "response": shown})
         return
-    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
-    click.echo(f"{effect.payload_type}, as of sequence {effect.sequence}", err=True)
+    click.echo(json_text(shown, indent=2))
+    print_line(f"{effect.payload_type}, as of sequence {effect.sequence}", err=True)
 
 
 def _print_types(types: Sequence[TypeDescription], *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from coordlog.cli.awaiting import wait_for_records
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import print_json
+from coordlog.cli.console import print_json, print_line
 from coordlog.cli.driver_request import driver_of, live_driver, request_driver
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
@@ -190,4 +190,4 @@ def _report(job: str, end: _End, sequence: int, *, as_json: bool, is_awaited: bo
     if end.reason:
         parts.insert(0, end.reason)
     details = f": {', '.join(parts)}" if parts else ""
-    click.echo(f"job {job} {end.how}{details}", err=True)
+    print_line(f"job {job} {end.how}{details}", err=True)
