@@ -265,7 +265,7 @@ def json_text(value: Json, *, indent: int | None = None) -> str:
     if text.isprintable() or not is_unicode:
         return text
     return "".join(
-        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
 
 
