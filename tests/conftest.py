@@ -19,7 +19,7 @@ import pytest
 from contract_table import SHOWS, closing_lines, contract_ids, marks_of, unknown_marks
 from coordlog.testing.driven_job import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
-from tiers import Tier, tier_of, unknown_tiers
+from tiers import Share, Tier, tier_of, unknown_tiers
 
 # A shell ignores this signal for its background commands.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -50,6 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[*Tier],
         default=None,
         help="only the tests of this tier, see tests/README.md (default: all)",
+    )
+    group.addoption(
+        "--share",
+        type=Share.parse,
+        default=Share(1, 1),
+        metavar="K/N",
+        help="only the K-th of N shares of the test files (default: 1/1)",
     )
     group.addoption(
         "--dose",
@@ -133,9 +140,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         item.user_properties.append((SHOWS, [*marks_of(item)]))
     tier: str | None = config.option.tier
-    if tier is not None:
-        config.hook.pytest_deselected(items=[item for item in items if tier_of(item) != tier])
-        items[:] = [item for item in items if tier_of(item) == tier]
+    share: Share = config.option.share
+    kept = [item for item in items if tier in (None, tier_of(item)) and share.has(item)]
+    if len(kept) < len(items):
+        is_kept = {*kept}
+        config.hook.pytest_deselected(items=[item for item in items if item not in is_kept])
+        items[:] = kept
     version: str | None = config.option.broker
     if version is not None:
         items[:] = [

@@ -1,13 +1,16 @@
-"""The tier of a test: which of `make test`, `make test-faults` and `make test-matrix` runs it."""
+"""The tier of a test: which of `make test`, `make test-faults` and `make test-matrix` runs it; and shares of a tier."""
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Tier", "tier_of", "unknown_tiers"]
+__all__ = ["Share", "Tier", "tier_of", "unknown_tiers"]
 
 
 class Tier(StrEnum):
@@ -45,3 +48,27 @@ def unknown_tiers(items: Iterable[pytest.Item]) -> list[str]:
         for mark in item.iter_markers("tier")
         if len(mark.args) != 1 or mark.args[0] not in {*Tier}
     ]
+
+
+class Share(NamedTuple):
+    """One of several parts of the test files, which together are all of them."""
+
+    number: int
+    """From 1."""
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """The share that a text like `2/3` names.
+
+        Raises:
+            ValueError: It names none.
+        """
+        match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise ValueError(f"{text!r} is no share: the second of three is 2/3")
+        return cls(int(match[1]), int(match[2]))
+
+    def has(self, item: pytest.Item) -> bool:
+        """Whether the test is in it: the tests of one file are in one share."""
+        return zlib.crc32(item.path.name.encode()) % self.count == self.number - 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tiers import Tier, tier_of, unknown_tiers
+from tiers import Share, Tier, tier_of, unknown_tiers
 
 
 class FakeItem:
@@ -12,7 +14,8 @@ class FakeItem:
 
     nodeid = "t.py::a"
 
-    def __init__(self, *marks: pytest.MarkDecorator) -> None:
+    def __init__(self, *marks: pytest.MarkDecorator, path: str = "t.py") -> None:
+        self.path = Path(path)
         self.marks = [decorator.mark for decorator in marks]
 
     def iter_markers(self, name: str) -> list[pytest.Mark]:
@@ -45,3 +48,19 @@ def test_a_tier_without_a_known_name_is_named() -> None:
     assert unknown_tiers(items) == [  # type: ignore[arg-type]
         "t.py::a: tier('tests',): a tier is one of test, faults, matrix"
     ]
+
+
+def test_each_file_is_in_exactly_one_share_and_the_shares_are_alike() -> None:
+    shares = [Share.parse(f"{number}/3") for number in (1, 2, 3)]
+    items = [FakeItem(path=f"tests/test_{number}.py") for number in range(90)]
+
+    holders = [[share for share in shares if share.has(item)] for item in items]  # type: ignore[arg-type]
+
+    assert {len(holder) for holder in holders} == {1}
+    assert all(20 < holders.count([share]) < 40 for share in shares)
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/3", "4/3", "1/0", "-1/3", "a/b", "1/3/5"])
+def test_a_share_that_there_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no share: the second of three is 2/3"):
+        Share.parse(text)
