@@ -73,10 +73,10 @@ def driver_of(history: History, job: str) -> NamedDriver | None:
 
 
 def live_driver(history: History, job: str) -> NamedDriver:
-    """As `driver_of`: a driver that answers and proves its identity.
+    """As `driver_of`, for a driver that answers and proves its identity.
 
     Raises:
-        NoDriverError: None does; the message has the evidence and the next step.
+        NoDriverError: No driver does; the message has the evidence and the next step.
     """
     driver = driver_of(history, job)
     if driver is None:

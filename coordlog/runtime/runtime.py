@@ -562,7 +562,7 @@ class Runtime:
         return self._stalled_s + max(0.0, since_s - self._options.append_stall_s)
 
     def _release_ready(self) -> None:
-        """Release the first turns in the queue as long as they have no records and no append is in flight."""
+        """Release the first turns in the queue while they have no records and no append is in flight."""
         while self._waiting and not self._in_flight and not self._waiting[0].unstored:
             self._release(self._waiting.popleft())
 

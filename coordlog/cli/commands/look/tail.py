@@ -211,7 +211,7 @@ class _Following:
                     raise BrokenPipeError
                 self._is_caught_up = True
                 verdict = self._fold.verdict(time.time_ns() // 1000)
-                self._tell(is_forever=is_forever)
+                self._print_state(is_forever=is_forever)
                 if self._end is not None:
                     return Exit.DONE
                 if verdict.state in _ENDS and not is_forever:
@@ -243,7 +243,7 @@ class _Following:
                 self._shown.notify(_take_over(entry.record, self._epoch))
             self._epoch = entry.record.epoch
 
-    def _tell(self, *, is_forever: bool) -> None:
+    def _print_state(self, *, is_forever: bool) -> None:
         """Print the job's state if it has changed since the last time."""
         now_us = time.time_ns() // 1000
         verdict = self._fold.verdict(now_us)
