@@ -110,7 +110,6 @@ class Runtime:
     `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
     """
 
-    last_released_checkpoint: int | None = None
     last_offset: int | None = None
     """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
 
@@ -605,7 +604,6 @@ class Runtime:
             case Settle():
                 self._releasing.settle(effect)
             case CompletedReleased():
-                self.last_released_checkpoint = effect.checkpoint_id
                 released = CheckpointReleased(checkpoint_id=effect.checkpoint_id)
                 self._workers.post(lambda: self.handle(released))
             case StartCheckpointTimer():

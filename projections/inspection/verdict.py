@@ -87,10 +87,6 @@ class Verdict:
     waiting_for: tuple[Waiting, ...] = ()
     """All that the job waits for at the moment, the longest wait first."""
 
-    def lasts_ms(self, now_us: int) -> float:
-        """Milliseconds from the begin of the state to a moment, 0 or more."""
-        return max(0, now_us - self.since_us) / 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
