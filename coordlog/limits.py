@@ -16,8 +16,8 @@ APPEND_TIMEOUT_S: Final = 10.0
 """How long one try of an append may take before its outcome counts as unknown."""
 
 SUSPENDED_S: Final = 5.0
-"""How much longer than its own limit a try of an append takes if its process was suspended; a client's own delays are
-shorter."""
+"""Delay beyond its own limit from which a try of an append counts as suspended with its process; a client's own delays
+are shorter."""
 
 READ_STALL_S: Final = 30.0
 """How long a read may return no record although the high watermark is above its position."""
@@ -102,8 +102,8 @@ SNAPSHOT_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
 """The ids of splits in a snapshot, unpacked: two million ids, and a bound for a damaged snapshot."""
 
 JOBS_RECORDS_READ: Final = 10_000
-"""Last records of a log that `coordlog jobs` reads at least, half a second's worth, and at most twice as many where
-there are snapshots: a broker may have hundreds of jobs."""
+"""Number of last records of a log that `coordlog jobs` reads at least, in half a second; at most twice as many if
+the log has snapshots. A broker may have hundreds of jobs."""
 
 SNAPSHOT_CHAIN_MAX: Final = 100
 """Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
@@ -415,7 +415,7 @@ UNNAMED_WRITES_REMEMBERED: Final = 1_000
 """Finished batch writes without a name that a job's state holds: a writer queries within seconds."""
 
 NAMED_WRITES_MAX: Final = 100_000
-"""Batch writes with a `write_id` in the life of a job: each is kept for ever, about 40 bytes of the state."""
+"""Batch writes with a `write_id` in the life of a job: each stays in the state, with about 40 bytes."""
 
 FORMER_QUERIES_MAX: Final = 1_000
 """Queries of a job that others have replaced: each is kept in the state, so that none can return."""
@@ -517,7 +517,8 @@ VERDICT_SILENCE_SLOW_S: Final = WORK_SLOW_S
 long, so it is never stuck by this alone."""
 
 VERDICT_FAILURES: Final = 3
-"""Failures without a completed checkpoint between them from which a job is slow: it may fail for ever at one place."""
+"""Failures without a completed checkpoint between them from which a job is slow: it may fail at one place again and
+again."""
 
 # --- telemetry -------------------------------------------------------------------------------------------------------
 TELEMETRY_TURNS_MAX: Final = 10_000

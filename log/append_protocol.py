@@ -7,7 +7,7 @@ The caller performs the action that `next_action` returns and reports its result
 | `Append` | append these with a writer that has not failed | `acknowledged` or `outcome_unknown` |
 | `ReadHighWatermark` | query the log | `high_watermark` |
 | `Read` | read these offsets, in order | `record_read` for each record, then `reading_ended` |
-| `Rest` | nothing: all of the goal counts for ever | `append_begun`, for the next goal |
+| `Rest` | nothing: all of the goal counts, and no later record can change that | `append_begun`, for the next goal |
 | `Fenced`, `Lost` | end | nothing, ever |
 
 If an action fails without a result, nothing is reported and the same action is due again. The rules
@@ -123,7 +123,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """All of the goal counts, and counts for ever."""
+    """All of the goal counts, and no later record can change that."""
 
 
 @dataclass(frozen=True, slots=True)

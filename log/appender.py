@@ -145,7 +145,7 @@ class Appender:
         return self._state.place.end_offset
 
     def append(self, records: Sequence[UnstoredRecord]) -> tuple[int, ...]:
-        """Append whole turns; return once they count for ever, so that their effects may be released.
+        """Append whole turns; return once they count and no later record can change that: effects may be released then.
 
         Args:
             records: One or more records of this epoch, with sequences from `counting.next_sequence` on.

@@ -19,7 +19,7 @@ _PATIENCE_S: Final = 30.0
 _PROGRESS_S: Final = 5.0
 
 Waited = Callable[[Record], bool]
-"""Takes each record that counts, in log order, from a place on; returns whether it was the last one waited for."""
+"""Receives each record that counts, in log order; returns whether the wait is over."""
 
 
 def wait_for_records(
@@ -36,7 +36,7 @@ def wait_for_records(
         waits_for: The event, as in `the driver's end`, for messages.
 
     Raises:
-        RequestUnansweredError: It has not come within the limit.
+        RequestUnansweredError: The event has not come within the limit.
     """
 
     def is_early(stored: StoredRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Completions of values that a shell asks for: the ids of jobs."""
+"""Completion of values in a shell: the ids of jobs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from coordlog.cli.living import DriverFold
@@ -20,7 +22,29 @@ from coordlog.spark_integration.driver.liveness import Liveness, NamedDriver, dr
 from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 
-__all__ = ["ask_driver", "command_name", "driver_of", "live_driver", "request_driver"]
+__all__ = [
+    "ask_driver",
+    "command_name",
+    "driver_of",
+    "live_driver",
+    "request_driver",
+    "timeout_option",
+]
+
+
+def timeout_option(
+    default_s: float, summary: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option `--timeout` of a command that waits, as its parameter `timeout_s`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0),
+        default=default_s,
+        show_default=True,
+        metavar="SECONDS",
+        help=summary,
+    )
 
 
 def command_name() -> str:
@@ -73,10 +97,10 @@ def driver_of(history: History, job: str) -> NamedDriver | None:
 
 
 def live_driver(history: History, job: str) -> NamedDriver:
-    """As `driver_of`: a driver that answers and proves its identity.
+    """As `driver_of`, for a driver that answers and proves its identity.
 
     Raises:
-        NoDriverError: None does; the message has the evidence and the next step.
+        NoDriverError: No driver does; the message has the evidence and the next step.
     """
     driver = driver_of(history, job)
     if driver is None:

@@ -43,7 +43,7 @@ class FollowOptions:
 
 
 class Follower:
-    """Reads one log from a place on, and then its new records. One thread; `close` always, last.
+    """Reader of a log from a place on, then of its new records. For one thread; always `close` it, last.
 
     Args:
         logs: The logs at the place of the job's log.

@@ -92,7 +92,7 @@ def _row(logs: Logs, job: str, *, is_whole: bool) -> JobRow:
 
 
 class _Reading:
-    """A job by its log."""
+    """A job, read from its log."""
 
     def __init__(self, job: str, history: History, *, is_whole: bool) -> None:
         self._job = job
@@ -114,7 +114,7 @@ class _Reading:
                 self._verdicts.apply(entry.record)
 
     def row(self) -> JobRow:
-        """Its row; checks whether its driver lives."""
+        """The job's row; checks whether its driver lives."""
         progress = self._progress.progress
         if progress.epoch == -1:
             return JobRow(job_id=self._job, status=VerdictState.NEW.value)

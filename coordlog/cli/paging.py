@@ -20,7 +20,7 @@ from coordlog.cli.console import is_terminal
 __all__ = ["pager_of", "with_pager"]
 
 _LESS: Final = "FRX"
-"""Options of `less` without a variable of the user's: colours stay, and the text stays on the screen."""
+"""Options of `less` if the user's variable LESS is not set: colours, and the text stays on the screen."""
 
 
 def with_pager(command: Callable[..., None]) -> Callable[..., None]:
@@ -54,9 +54,9 @@ def with_pager(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str] | None:
-    """Command of the pager, or None for none.
+    """Command of the pager, or None without one.
 
-    A value that is no command line, or names no program, is none: the output matters more.
+    A value that is no command line, or names no program, counts as none: the output is shown in any case.
     """
     try:
         words = shlex.split(environment.get("PAGER", "less"))

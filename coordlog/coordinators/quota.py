@@ -1,4 +1,4 @@
-"""A limit on the rows of all subtasks together, exact: handed out as leases of permits, and given back.
+"""An exact limit on the rows of all subtasks together, by permits that are leased to subtasks and returned.
 
 A row needs a permit. A subtask without permits requests a lease, and reads no more rows until it has one. If no
 permits are left the coordinator recalls the unused ones of other subtasks; only if there are none, no row passes any
@@ -250,7 +250,7 @@ class QuotaOperator(Operator):
                 return
 
     def _give_back(self, *, is_last: bool) -> None:
-        # Permits of held rows stay: two subtasks that wait would recall one permit from each other for ever.
+        # Permits of held rows stay: otherwise two waiting subtasks would recall one permit from each other without end.
         count = max(self._unused - len(self._rows), 0)
         self._unused -= count
         self._held -= count

@@ -55,7 +55,7 @@ class PermitsHeld(Payload):
     """Up, first event of each attempt: the permits in its restored state."""
 
     held: int
-    """Permits received and not given back, used ones included."""
+    """Permits received and not returned, used ones included."""
     unused: int
 
 
@@ -66,7 +66,7 @@ class PermitsRequested(Payload):
 
 @event("coordlog.quota.given_back", version=1)
 class PermitsGivenBack(Payload):
-    """Up: all unused permits but those of rows that wait in the attempt, which does not have them any more."""
+    """Up: the attempt returns all unused permits, except those for the rows that it holds."""
 
     count: int
     is_last: bool
@@ -82,7 +82,7 @@ class PermitsGranted(Payload):
 
 @event("coordlog.quota.recalled", version=1)
 class PermitsRecalled(Payload):
-    """Down: the attempt gives back all unused permits."""
+    """Down: the attempt must return all unused permits."""
 
 
 @event("coordlog.quota.used_up", version=1)
@@ -180,8 +180,8 @@ class QuotaState:
 
     def waiting(self) -> list[int]:
         """Subtasks with an open request, oldest request first."""
-        asked = [(s.requested, n) for n, s in self.shares.items() if s.requested is not None]
-        return [subtask for _, subtask in sorted(asked)]
+        requests = [(s.requested, n) for n, s in self.shares.items() if s.requested is not None]
+        return [subtask for _, subtask in sorted(requests)]
 
 
 def read_quota(state: QuotaState, _request: Payload) -> QuotaNow:

@@ -64,7 +64,7 @@ class PublishVersion(Payload):
 
 @response("coordlog.version.accepted", version=1)
 class VersionAccepted(Payload):
-    """The number of the published version. A content that is the newest already keeps its number."""
+    """The number of the published version. A request with the newest content gets the newest number."""
 
     version: int
 
@@ -210,7 +210,7 @@ def _taken_effect(state: VersionsState, checkpoint_id: int, version: Version) ->
 
 
 def _keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsState:
-    """The state ahead of a reset's record: a published version survives, and takes effect at a later checkpoint again.
+    """The state before a reset's record: each published version survives, and takes effect at a later checkpoint.
 
     After a reset to the start the newest version is in force for all rows, which are all read again.
     """
@@ -349,7 +349,7 @@ class VersionedOperator(Operator):
         return self._in_force
 
     def handle_event(self, event: Payload) -> None:
-        """Begin with a version, or stage one. A version that is known already changes nothing."""
+        """Begin with a version, or stage one. A known version changes nothing."""
         assert isinstance(event, BeginVersion | StageVersion)
         version = Version(number=event.version, content=event.content)
         if isinstance(event, StageVersion):

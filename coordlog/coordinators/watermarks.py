@@ -1,8 +1,8 @@
-"""Alignment of event time: no subtask is more than a given drift ahead of the slowest.
+"""Alignment of event time: no subtask is further ahead of the slowest than a maximum drift.
 
 Each subtask reports its watermark: the latest event time of its rows, including the next row that waits. A row passes
 if its time is at most the lowest watermark of all subtasks plus the drift; else the subtask reads nothing until the
-others have come nearer. Since the row that waits is part of the watermark, the subtask whose row is the earliest always
+others have come nearer. The watermark includes the row that waits, so the subtask with the earliest row always
 goes on, also over a gap in all inputs. A subtask without rows for a while is idle, and does not hold the others; nor
 does one that has finished. Over failures:
 

@@ -110,14 +110,14 @@ def commit_settled(step: StepBuilder, outcome: CommitSettled) -> None:
     tries = intent.failed_tries + 1
     if outcome.final or tries >= step.config.settle_attempts_max:
         times = "once" if tries == 1 else f"{tries} times"
-        whose = (
+        commit = (
             "a commit"
             if intent.checkpoint_id == NO_CHECKPOINT
             else f"the commit of checkpoint {intent.checkpoint_id}"
         )
         job_end.fail_job(
             step,
-            f"operator {intent.operator_id!r}: {whose} failed {times}: {outcome.error}",
+            f"operator {intent.operator_id!r}: {commit} failed {times}: {outcome.error}",
             final=outcome.final,
         )
         return

@@ -16,11 +16,11 @@ from coordlog.schemas.record import Kind, Record
 __all__ = ["CurveFacts", "quantile"]
 
 PARTS_MAX: Final = 400
-"""Parts of the time of a curve: as many as a screen shows."""
+"""Number of parts into which the time of a curve is divided: as many as a screen shows."""
 _SLOWEST: Final = 3
-"""Events that are listed for each part."""
+"""Number of events that are listed for each part."""
 _LAG_MS: Final = 2
-"""Difference between the times of a record and of its log from which the log counts as having times of its own."""
+"""If a record's time differs from its log's by this much, the log has times of its own."""
 
 
 class _Sample(NamedTuple):

@@ -7,7 +7,7 @@ The document is one JSON object. A table is an object with a list for each colum
 hold for all tables:
 
 * `off`, and each column that ends in `_off`, is the offset of a record; null: there is no such record (so far). A
-  fact is so at offset X if `off` <= X. An end is so at X if `end_off` is not null and `end_off` <= X.
+  fact holds at offset X if `off` <= X. An end holds at X if `end_off` is not null and `end_off` <= X.
 * `t`, and each column that ends in `_t`, is a time in microseconds since `t0`; null if unknown, as before a prune.
 * Columns in `*` are numbers of texts: indexes into `texts`; null for none.
 * Checkpoint -1 is the start of the job, or the end of a batch job.
@@ -129,7 +129,7 @@ def document(
         where: Place of the log, for people.
         made_us: Time of the document; microseconds since 1970, UTC.
         made_by: Version of coordlog.
-        moment_us: Moment of the last verdict; None: the time of the last record, for a log that nobody continues.
+        moment_us: Moment of the last verdict; None: the time of the last record, for a file.
         thresholds: Waits from which the job counts as slow and stuck.
         size_of: Bytes to read of the content of a file source's split, or None if unknown.
 

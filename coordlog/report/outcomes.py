@@ -24,7 +24,7 @@ _NUMBERS: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\d+")
 
 
 def cause_of(reason: str) -> str:
-    """The kind of failure of a reason: its first line, with `#` for each number and id."""
+    """The class of failures that a reason belongs to: its first line, with `#` for each number and id."""
     first = reason.partition("\n")[0].strip()
     return _NUMBERS.sub("#", first)[:_CAUSE_CHARS] or "no reason recorded"
 
@@ -158,7 +158,7 @@ class OutcomeFacts:
 
 
 def _add_files(files: Table, commit: int, intent: Fields) -> None:
-    """Add the files that an intent names, if it names any: records are untrusted, and sinks may be any."""
+    """Add the files of an intent, if its payload has any. Records are untrusted, and the sink may be of any kind."""
     named = intent.get("files")
     for file in named if isinstance(named, list) else ():
         if not isinstance(file, dict):

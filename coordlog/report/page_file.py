@@ -78,7 +78,7 @@ def page(document: Document) -> str:
 
 
 def live_page(job: str) -> tuple[str, str]:
-    """The page of a served job, without its facts, and its policy: it may ask its own server for them."""
+    """The page of a served job, without its facts, and its policy: requests to its own server are permitted."""
     script, style = _live_script(), style_text()
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "

@@ -40,7 +40,7 @@ def time_tables(records: Table) -> Iterator[tuple[str, Table]]:
 
 
 def idle_times(times: list[int]) -> list[tuple[int, int]]:
-    """Begin and end of the times without records that are long beside the rest, ascending.
+    """Begin and end of the times without records that are long compared with the rest, ascending.
 
     Args:
         times: Times of the records, ascending; microseconds.

@@ -64,7 +64,7 @@ class VerdictFacts:
         """Apply one record."""
         now_us = record.timestamp_us
         if self._offset >= 0 and now_us > self._now_us and self._fold.state(now_us) != self._state:
-            self._note(self._offset, self._fold.verdict(now_us))  # changed while nothing happened
+            self._note(self._offset, self._fold.verdict(now_us))  # changed by time alone
         self._fold.apply(record)
         self._offset, self._now_us = entry.offset, now_us
         state = self._fold.state(now_us)

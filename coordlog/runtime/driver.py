@@ -127,7 +127,7 @@ class DriverOptions:
     is_overlap_allowed: bool = False
     patience: Patience | None = None
     history: KeptHistory | None = None
-    """History that stays in the log; None: for ever."""
+    """History that stays in the log; None: all of it."""
     stop_timeout_s: float = STOP_TIMEOUT_S
     """Time limit of the checkpoint of a stop that a client has requested, and of its commits."""
     payloads: PayloadOptions = NO_STORE

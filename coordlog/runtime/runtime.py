@@ -110,7 +110,6 @@ class Runtime:
     `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
     """
 
-    last_released_checkpoint: int | None = None
     last_offset: int | None = None
     """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
 
@@ -562,7 +561,7 @@ class Runtime:
         return self._stalled_s + max(0.0, since_s - self._options.append_stall_s)
 
     def _release_ready(self) -> None:
-        """Release the first turns in the queue as long as they have no records and no append is in flight."""
+        """Release the first turns in the queue while they have no records and no append is in flight."""
         while self._waiting and not self._in_flight and not self._waiting[0].unstored:
             self._release(self._waiting.popleft())
 
@@ -605,7 +604,6 @@ class Runtime:
             case Settle():
                 self._releasing.settle(effect)
             case CompletedReleased():
-                self.last_released_checkpoint = effect.checkpoint_id
                 released = CheckpointReleased(checkpoint_id=effect.checkpoint_id)
                 self._workers.post(lambda: self.handle(released))
             case StartCheckpointTimer():

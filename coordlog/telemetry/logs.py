@@ -50,7 +50,7 @@ class JobLogFilter(logging.Filter):
     """Adds job, epoch and offset to log records that have none; for a handler of a process with one job.
 
     Args:
-        place: Returns job id, epoch and offset of the newest record in force, None for what is not known; as
+        place: Returns job id, epoch and offset of the newest record in force, None for an unknown one; as
             `Job.log_place`. Any thread.
     """
 
@@ -67,7 +67,7 @@ class JobLogFilter(logging.Filter):
 
 
 def _pairs(message: str) -> dict[str, str]:
-    """The fields in a message; of one that occurs twice the first, as a text from outside may follow."""
+    """The fields in a message. The first of two with one name, because untrusted text may follow."""
     pairs: dict[str, str] = {}
     for match in _PAIR.finditer(message):
         pairs.setdefault(match[1], match[2])

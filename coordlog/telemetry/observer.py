@@ -55,16 +55,16 @@ class Reporter(Protocol):
     def report(
         self, samples: Sequence[Sample], spans: Sequence[Span], events: Sequence[RunEvent]
     ) -> None:
-        """Report what some turns have added; of a counter and its labels there is one sample."""
+        """Report the additions of some turns, with one sample for each counter and its labels."""
         ...
 
     def end(self, timeout_s: float) -> None:
-        """Send what is left, within the time limit. Called once, last, on another thread."""
+        """Send the rest within the time limit. Called once, last, on another thread."""
         ...
 
 
 class _Released(NamedTuple):
-    """A turn in force. A tuple: there is one for each turn."""
+    """A turn in force. A tuple, because one is made for each turn."""
 
     records: Sequence[Record]
     append_s: float | None
@@ -91,7 +91,7 @@ class Observer:
         self._is_gap = False
         self._dropped_seen = 0
         self._failed: set[Reporter] = set()
-        """Reporters whose first error was logged."""
+        """Reporters with a logged error: further errors are not logged."""
         self._has_ended = self._has_spans = self._has_events = False
 
     # --- for the driver -----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Observer:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _handle(self, turns: Sequence[_Released]) -> None:
-        """Fold turns, and report what they add."""
+        """Fold turns, and report their additions."""
         samples: list[Sample] = []
         spans: list[Span] = []
         events: list[RunEvent] = []
@@ -186,7 +186,7 @@ class Observer:
         self._report(_merged(samples), spans, events)
 
     def _measured(self, released: _Released) -> list[Sample]:
-        """Samples of a turn; the verdict takes it in too, or after a gap the state after it."""
+        """Samples of a turn. The verdict's fold takes in its records, or after a gap the state that follows."""
         if released.state is not None:
             self._verdicts = VerdictFold(thresholds=self._thresholds)
             self._verdicts.begin(released.state)

@@ -59,7 +59,7 @@ def open_telemetry(
     openlineage: bool,
     stuck_intervals: float = VERDICT_STUCK_INTERVALS,
 ) -> JobTelemetry | None:
-    """Open what the options of a job request; None if they request nothing.
+    """Telemetry for the options of a job; None if they request none.
 
     Raises:
         EnvironmentSetupError: An extra is not installed, or the port is not free.
@@ -103,7 +103,7 @@ def open_telemetry(
 
 
 def check_extras(extra: str, option: str) -> None:
-    """Refuse an option whose libraries are not installed.
+    """Refuse an option if its libraries are not installed.
 
     Raises:
         EnvironmentSetupError: With the command that installs them.

@@ -53,7 +53,7 @@ class DerivedIds(RandomIdGenerator):
 
     @classmethod
     def clear(cls) -> None:
-        """Forget them."""
+        """Clear them."""
         cls._wanted.ids = None
 
     def generate_trace_id(self) -> int:
@@ -176,7 +176,7 @@ class OtelReporter:
         """See `Reporter`."""
         if self._flush is not None:
             self._flush(timeout_s)
-        self._gauges = list  # a provider of the user lives on
+        self._gauges = list  # the user's own provider is not ended
 
     def _attributes(self, sample: Sample) -> dict[str, str]:
         named = zip(sample.metric.labels, sample.labels, strict=True)

@@ -1,6 +1,6 @@
 """Traces of a stored log as a file in OTLP's JSON; no library is needed.
 
-The file has a request in each line: the Collector's file exporter writes and its `otlpjsonfile` receiver reads such.
+The file has a request in each line: the format of the Collector's file exporter and of its `otlpjsonfile` receiver.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _TOTAL: Final = "_total"
 
 
 class PrometheusReporter:
-    """Counters and histograms in a registry of their own, and gauges that are made for each request."""
+    """Counters and histograms in a registry of their own, and gauges computed at each request."""
 
     takes_spans = takes_events = False
 

@@ -14,7 +14,7 @@ __all__ = ["BoundedWorker"]
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.05
-"""Pause between two looks into the queue. A wake-up for each item would cost the caller more than the item."""
+"""Pause between two checks of the queue. A wake-up for each item would cost the caller more than the item."""
 _ITEMS_AT_ONCE: Final = 200
 
 T = TypeVar("T")

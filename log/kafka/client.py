@@ -269,7 +269,7 @@ class _Held:
 class Questions:
     """Requests to the broker, through an admin client that is discarded when it fails.
 
-    A client has a thread and reconnects for ever; a client that was not closed is freed with this object.
+    A client has a thread and reconnects without end; a client that was not closed is freed with this object.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -154,7 +154,7 @@ def _discard(producer: Any) -> None:  # noqa: ANN401, the client has no types
     """End a producer, whatever state it is in.
 
     `close` of kafka-python flushes first: if that fails, because a batch has no answer yet, it raises
-    and its thread runs for ever. So the thread is first made to drop its batches.
+    and its thread never ends. So the thread is first made to drop its batches.
     """
     sender = producer._sender  # noqa: SLF001, no public call drops batches
     sender.force_close()

@@ -70,7 +70,7 @@ class Waiting:
     subtasks: tuple[int, ...] = ()
     """Subtasks without an attempt, or without an ack of the checkpoint; ascending."""
     operators: tuple[str, ...] = ()
-    """Operators without a cut, or whose commit has no outcome."""
+    """Operators without a cut, or without the outcome of their commit."""
     sequence: int | None = None
     """Sequence of the intent."""
 
@@ -87,14 +87,10 @@ class Verdict:
     waiting_for: tuple[Waiting, ...] = ()
     """All that the job waits for at the moment, the longest wait first."""
 
-    def lasts_ms(self, now_us: int) -> float:
-        """Milliseconds from the begin of the state to a moment, 0 or more."""
-        return max(0, now_us - self.since_us) / 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Waits from which a job is slow, and stuck. Seconds, unless their name says otherwise."""
+    """Waits from which a job is slow, and stuck; seconds, except the intervals and `failures`."""
 
     slow_intervals: float = VERDICT_SLOW_INTERVALS
     """Checkpoint intervals without a completed checkpoint; never less than `slow_s`."""

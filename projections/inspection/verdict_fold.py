@@ -17,7 +17,7 @@ from coordlog.projections.inspection.waits import WaitFold
 from coordlog.projections.job.state import JobState
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
-__all__ = ["VerdictFold", "verdict_of"]
+__all__ = ["VerdictFold"]
 
 
 class VerdictFold:
@@ -104,20 +104,6 @@ class VerdictFold:
         if slow is not None:
             return VerdictState.SLOW, slow.slow_us, slow
         return VerdictState.PROGRESSING, waits.began_us, None
-
-
-def verdict_of(
-    state: JobState,
-    now_us: int,
-    thresholds: Thresholds | None = None,
-    *,
-    append_since_us: int | None = None,
-    driver_answers: bool | None = None,
-) -> Verdict:
-    """The verdict on a state alone, as in `VerdictFold.begin`; other arguments are those of `VerdictFold.verdict`."""
-    fold = VerdictFold(thresholds=thresholds)
-    fold.begin(state)
-    return fold.verdict(now_us, append_since_us=append_since_us, driver_answers=driver_answers)
 
 
 def _progress_words(waits: WaitFold) -> str:

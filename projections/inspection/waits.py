@@ -53,7 +53,7 @@ class WaitFold:
     """
 
     failures_kept: int
-    """Number of failures whose times are kept."""
+    """Maximum length of `failed_us`."""
     job_id: str = ""
     end: VerdictState | None = VerdictState.NEW
     end_reason: str = ""
@@ -75,14 +75,14 @@ class WaitFold:
     parallelism: int = 0
     operators: tuple[str, ...] = ()
     missing: dict[int, int] = field(default_factory=dict)
-    """Time since when a subtask that has not completed has no attempt; the longest missing first."""
+    """Time from which a subtask that has not completed is without an attempt, by subtask; ascending."""
     live: dict[int, int] = field(default_factory=dict)
     """Number of the live attempt, by subtask."""
     done: frozenset[int] = frozenset()
     done_at: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
-    """Parallelism and completed subtasks at each completed checkpoint at which any was completed."""
+    """Parallelism and completed subtasks, by completed checkpoint; only checkpoints with completed subtasks."""
     failed_us: list[int] = field(default_factory=list)
-    """Times of the failures since the last completed checkpoint: the first ones, as many as make the job slow."""
+    """Times of the first failures since the last completed checkpoint."""
     failures: int = 0
     counted_us: int = 0
     """Time of the last counted failure."""

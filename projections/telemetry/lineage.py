@@ -166,7 +166,7 @@ class LineageFold:
 
 
 def run_id_of(job_id: str, epoch: int) -> uuid.UUID:
-    """Id of the run of an epoch: the same for everyone who reads the log."""
+    """Id of the run of an epoch: the same for each reader of the log."""
     digest = blake2b(f"{job_id}\0{epoch}".encode(), digest_size=16).digest()
     return uuid.UUID(bytes=digest, version=5)
 

@@ -38,7 +38,7 @@ __all__ = [
 _DISCOVERED: Final = "coordlog.splits_discovered@"
 _SKIPPED: Final = "coordlog.split_skipped@"
 _SENT_MAX: Final = 100_000
-"""Events without an ack whose times are remembered; of more only the newest."""
+"""Number of un-acked events with a remembered time; of more, only the newest have one."""
 
 
 class Instrument(enum.Enum):
@@ -251,7 +251,7 @@ def prometheus_label(label: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What only the driver's process knows, at one moment."""
+    """Values of the driver's process at one moment, which no record has."""
 
     now_us: int
     """Microseconds since 1970, UTC."""
@@ -314,7 +314,7 @@ class MeasureFold:
         return self._intended_us
 
     def apply(self, record: Record) -> list[Sample]:
-        """Apply a record; returns what it adds."""
+        """Apply a record; returns its samples."""
         counted = _COUNTED[record.kind]
         return [counted, *self._samples(record)] if record.kind in _MEASURED else [counted]
 
@@ -426,7 +426,7 @@ def gauges_of(state: JobState, fold: MeasureFold, pulse: Pulse) -> Iterator[Samp
     Args:
         state: State after the last turn in force.
         fold: Fold of the records up to this state.
-        pulse: What only the process knows.
+        pulse: Values of the driver's process.
     """
     yield Sample(EPOCH, state.epoch)
     for phase in Phase:

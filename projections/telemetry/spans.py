@@ -1,8 +1,8 @@
 """Traces of a job: one for each checkpoint, each failover and each restore, folded from the records that count.
 
-Ids are derived from the job, its epoch and the number of what is traced. So a driver that reports its spans while it
-runs, and a reader that folds the stored log later, make the same trace. Each epoch is folded by itself, because a
-driver knows the times of its own epoch only.
+Ids are derived from the job, its epoch and the number of the traced checkpoint or failure. So the spans that a driver
+reports while it runs, and those of a later fold of the stored log, are the same trace. Each epoch is folded by itself,
+because a driver has the times of its own epoch only.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def spans(records: Iterable[Record]) -> list[Span]:
     """The spans of a history; the root of a trace comes first, and the others in the order of their ends.
 
     Args:
-        records: All that counts, in log order.
+        records: All records that count, in log order.
     """
     fold = SpanFold()
     return [span for record in records for span in fold.apply(record)]
@@ -132,7 +132,7 @@ class _EpochSpans:
         self._last_us = started_us
 
     def cut_off(self) -> list[Span]:
-        """The open spans, at the end of an epoch whose driver has ended without them."""
+        """The spans that the driver of an ended epoch has left open."""
         error = "its driver has ended"
         return [span for root in self._open_roots() for span in _end(root, self._last_us, error)]
 
@@ -349,7 +349,7 @@ def _child(
     key: str = "",
     more: Mapping[str, AttributeValue] | None = None,
 ) -> list[Span]:
-    """Span within a root, from `start_us` to the record; none as long as the root is open."""
+    """Span within a root, from `start_us` to the record; none while the root is open."""
     attributes: dict[str, AttributeValue] = {
         "coordlog.job.id": record.job_id,
         "coordlog.epoch": record.epoch,

@@ -1,4 +1,4 @@
-"""Who may read the served pages: methods, names of the host, a token; and the headers of each answer."""
+"""Access to the served pages: allowed methods and host names, the token; and the headers of each response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: refuses what may not be read, and adds the headers.
+    """ASGI middleware: refuses requests that may not read, and adds the headers.
 
     Args:
         app: The application.
@@ -85,7 +85,7 @@ class Guard:
         return hmac.compare_digest(value.encode(), self._token.encode())
 
     def _is_known_host(self, header: str) -> bool:
-        """Whether a name is ours: a foreign one may lead here too (DNS rebinding); a number cannot be foreign."""
+        """Whether a name is the server's own, or an IP address: foreign names may lead here too (DNS rebinding)."""
         try:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:

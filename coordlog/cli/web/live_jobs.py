@@ -1,4 +1,4 @@
-"""Jobs whose served pages are read: the fold of each, renewed by the records that its log has got since."""
+"""The jobs that readers have open: a fold for each, renewed with the records appended since the last answer."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from coordlog.schemas.validity import beginning_of
 __all__ = ["Answer", "LiveJobs"]
 
 _JOBS_MAX: Final = 8
-"""Number of jobs whose folds are kept; the one that was read longest ago goes first."""
+"""Number of jobs with a fold in memory; beyond it the least recently read job is dropped."""
 _RECORDS_MAX: Final = 500_000
 """Number of records of one job that are kept in memory."""
 _CHECK_S: Final = 3.0
 """Seconds between two checks that the log is still the same."""
 _REST: Final = 4
-"""A document is made again after this many times the seconds that the last one took, at the earliest."""
+"""Shortest pause between two documents, as a multiple of the time that the last one took."""
 _VERDICT_S: Final = 5.0
-"""Seconds after which the document of a silent log is made again: its job becomes slow, then stuck."""
+"""Seconds after which a document without new records is made again: its job may have become slow or stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class LiveJobs:
         self._jobs: OrderedDict[str, _LiveJob] = OrderedDict()
 
     def answer(self, place: Logs, job: str) -> Answer:
-        """As `_LiveJob.answer`. A job that cannot be read takes no place of another one."""
+        """As `_LiveJob.answer`. A job that cannot be read displaces no other one."""
         with self._lock:
             live = self._jobs.get(job)
         if live is None:

@@ -27,7 +27,7 @@ from coordlog.report.page_file import index_page, live_page
 __all__ = ["application"]
 
 _LIST_S: Final = 3.0
-"""Seconds for which a list of jobs is shown again."""
+"""Seconds for which a list of jobs is reused."""
 _INDEX_S: Final = 30.0
 """Seconds for which a reader waits for the first list of jobs."""
 _CLASSES: Final = {
@@ -46,7 +46,7 @@ class _Pages:
         self._index: tuple[float, str] | None = None
 
     def index(self, _request: Request) -> Response:
-        # One request reads the logs; others meanwhile show the list of before.
+        # One request reads the logs; meanwhile the others get the previous list.
         if self._lock.acquire(timeout=_INDEX_S if self._index is None else 0):
             try:
                 if self._index is None or time.monotonic() - self._index[0] > _LIST_S:

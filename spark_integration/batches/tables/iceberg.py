@@ -92,7 +92,7 @@ class IcebergTable:
             raise OptionError(
                 "name", name, "catalog.database.table, of letters, digits, underscores"
             )
-        self._name, self._catalog, self._in_catalog = name, parts[0], ".".join(parts[1:])
+        self._name = name
         self._spark: SparkSession | None = None
         self._held: tuple[ClaimKeeper, Claim] | None = None
 

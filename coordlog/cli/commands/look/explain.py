@@ -64,7 +64,7 @@ def explain(
         elif event is not None:
             explained = explain_event(stored, event)
         else:
-            assert checkpoint is not None, "one of the three is given"
+            assert checkpoint is not None, "one of the three options is set"
             explained = explain_checkpoint(stored, checkpoint)
     if as_json:
         print_json(json_of(explained))

@@ -28,7 +28,7 @@ from coordlog.projections.tables.payload_json import (
 )
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["Lines", "history", "record_json"]
+__all__ = ["Lines", "history", "kind_option", "record_json"]
 
 _PAYLOAD_CHARS: Final = 160
 _REASON_CHARS: Final = 200
@@ -79,9 +79,7 @@ class _Filter:
         return all(e is None or e == a for e, a in zip(expected, actual, strict=True))
 
 
-@click.command()
-@click.argument("job", shell_complete=JOB)
-@click.option(
+kind_option = click.option(
     "--kind",
     "kinds",
     multiple=True,
@@ -89,6 +87,11 @@ class _Filter:
     metavar="KIND",
     help="Only records of this kind, as in ATTEMPT_FAILED; may be repeated.",
 )
+
+
+@click.command()
+@click.argument("job", shell_complete=JOB)
+@kind_option
 @click.option("--subtask", type=int, metavar="N", help="Only records of this subtask.")
 @click.option("--attempt", type=int, metavar="N", help="Only records of this attempt number.")
 @click.option("--checkpoint", type=int, metavar="N", help="Only records of this checkpoint.")

@@ -50,7 +50,7 @@ _EXPLAINED: Final = (
     VerdictState.FAILED.value,
     UNREADABLE,
 )
-"""Statuses whose reason is below the table."""
+"""Statuses with a reason, which is printed below the table."""
 _DRIVERS: Final = {
     Liveness.LIVES.value: "alive",
     Liveness.GONE.value: "gone",

@@ -275,7 +275,7 @@ def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_
 
 
 def _beginning(log: Log) -> Place:
-    """Place before the first record. In a pruned log: its first record, and a message says so."""
+    """Place before the first record. In a pruned log: its first record, with a message."""
     start = log.start_offset()
     if not start:
         return {"offset": -1}

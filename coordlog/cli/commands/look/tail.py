@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from coordlog.cli.commands.look.history import Lines, record_json
+from coordlog.cli.commands.look.history import Lines, kind_option, record_json
 from coordlog.cli.completing import JOB
 from coordlog.cli.console import lasted, print_json, print_line, time_of
 from coordlog.cli.exit_status import Exit
@@ -81,14 +81,7 @@ class _Duration(click.ParamType[timedelta]):
     metavar="DURATION",
     help="Begin at the records since then, as in 90s, 5m, 2h.",
 )
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice([kind.value for kind in Kind], case_sensitive=False),
-    metavar="KIND",
-    help="Only records of this kind; may be given several times.",
-)
+@kind_option
 @click.option(
     "-F",
     "--forever",
@@ -200,7 +193,6 @@ class _Following:
         self._fold = VerdictFold()
         self._state: VerdictState | None = None
         self._epoch: int | None = None
-        self._is_caught_up = False
 
     def run(self, entries: Iterator[AuditRecord | None], *, is_forever: bool) -> Exit:
         """Print records until the job's end. Returns the exit status."""
@@ -209,13 +201,11 @@ class _Following:
                 sys.stdout.flush()
                 if is_reader_gone():
                     raise BrokenPipeError
-                self._is_caught_up = True
-                verdict = self._fold.verdict(time.time_ns() // 1000)
-                self._tell(is_forever=is_forever)
+                state = self._print_state(is_forever=is_forever)
                 if self._end is not None:
                     return Exit.DONE
-                if verdict.state in _ENDS and not is_forever:
-                    return _ENDS[verdict.state]
+                if state in _ENDS and not is_forever:
+                    return _ENDS[state]
                 continue
             self._apply(entry)
             if self._end is not None and entry.offset >= self._end - 1:
@@ -243,12 +233,12 @@ class _Following:
                 self._shown.notify(_take_over(entry.record, self._epoch))
             self._epoch = entry.record.epoch
 
-    def _tell(self, *, is_forever: bool) -> None:
-        """Print the job's state if it has changed since the last time."""
+    def _print_state(self, *, is_forever: bool) -> VerdictState:
+        """Print the job's state if it has changed since the last time; returns it."""
         now_us = time.time_ns() // 1000
         verdict = self._fold.verdict(now_us)
         if verdict.state is self._state:
-            return
+            return verdict.state
         self._state = verdict.state
         end = ""
         if verdict.state.is_over and not is_forever and self._end is None:
@@ -257,6 +247,7 @@ class _Following:
         reason = f": {verdict.reason}" if verdict.reason else ""
         ago = f" for {since}" if since else ""
         self._shown.notify(f"job {self._job} is {verdict.state.value}{ago}{reason}{end}")
+        return verdict.state
 
 
 def _take_over(record: Record, before: int | None) -> str:

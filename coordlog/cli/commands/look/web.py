@@ -52,7 +52,7 @@ def web(
 ) -> None:
     """Serve the page of each JOB, by default of all jobs, and renew it while the job lives.
 
-    It reads logs only. JOB may be an exported file. Ctrl-C ends it.
+    Logs are only read. JOB may be an exported file. Ctrl-C ends it.
     """
     try:
         import uvicorn  # noqa: PLC0415, an extra

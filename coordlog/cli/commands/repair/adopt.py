@@ -162,7 +162,7 @@ def _refuse_unknown_driver(job: str, driver: NamedDriver, *, is_take_over: bool)
 
 def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Log:
     if file is None:
-        assert topic is not None, "one of the two is given"
+        assert topic is not None, "one of the two options is set"
         if topic == logs.topic_of(job):
             raise CommandError(
                 job,

@@ -11,7 +11,7 @@ import click
 
 from coordlog.cli.completing import JOB
 from coordlog.cli.console import Column, json_text, new_console, print_json, print_line, print_table
-from coordlog.cli.driver_request import command_name, live_driver
+from coordlog.cli.driver_request import command_name, live_driver, timeout_option
 from coordlog.cli.json_payload import from_json
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
@@ -40,15 +40,7 @@ _OWN = "coordlog."
 @click.option(
     "--list", "is_list", is_flag=True, help="List the types of requests, with their fields."
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=REQUEST_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest wait for the response.",
-)
+@timeout_option(REQUEST_TIMEOUT_S, "Longest wait for the response.")
 @json_option
 @with_logs
 def request(

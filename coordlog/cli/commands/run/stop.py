@@ -10,7 +10,7 @@ import click
 from coordlog.cli.awaiting import wait_for_records
 from coordlog.cli.completing import JOB
 from coordlog.cli.console import print_json, print_line
-from coordlog.cli.driver_request import driver_of, live_driver, request_driver
+from coordlog.cli.driver_request import driver_of, live_driver, request_driver, timeout_option
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
 from coordlog.cli.table_output import json_option
@@ -42,15 +42,7 @@ _NEXT: Final = "`coordlog jobs` shows its state"
     help="Take no checkpoint: work since the last one is done again.",
 )
 @click.option("--no-wait", is_flag=True, help="End once the stop is recorded.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest wait for the driver's end.",
-)
+@timeout_option(_TIMEOUT_S, "Longest wait for the driver's end.")
 @json_option
 @with_logs
 def stop(

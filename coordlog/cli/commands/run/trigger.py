@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
 from coordlog.cli.awaiting import wait_for_records
 from coordlog.cli.completing import JOB
 from coordlog.cli.console import lasted, print_json
-from coordlog.cli.driver_request import live_driver, request_driver
+from coordlog.cli.driver_request import live_driver, request_driver, timeout_option
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
 from coordlog.cli.table_output import json_option
@@ -22,21 +20,11 @@ from coordlog.schemas.record import Kind, Record
 
 __all__ = ["trigger"]
 
-_TIMEOUT_S: Final = CHECKPOINT_TIMEOUT_S
-
 
 @click.command()
 @click.argument("job", shell_complete=JOB)
 @click.option("--no-wait", is_flag=True, help="End once the request is recorded.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest wait for the checkpoint.",
-)
+@timeout_option(CHECKPOINT_TIMEOUT_S, "Longest wait for the checkpoint.")
 @json_option
 @with_logs
 def trigger(logs: Logs, *, job: str, no_wait: bool, timeout_s: float, as_json: bool) -> None:
