@@ -24,6 +24,8 @@ Values:
 `last_t`, `moment_t`: time of the last record that counts; moment of the last verdict
 `is_partial`: whether the log was pruned: earlier facts are missing
 `counts`: `records` that count, `void` ones
+`moments`: offsets at which no turn is open: the state as of any other one never was in force. The first, then the
+    difference of each from the one before
 `interval_s`: seconds between periodic checkpoints, or null
 `texts`: texts by number
 `kinds`, `validity`: names of record kinds and verdicts on records, by the numbers in `records`
@@ -164,6 +166,9 @@ class DocumentFold:
         self._first = self._last = -1
         self._last_us = 0
         self._counts = [0, 0]
+        self._moments: list[Json] = []
+        self._moment = 0
+        self._is_in_turn = False
         self._is_partial = False
         self._launch = LaunchInfo({})
         self._validity: dict[str, int] = {"": 0}
@@ -186,6 +191,7 @@ class DocumentFold:
         if record is None:
             self._counts[1] += 1
             self._void(entry)
+            self._pass(entry.offset)
             return
         self._counts[0] += 1
         self._last_us = record.timestamp_us
@@ -205,6 +211,13 @@ class DocumentFold:
             for facts in self._all():
                 facts.apply(entry, record, len(self._records))
             self._add(entry, 0)
+        self._is_in_turn = record.turn_remaining > 0
+        self._pass(entry.offset)
+
+    def _pass(self, offset: int) -> None:
+        if not self._is_in_turn:
+            self._moments.append(offset - self._moment)
+            self._moment = offset
 
     def _all(
         self,
@@ -266,6 +279,7 @@ class DocumentFold:
             "last_t": self._places.since(self._last_us),
             "moment_t": self._places.since(moment_us),
             "is_partial": self._is_partial,
+            "moments": self._moments,
             "counts": {"records": self._counts[0], "void": self._counts[1]},
             "interval_s": self._launch.checkpoint_interval_s,
             "kinds": [*[kind.value for kind in Kind], "UNREADABLE"],
