@@ -18,6 +18,7 @@ Values:
 `format`: 1
 `job`, `where`, `made`, `made_by`: id of the job; place of its log; time of the document (ISO 8601); version of
     coordlog
+`argument`: JOB in commands: the id, or the path of a file, quoted for a shell
 `mode`, `parallelism`: of the last epoch: `streaming` or `batch`; a count
 `t0`: time of the first record; microseconds since 1970, UTC
 `first_off`, `last_off`: offsets of the first and the last record of the log
@@ -120,6 +121,7 @@ def document(
     made_us: int,
     made_by: str,
     moment_us: int | None = None,
+    argument: str | None = None,
     thresholds: Thresholds | None = None,
     size_of: SizeOf = lambda _content: None,
 ) -> Document:
@@ -132,6 +134,7 @@ def document(
         made_us: Time of the document; microseconds since 1970, UTC.
         made_by: Version of coordlog.
         moment_us: Moment of the last verdict; None: the time of the last record, for a log that nobody continues.
+        argument: JOB in the commands that the page prints, quoted for a shell; None: the id of the job.
         thresholds: Waits from which the job counts as slow and stuck.
         size_of: Bytes to read of the content of a file source's split, or None if unknown.
 
@@ -142,7 +145,12 @@ def document(
     for entry in entries:
         fold.apply(entry)
     return fold.document(
-        job=job, where=where, made_us=made_us, made_by=made_by, moment_us=moment_us
+        job=job,
+        where=where,
+        made_us=made_us,
+        made_by=made_by,
+        moment_us=moment_us,
+        argument=argument,
     )
 
 
@@ -256,7 +264,14 @@ class DocumentFold:
         )
 
     def document(
-        self, *, job: str, where: str, made_us: int, made_by: str, moment_us: int | None
+        self,
+        *,
+        job: str,
+        where: str,
+        made_us: int,
+        made_by: str,
+        moment_us: int | None,
+        argument: str | None = None,
     ) -> Document:
         """The document of all records so far; arguments as in the function `document`."""
         moment_us = self._last_us if moment_us is None else max(moment_us, self._last_us)
@@ -268,6 +283,7 @@ class DocumentFold:
         facts: dict[str, Json] = {
             "format": 1,
             "job": job,
+            "argument": job if argument is None else argument,
             "where": where,
             "made": _iso(made_us),
             "made_by": made_by,

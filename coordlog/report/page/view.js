@@ -106,7 +106,7 @@ class View {
     PANELS.sort((a, b) => a.place - b.place);
     for (const panel of PANELS) {
       const body = el("div", { class: "body" });
-      const command = panel.command.replaceAll("JOB", this.facts.job);
+      const command = panel.command.replaceAll("JOB", () => this.facts.argument);
       const tools = el("div", { class: "tools" }, panel.tools ? panel.tools(this) : []);
       const section = el("section", { class: `panel ${panel.size || ""}`, id: `panel-${panel.id}`, "aria-label": panel.title },
         el("div", { class: "head" }, el("h2", {}, panel.title), tools), body,
