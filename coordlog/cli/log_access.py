@@ -35,6 +35,7 @@ __all__ = [
     "LogPlace",
     "Logs",
     "NewLogs",
+    "argument_of",
     "find_logs",
     "is_file",
     "no_such_job",
@@ -287,6 +288,13 @@ def security_of(*, is_shared: bool) -> Security:
     from coordlog.log.kafka import Security  # noqa: PLC0415, `--help` does not wait for it
 
     return Security() if is_shared else Security.load(os.environ)
+
+
+def argument_of(logs: Logs, job_id: str) -> str:
+    """Argument JOB of a command about a job at that place, for a shell: its id, or the path of its file."""
+    if not isinstance(logs, FileLogs):
+        return job_id
+    return shlex.quote(logs.where if is_file(logs.where) else f"./{logs.where}")
 
 
 def no_such_job(job_id: str, where: str, job_ids: tuple[str, ...]) -> TopicError:

@@ -18,12 +18,15 @@ Values:
 `format`: 1
 `job`, `where`, `made`, `made_by`: id of the job; place of its log; time of the document (ISO 8601); version of
     coordlog
+`argument`: JOB in commands: the id, or the path of a file, quoted for a shell
 `mode`, `parallelism`: of the last epoch: `streaming` or `batch`; a count
 `t0`: time of the first record; microseconds since 1970, UTC
 `first_off`, `last_off`: offsets of the first and the last record of the log
 `last_t`, `moment_t`: time of the last record that counts; moment of the last verdict
 `is_partial`: whether the log was pruned: earlier facts are missing
 `counts`: `records` that count, `void` ones
+`moments`: offsets at which no turn is open: the state as of any other one never was in force. The first, then the
+    difference of each from the one before
 `interval_s`: seconds between periodic checkpoints, or null
 `texts`: texts by number
 `kinds`, `validity`: names of record kinds and verdicts on records, by the numbers in `records`
@@ -118,6 +121,7 @@ def document(
     made_us: int,
     made_by: str,
     moment_us: int | None = None,
+    argument: str | None = None,
     thresholds: Thresholds | None = None,
     size_of: SizeOf = lambda _content: None,
 ) -> Document:
@@ -129,7 +133,8 @@ def document(
         where: Place of the log, for people.
         made_us: Time of the document; microseconds since 1970, UTC.
         made_by: Version of coordlog.
-        moment_us: Moment of the last verdict; None: the time of the last record, for a file.
+        moment_us: Moment of the last verdict; None: the time of the last record, for a log without a driver.
+        argument: JOB in the commands that the page prints, quoted for a shell; None: the id of the job.
         thresholds: Waits from which the job counts as slow and stuck.
         size_of: Bytes to read of the content of a file source's split, or None if unknown.
 
@@ -140,7 +145,12 @@ def document(
     for entry in entries:
         fold.apply(entry)
     return fold.document(
-        job=job, where=where, made_us=made_us, made_by=made_by, moment_us=moment_us
+        job=job,
+        where=where,
+        made_us=made_us,
+        made_by=made_by,
+        moment_us=moment_us,
+        argument=argument,
     )
 
 
@@ -164,6 +174,9 @@ class DocumentFold:
         self._first = self._last = -1
         self._last_us = 0
         self._counts = [0, 0]
+        self._moments: list[Json] = []
+        self._moment = 0
+        self._is_in_turn = False
         self._is_partial = False
         self._launch = LaunchInfo({})
         self._validity: dict[str, int] = {"": 0}
@@ -186,6 +199,7 @@ class DocumentFold:
         if record is None:
             self._counts[1] += 1
             self._void(entry)
+            self._pass(entry.offset)
             return
         self._counts[0] += 1
         self._last_us = record.timestamp_us
@@ -205,6 +219,13 @@ class DocumentFold:
             for facts in self._all():
                 facts.apply(entry, record, len(self._records))
             self._add(entry, 0)
+        self._is_in_turn = record.turn_remaining > 0
+        self._pass(entry.offset)
+
+    def _pass(self, offset: int) -> None:
+        if not self._is_in_turn:
+            self._moments.append(offset - self._moment)
+            self._moment = offset
 
     def _all(
         self,
@@ -243,7 +264,14 @@ class DocumentFold:
         )
 
     def document(
-        self, *, job: str, where: str, made_us: int, made_by: str, moment_us: int | None
+        self,
+        *,
+        job: str,
+        where: str,
+        made_us: int,
+        made_by: str,
+        moment_us: int | None,
+        argument: str | None = None,
     ) -> Document:
         """The document of all records so far; arguments as in the function `document`."""
         moment_us = self._last_us if moment_us is None else max(moment_us, self._last_us)
@@ -255,6 +283,7 @@ class DocumentFold:
         facts: dict[str, Json] = {
             "format": 1,
             "job": job,
+            "argument": job if argument is None else argument,
             "where": where,
             "made": _iso(made_us),
             "made_by": made_by,
@@ -266,6 +295,7 @@ class DocumentFold:
             "last_t": self._places.since(self._last_us),
             "moment_t": self._places.since(moment_us),
             "is_partial": self._is_partial,
+            "moments": self._moments,
             "counts": {"records": self._counts[0], "void": self._counts[1]},
             "interval_s": self._launch.checkpoint_interval_s,
             "kinds": [*[kind.value for kind in Kind], "UNREADABLE"],

@@ -34,6 +34,7 @@ SCRIPTS: Final = (
     "commits.js",
     "curves.js",
     "moment.js",
+    "opening.js",
     "start.js",
 )
 """Files of the script, in order: all are one script, and each uses the names of those before it."""

@@ -51,8 +51,9 @@ def go_to(page: Page, offset: int) -> None:
     """Move the slider, and wait until the page is drawn."""
     slider = page.locator("#moment")
     slider.evaluate(
-        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }",
-        str(offset),
+        "(slider, offset) => { slider.value = coordlogView.facts.momentRow(offset);"
+        " slider.dispatchEvent(new Event('input')); }",
+        offset,
     )
     page.evaluate(
         "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"

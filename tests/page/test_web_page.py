@@ -5,84 +5,29 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, expect
 
-from coordlog.cli.log_access import KafkaLogs, LogPlace, Logs, no_such_job
+from coordlog.cli.log_access import KafkaLogs, LogPlace
 from coordlog.cli.web import live_jobs
 from coordlog.cli.web.access import COOKIE
 from coordlog.cli.web.live_jobs import LiveJobs
-from coordlog.cli.web.pages import application
-from coordlog.errors import CoordlogError, LogUnavailableError
+from coordlog.errors import CoordlogError
 from coordlog.log.broker.embedded import embedded_broker
-from coordlog.log.interface import Log, UnstoredRecord
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, Security
-from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit
 from driven_history import recorded_history
 from hostile_history import ATTACKS, hostile_history
 from report_facts import log_of
+from served_pages import GrowingLogs, served
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 
 _TOKEN = "0123456789abcdef0123"
-_START_S = 30.0
-
-
-class GrowingLogs:
-    """Logs in memory at a place that can go away."""
-
-    where = "memory"
-
-    def __init__(self, **logs: MemoryLog) -> None:
-        self.logs = logs
-        self.is_away = False
-
-    def jobs(self) -> tuple[str, ...]:
-        """All of them."""
-        self._check("jobs")
-        return tuple(sorted(self.logs))
-
-    def open(self, job_id: str) -> Log:
-        """One of them."""
-        self._check(job_id)
-        if job_id not in self.logs:
-            raise no_such_job(job_id, self.where, tuple(self.logs))
-        return self.logs[job_id]
-
-    def delete(self, job_id: str) -> None:
-        """Delete one."""
-        del self.logs[job_id]
-
-    def _check(self, name: str) -> None:
-        if self.is_away:
-            raise LogUnavailableError(name, "reading", 1.0)
-
-
-@contextmanager
-def served(logs: Logs, token: str | None = None) -> Generator[int]:
-    """The port of a server of these logs."""
-    app = application(logs, (), {}, size_of=lambda _content: None, host="127.0.0.1", token=token)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        until = time.monotonic() + _START_S
-        while not server.started:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(_START_S)
 
 
 def status_of(port: int, path: str, method: str = "GET", **headers: str) -> int:
@@ -167,7 +112,7 @@ def test_a_silent_job_becomes_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch)
     states = []
     for seconds in (0, 100_000):
         monkeypatch.setattr(time, "time_ns", lambda s=seconds: (last_us + s * 1_000_000) * 1000)
-        facts = json.loads(gzip.decompress(live.answer(logs, "flights").body))["facts"]
+        facts = json.loads(gzip.decompress(live.answer(logs, "flights", "flights").body))["facts"]
         states.append(facts["texts"][facts["verdicts"]["state"][-1]])
 
     assert states == ["progressing", "stuck"]
@@ -176,12 +121,12 @@ def test_a_silent_job_becomes_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch)
 def test_a_name_of_no_job_takes_no_place_of_one_that_is_read() -> None:
     logs = GrowingLogs(flights=log_of(recorded_history(), "flights"))
     live = LiveJobs(lambda _content: None)
-    version = live.answer(logs, "flights").version
+    version = live.answer(logs, "flights", "flights").version
     for n in range(20):
         with pytest.raises(CoordlogError):
-            live.answer(logs, f"no-job-{n}")
+            live.answer(logs, f"no-job-{n}", f"no-job-{n}")
 
-    assert live.answer(logs, "flights").version == version
+    assert live.answer(logs, "flights", "flights").version == version
 
 
 def test_names_and_payloads_with_script_run_nowhere(browser: Browser) -> None:

@@ -136,13 +136,13 @@ def test_a_trace_has_a_slice_for_each_attempt_and_split(log: MemoryLog) -> None:
     attempts = [event for event in of_subtasks if event["name"].startswith("attempt ")]
 
     assert {(event["tid"], event["name"]): event["args"]["end"] for event in attempts} == {
-        (row.subtask, f"attempt {row.attempt_number}"): row.end.value for row in tables.attempts
+        (row.subtask + 1, f"attempt {row.attempt_number}"): row.end.value for row in tables.attempts
     }
     for row in tables.attempts:
         (event,) = [
             event
             for event in attempts
-            if (event["tid"], event["name"]) == (row.subtask, f"attempt {row.attempt_number}")
+            if (event["tid"], event["name"]) == (row.subtask + 1, f"attempt {row.attempt_number}")
         ]
         assert row.ended_us is not None
         assert row.started_us is not None

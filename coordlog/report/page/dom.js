@@ -53,20 +53,29 @@ function lasted(us) {
 
 /** Columns of a table: [name, class]; rows: lists of cells, or {cells, pick} with an action. */
 function tableOf(columns, rows) {
-  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { class: kind, scope: "col" }, name)));
+  const head = el("tr", { role: "row" }, columns.map(([name, kind]) => el("th", { class: kind, scope: "col", role: "columnheader" }, name)));
   const body = rows.map((row) => {
     const { cells, pick } = Array.isArray(row) ? { cells: row, pick: null } : row;
-    const line = el("tr", pick ? { class: "pick", tabindex: 0 } : {},
-      cells.map((cell, at) => el("td", { class: columns[at][1] }, cell)));
-    if (pick) {
-      line.addEventListener("click", pick);
-      line.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
-      });
-    }
-    return line;
+    return el("tr", { role: "row", class: pick && "pick", onclick: pick }, cells.map((cell, at) => el("td",
+      { class: columns[at][1], role: "cell", "data-column": columns[at][0] }, pick && at === 0 ? pickButton(cell) : cell)));
   });
-  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
+  return el("div", { class: "scroll" }, el("table", { role: "table" }, el("thead", { role: "rowgroup" }, head), el("tbody", { role: "rowgroup" }, body)));
+}
+
+/** The button of a thing that can be selected; a press of it is a click of the row around it. */
+function pickButton(...words) {
+  return el("button", { type: "button", class: "pick" }, ...words);
+}
+
+/** Draw again in an element, whose focus and scrolling stay where they are. */
+function keepPlaces(element, draw) {
+  const boxes = () => [element, ...element.querySelectorAll(".scroll")];
+  const stops = () => [...element.querySelectorAll("button, [tabindex], summary")];
+  const focused = stops().indexOf(document.activeElement);
+  const places = boxes().map((box) => [box.scrollTop, box.scrollLeft]);
+  draw();
+  boxes().slice(0, places.length).forEach((box, at) => { [box.scrollTop, box.scrollLeft] = places[at]; });
+  if (focused >= 0 && document.activeElement === document.body) stops()[focused]?.focus({ preventScroll: true });
 }
 
 /** A canvas context in CSS pixels, sized for the screen. */

@@ -5,12 +5,33 @@ const STATE_CLASS = {
   new: "idle", progressing: "run", slow: "warn", stuck: "bad", stopped: "stop", finished: "ok", failed: "bad",
 };
 
+/** Row of the last of the values, which ascend, up to a limit; -1 if there is none. */
+function lastUpTo(values, limit) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= limit) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+/** Columns that name a row of a table whatever other rows there are; texts by their number end in `*`. */
+const KEYS = {
+  attempts: ["sub", "att"], splits: ["op*", "id"], checkpoints: ["cp"], epochs: ["epoch"], failures: ["off", "scope*"],
+  resets: ["off", "sub"], commits: ["sequence"],
+};
+
 class Facts {
   constructor(facts) {
     Object.assign(this, facts);
     this.records = null;
     this._index = new Map();
+    this.moments = [];
+    for (const step of facts.moments) this.moments.push((this.moments.at(-1) ?? 0) + step);
   }
+
+  /** Row in `moments` of the last one up to an offset; 0 if there is none. */
+  momentRow(offset) { return Math.max(0, lastUpTo(this.moments, offset)); }
 
   /** Text by number. */
   text(index) { return index === null || index === undefined ? null : this.texts[index]; }
@@ -48,6 +69,22 @@ class Facts {
       this._index.set(key, index);
     }
     return index;
+  }
+
+  /** Name of a row among all rows of its table, the same in newer facts; null for a table without such names. */
+  keyOf(table, row) {
+    if (table === "holds") {
+      const { split, sub, att } = this.holds;
+      return JSON.stringify([this.keyOf("splits", split[row]), sub[row], att[row]]);
+    }
+    if (KEYS[table] === undefined) return null;
+    return JSON.stringify(KEYS[table].map((name) => (name.endsWith("*") ? this.text(this[table][name.slice(0, -1)][row]) : this[table][name][row])));
+  }
+
+  /** Row with a name, or -1. */
+  rowOf(table, key) {
+    for (let row = 0; row < this.size(table); row += 1) if (this.keyOf(table, row) === key) return row;
+    return -1;
   }
 
   /** How an attempt had ended at the moment. */
@@ -95,12 +132,8 @@ class Facts {
   /** Time of an offset: that of the last record that counts up to it. */
   timeOf(offset) {
     const { off, t } = this.records === null ? this.clock : this.records;
-    let [low, high] = [0, off.length - 1];
-    if (high < 0) return 0;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (off[middle] <= offset) low = middle; else high = middle - 1;
-    }
+    if (off.length === 0) return 0;
+    let low = Math.max(0, lastUpTo(off, offset));
     if (this.records !== null) while (low > 0 && this.records.valid[low] !== 0) low -= 1;
     return t[low] ?? 0;
   }

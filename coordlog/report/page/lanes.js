@@ -11,9 +11,12 @@ class Lanes {
   constructor(view) {
     this.view = view;
     this.take(view.facts);
-    this.canvas = el("canvas", { tabindex: 0, role: "img" });
+    this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "lanes" });
     this.tall = el("div", { class: "tall" });
     this.box = el("div", { class: "lanes" }, this.tall, this.canvas);
+    this.words = el("div", { class: "unseen", "aria-live": "polite" });
+    this.tableBody = el("div");
+    this.table = el("details", { class: "as-table", ontoggle: () => view.changed(["lanes"]) }, el("summary", {}, "attempts as a table, each as subtask/attempt"), this.tableBody);
     this.painted = { attempts: 0, holds: 0, checkpoints: 0, lanes: 0 };
     this._listen();
   }
@@ -22,7 +25,7 @@ class Lanes {
   take(facts) {
     const before = this.axis;
     this.axis = new TimeAxis(facts.gaps, Math.max(facts.last_t, 1));
-    if (before !== undefined && before.isZoomed) this.axis.show(before.t(before.left), before.t(before.right), before);
+    if (before !== undefined && before.isZoomed) this.axis.take(before);
     this.bySubtask = facts.by("attempts", "sub");
     this.holdsOf = new Map();
     for (const [attempt, rows] of facts.by("holds", "attempt")) {
@@ -62,7 +65,27 @@ class Lanes {
     this._drawAxis(context, width);
     const { attempts, holds } = this.painted;
     this.canvas.setAttribute("aria-label",
-      `${many(lanes.length, "subtask")}, ${many(attempts, "attempt")} and ${many(holds, "split")} drawn; arrow keys move, plus and minus zoom`);
+      `${many(lanes.length, "subtask")}, ${many(attempts, "attempt")} and ${many(holds, "split")} drawn; arrow keys move, plus and minus zoom, n and p go to the next and the previous attempt`);
+    if (this.table.open) this._drawTable();
+  }
+
+  /** What the lanes show, for those who cannot see or point at a canvas. */
+  _drawTable() {
+    const { facts, moment, now } = this.view;
+    const a = facts.attempts;
+    const rows = this.lanesShown.flatMap((sub) => this.bySubtask.get(sub)).filter((row) => facts.isSo(a.off[row], moment));
+    const lines = rows.slice(0, ROWS_MAX).map((row) => {
+      const end = facts.attemptEnd(row, moment);
+      const holds = (this.holdsOf.get(row) || []).filter((hold) => facts.isOver(facts.holds.end_off[hold], moment));
+      return {
+        pick: () => this.view.select({ kind: "attempts", row }),
+        cells: [`${a.sub[row]}/${a.att[row]}`, facts.clockText(a.t[row]), a.t[row] === null ? "?" : lasted((end === "running" ? now : a.end_t[row] ?? now) - a.t[row]),
+          number(holds.length), el("span", { class: { failed: "text-bad", fenced: "text-warn", completed: "text-ok" }[end] }, end), end === "running" ? "" : facts.text(a.reason[row]) ?? ""],
+      };
+    });
+    keepPlaces(this.tableBody, () => this.tableBody.replaceChildren(
+      tableOf([["attempt", ""], ["began", ""], ["lasted", "number"], ["splits ended", "number"], ["end", ""], ["why", "words"]], lines),
+      ...(rows.length > ROWS_MAX ? [el("p", { class: "dim" }, `${number(ROWS_MAX)} of ${number(rows.length)}; \`coordlog attempts\` lists all.`)] : [])));
   }
 
   /** Begin and end of a bar in pixels, or null if it cannot be seen. */
@@ -152,8 +175,11 @@ class Lanes {
       context.fillRect(span[0], top, 2, bar);
       if (end === "failed" || end === "fenced") context.fillRect(span[1] - 2, top - 2, 2, bar + 4);
       if (span[1] - span[0] > 30 && bar >= 12) {
+        const label = String(a.att[row]);
+        context.fillStyle = colour("card");
+        context.fillRect(span[0] + 3, top + bar / 2 - 6, context.measureText(label).width + 4, 12);
         context.fillStyle = colour("text");
-        context.fillText(String(a.att[row]), span[0] + 5, top + bar / 2);
+        context.fillText(label, span[0] + 5, top + bar / 2);
       }
       if (selection !== null && selection.kind === "attempts" && selection.row === row) this._frame(context, span, top, bar);
     }
@@ -260,14 +286,14 @@ class Lanes {
   }
 
   _listen() {
-    const { canvas, axis } = this;
+    const { canvas } = this;
     const redraw = () => this.view.changed(["lanes"]);
     this.box.addEventListener("scroll", redraw, { passive: true });
     canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
       event.preventDefault();
-      if (event.shiftKey) axis.pan((event.deltaY || event.deltaX) / 800);
-      else axis.zoom(Math.exp(event.deltaY / 300), event.offsetX);
+      if (event.shiftKey) this.axis.pan((event.deltaY || event.deltaX) / 800);
+      else this.axis.zoom(Math.exp(event.deltaY / 300), event.offsetX);
       redraw();
     }, { passive: false });
     let drag = null;
@@ -278,7 +304,7 @@ class Lanes {
       if (!drag.moved && Math.abs(by) < 4) return;
       if (!drag.moved) canvas.setPointerCapture(event.pointerId);
       drag = { x: event.clientX, moved: true };
-      axis.pan(-by / (axis.right - axis.left));
+      this.axis.pan(-by / (this.axis.right - this.axis.left));
       redraw();
     });
     canvas.addEventListener("pointerup", (event) => {
@@ -286,12 +312,12 @@ class Lanes {
       drag = null;
       if (isClick) this.view.select(this.thingAt(event.offsetX, event.offsetY));
     });
-    canvas.addEventListener("dblclick", (event) => { axis.zoom(0.4, event.offsetX); redraw(); });
+    canvas.addEventListener("dblclick", (event) => { this.axis.zoom(0.4, event.offsetX); redraw(); });
     canvas.addEventListener("keydown", (event) => {
-      const middle = (axis.left + axis.right) / 2;
+      const middle = (this.axis.left + this.axis.right) / 2;
       const keys = {
-        ArrowLeft: () => axis.pan(-0.2), ArrowRight: () => axis.pan(0.2), "+": () => axis.zoom(0.5, middle),
-        "=": () => axis.zoom(0.5, middle), "-": () => axis.zoom(2, middle), "0": () => axis.reset(),
+        ArrowLeft: () => this.axis.pan(-0.2), ArrowRight: () => this.axis.pan(0.2), "+": () => this.axis.zoom(0.5, middle),
+        "=": () => this.axis.zoom(0.5, middle), "-": () => this.axis.zoom(2, middle), "0": () => this.axis.reset(),
         ArrowUp: () => { this.box.scrollTop -= 60; }, ArrowDown: () => { this.box.scrollTop += 60; },
         Escape: () => this.view.select(null), n: () => this._next(1), p: () => this._next(-1),
       };
@@ -311,6 +337,7 @@ class Lanes {
     const row = shown[(at + step + shown.length) % shown.length];
     if (row === undefined) return;
     this.view.select({ kind: "attempts", row });
+    this.words.textContent = `${facts.attemptText(facts.attempts.sub[row], facts.attempts.att[row])}: ${facts.attemptEnd(row, moment)}`;
     const lane = this.lanesShown.indexOf(facts.attempts.sub[row]) * this.laneHeight;
     if (lane < this.box.scrollTop || lane > this.box.scrollTop + LANES_HEIGHT - 2 * AXIS_HEIGHT) this.box.scrollTop = lane;
   }
@@ -344,14 +371,14 @@ definePanel({
       el("button", { type: "button", onclick: act((axis) => axis.reset()) }, "all")];
   },
   draw(body, view) {
-    if (view.lanes === undefined) {
-      view.lanes = new Lanes(view);
-      body.append(view.lanes.box, legend(view));
-    }
-    if (view.facts.attempts.sub.length === 0) {
+    const isEmpty = view.facts.size("attempts") === 0;
+    body.parentElement.querySelector(".tools").hidden = isEmpty;
+    if (isEmpty) {
       body.replaceChildren(el("p", { class: "empty" }, "No attempt has begun."));
       return;
     }
+    if (view.lanes === undefined) view.lanes = new Lanes(view);
+    if (!view.lanes.box.isConnected) body.replaceChildren(view.lanes.box, legend(view), view.lanes.words, view.lanes.table);
     view.lanes.draw();
   },
 });

@@ -75,7 +75,7 @@ definePanel({
     if (view.facts.size("splits") === 0) { body.append(el("p", { class: "empty" }, "The job has no splits.")); return; }
     const found = splitsFound(view);
     if (found.length === 0) { body.append(el("p", { class: "empty" }, "No split has these words.")); return; }
-    body.append(tableOf([["split", "words long"], ["place", ""], ["rows", "number"], ["read by subtask/attempt", ""], ["thrown away", "words"], ["output files", "words"]],
+    body.append(tableOf([["split", "words long"], ["place", ""], ["rows", "number"], ["read by attempt", ""], ["thrown away", "words"], ["output files", "words"]],
       found.slice(0, SPLITS_SHOWN).map((item) => splitLine(view, item))));
     if (found.length > SPLITS_SHOWN) body.append(el("p", { class: "dim" }, `${number(SPLITS_SHOWN)} of ${number(found.length)}, those with the most lost work first.`));
   },

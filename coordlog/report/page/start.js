@@ -13,20 +13,10 @@ async function readData(id) {
 async function start() {
   const main = document.getElementById("panels");
   const facts = new Facts(await readData("facts"));
-  document.getElementById("job").textContent = facts.job;
-  document.getElementById("made").textContent = `${many(facts.counts.records, "record")} that count and ${number(facts.counts.void)} that do not, `
-    + `offsets ${facts.first_off} to ${facts.last_off} of ${facts.where}. Made at ${facts.made} by coordlog ${facts.made_by}. Times are UTC.`;
-  const view = new View(facts);
-  window.coordlogView = view;
-  bindMoment(view);
-  view.open(main);
-  main.removeAttribute("aria-busy");
+  showMade(facts, "Made");
+  const view = openView(facts, main);
   performance.mark("coordlog-painted");
   main.dataset.state = "painted";
-  const again = () => { colourCache = null; view.changed(); };
-  window.addEventListener("resize", again);
-  window.addEventListener("beforeprint", () => view.drawAll());
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   await new Promise((resolve) => { setTimeout(resolve, 50); });
   facts.records = await readData("records");
   view.showMoment();

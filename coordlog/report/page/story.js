@@ -42,9 +42,9 @@ function storyOf(view, story) {
   sentences.push(ends.length ? `Work went on after ${lasted(Math.max(...ends))}.` : "Work has not gone on so far.");
   const who = named(first);
   const pick = () => view.select({ kind: "failures", row: first });
-  return el("li", { class: "pick", tabindex: 0, onclick: pick, onkeydown: (event) => { if (event.key === "Enter") pick(); } },
-    el("div", {}, el("span", { class: "place" }, `${facts.clockText(f.t[first])} · epoch ${f.epoch[first]}`),
-      el("strong", {}, ` ${who.charAt(0).toUpperCase()}${who.slice(1)} failed: `), el("span", { class: "text-bad" }, facts.text(f.reason[first]) ?? "without a reason")),
+  return el("li", { class: "pick", onclick: pick },
+    el("div", {}, el("span", { class: "place" }, `${facts.clockText(f.t[first])} · epoch ${f.epoch[first]} `),
+      pickButton(`${who.charAt(0).toUpperCase()}${who.slice(1)} failed`), ": ", el("span", { class: "text-bad" }, facts.text(f.reason[first]) ?? "without a reason")),
     el("div", {}, sentences.join(" ")));
 }
 
@@ -53,10 +53,7 @@ definePanel({
   draw(body, view) {
     const stories = storiesAt(view);
     if (stories.length === 0) { body.append(el("p", { class: "empty" }, "No attempt and no job has failed.")); return; }
-    body.append(el("ol", { class: "stories" }, stories.slice(0, view.allStories ? 200 : STORIES_SHOWN).map((story) => storyOf(view, story))));
-    if (stories.length > STORIES_SHOWN) {
-      body.append(el("button", { type: "button", class: "more", onclick: () => { view.allStories = !view.allStories; view.changed(["story"]); } },
-        view.allStories ? "show fewer" : `show more of ${number(stories.length)}`));
-    }
+    body.append(el("ol", { class: "stories" }, stories.slice(0, view.limitOf("story", STORIES_SHOWN)).map((story) => storyOf(view, story))),
+      ...[view.moreButton("story", STORIES_SHOWN, stories.length)].filter(Boolean));
   },
 });

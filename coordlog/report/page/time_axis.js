@@ -28,11 +28,11 @@ class TimeAxis {
   /** Set the pixels between which it is drawn. */
   fit(left, right) { this.left = left; this.right = Math.max(left + 1, right); }
 
-  /** Show the time between two times, between the pixels of another axis. */
-  show(from, to, other) {
+  /** Show the time that another axis shows, between its pixels. */
+  take(other) {
     this.fit(other.left, other.right);
-    const unit = this.unitOf(from);
-    this._set(unit, Math.max(this.unitOf(to) - unit, this.total * 1e-6));
+    const [from, to] = [this.unitOf(other.t(other.left)), this.unitOf(other.t(other.right))];
+    this._set(from, Math.max(to - from, this.total * 1e-6));
   }
 
   get isZoomed() { return this.from > 0 || this.to < this.total; }
@@ -69,13 +69,6 @@ class TimeAxis {
 
   /** Move by a share of what is shown. */
   pan(share) { const width = this.to - this.from; this._set(this.from + share * width, width); }
-
-  /** Show the time between two times. */
-  show(t, end) {
-    const [from, to] = [this.unitOf(t), this.unitOf(end)];
-    const width = Math.min(this.total, Math.max(this.total * 1e-6, (to - from) * 1.2));
-    this._set((from + to - width) / 2, width);
-  }
 
   reset() { [this.from, this.to] = [0, this.total]; }
 

@@ -71,19 +71,20 @@ definePanel({
   draw(body, view) {
     const { facts } = view;
     const verdict = verdictAt(view);
-    const since = verdict.since === null ? "" : ` since ${facts.clockText(verdict.since)} UTC`;
+    const since = verdict.since === null ? "" : `since ${facts.clockText(verdict.since)} UTC: `;
     const strip = el("canvas", { class: "strip", role: "img", "aria-label": "verdicts over time" });
     body.append(
       el("div", { class: "verdict" }, el("span", { class: `dot is-${STATE_CLASS[verdict.state] || "idle"}` }),
-        el("strong", {}, verdict.state), el("span", { class: "why" }, `${since.trim()}: ${verdict.reason}`)),
+        el("strong", {}, verdict.state), el("span", { class: "why" }, `${since}${verdict.reason}`)),
     );
     if (view.isLatest && facts.waiting.kind.length) body.append(el("ul", { class: "waits" }, waitsOf(view)));
     if (facts.is_partial) {
       body.append(el("p", { class: "partial" },
         `The log begins at offset ${facts.first_off}: it was pruned. Facts and numbers are those since then; earlier ones are in the file that the prune has archived.`));
     }
+    strip.hidden = facts.size("verdicts") < 2 && !facts.last_t;
     body.append(strip, el("div", { class: "tiles" },
       tilesAt(view).map(([value, text]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text)))));
-    drawStrip(strip, view);
+    if (!strip.hidden) drawStrip(strip, view);
   },
 });

@@ -2,6 +2,7 @@
 // after each change, if they can be seen.
 
 const PANELS = [];
+const ROWS_MAX = 200;
 
 /**
  * Declares a panel.
@@ -19,6 +20,7 @@ class View {
     this.moment = facts.last_off;
     this.selection = null;
     this.failedOnly = false;
+    this._expanded = new Set();
     this._bodies = new Map();
     this._dirty = new Set();
     this._visible = new Set();
@@ -42,17 +44,44 @@ class View {
   renew(facts) {
     const wasLatest = this.isLatest;
     const isSame = facts.first_off === this.facts.first_off && facts.t0 === this.facts.t0;
+    this.selection = isSame ? this._selectionIn(facts) : null;
     this.facts = facts;
-    if (!isSame) this.selection = null;
     if (this.lanes !== undefined) this.lanes.take(facts);
-    this.moment = wasLatest ? facts.last_off : Math.max(facts.first_off, Math.min(facts.last_off, this.moment));
+    this.moment = wasLatest || facts.moments.length === 0 ? facts.last_off : facts.moments[facts.momentRow(this.moment)];
     this.showMoment();
     this.changed();
   }
 
+  /** The selection in newer facts, whose rows may have other numbers. */
+  _selectionIn(facts) {
+    if (this.selection === null) return null;
+    const { kind, row } = this.selection;
+    const key = this.facts.keyOf(kind, row);
+    if (key === null) return this.selection;
+    const found = facts.rowOf(kind, key);
+    return found < 0 ? null : { kind, row: found };
+  }
+
+  /** Show the state as of the last end of a turn up to an offset. */
   setMoment(offset) {
-    this.moment = Math.max(this.facts.first_off, Math.min(this.facts.last_off, offset));
+    const { moments } = this.facts;
+    this.moment = moments.length === 0 ? this.facts.last_off : moments[this.facts.momentRow(offset)];
     this.changed();
+  }
+
+  /** How many rows a panel shows: more of them once its button was pressed. */
+  limitOf(id, few) { return this._expanded.has(id) ? ROWS_MAX : few; }
+
+  /** The button of a panel that has more rows than it shows at first, else null. */
+  moreButton(id, few, count) {
+    if (count <= few) return null;
+    const isExpanded = this._expanded.has(id);
+    const press = () => {
+      if (isExpanded) this._expanded.delete(id); else this._expanded.add(id);
+      this.changed([id]);
+    };
+    return el("button", { type: "button", class: "more", "aria-expanded": String(isExpanded), onclick: press },
+      isExpanded ? "show fewer" : `show ${count > ROWS_MAX ? number(ROWS_MAX) : "all"} of ${number(count)}`);
   }
 
   /** Select a thing: {kind, row}, where kind is a table's name; null for nothing. */
@@ -77,7 +106,7 @@ class View {
     PANELS.sort((a, b) => a.place - b.place);
     for (const panel of PANELS) {
       const body = el("div", { class: "body" });
-      const command = panel.command.replaceAll("JOB", this.facts.job);
+      const command = panel.command.replaceAll("JOB", () => this.facts.argument);
       const tools = el("div", { class: "tools" }, panel.tools ? panel.tools(this) : []);
       const section = el("section", { class: `panel ${panel.size || ""}`, id: `panel-${panel.id}`, "aria-label": panel.title },
         el("div", { class: "head" }, el("h2", {}, panel.title), tools), body,
@@ -107,7 +136,7 @@ class View {
 
   _draw(panel) {
     this._dirty.delete(panel);
-    if (!panel.keeps) panel.body.replaceChildren();
-    panel.draw(panel.body, this);
+    if (panel.keeps) { panel.draw(panel.body, this); return; }
+    keepPlaces(panel.body, () => { panel.body.replaceChildren(); panel.draw(panel.body, this); });
   }
 }

@@ -68,7 +68,7 @@ definePanel({
     const c = facts.checkpoints;
     const all = facts.rows("checkpoints", moment).map((row) => ({ row, ...checkpointParts(view, row) }));
     if (all.length === 0) { body.append(el("p", { class: "empty" }, "No checkpoint was triggered.")); return; }
-    const slowest = all.toSorted((a, b) => b.took - a.took).slice(0, view.allCheckpoints ? 200 : WATERFALL_ROWS);
+    const slowest = all.toSorted((a, b) => b.took - a.took).slice(0, view.limitOf("waterfall", WATERFALL_ROWS));
     const longest = Math.max(slowest[0].took, 1);
     const lines = slowest.map(({ row, parts, acks, end, took, lastAck }) => {
       const last = acks.find((ack) => facts.acks.t[ack] === lastAck);
@@ -79,13 +79,10 @@ definePanel({
           missing ?? (last === undefined ? "" : `subtask ${facts.acks.sub[last]}`), el("span", { class: { aborted: "text-bad", pending: "text-warn" }[end] }, end)],
       };
     });
-    body.append(trend(view, all), tableOf(
-      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["trigger → cut → last ack → end", "bars"], ["last, or missing", "words"], ["state", ""]], lines));
-    if (all.length > WATERFALL_ROWS) {
-      body.append(el("button", { type: "button", class: "more", onclick: () => {
-        view.allCheckpoints = !view.allCheckpoints;
-        view.changed(["waterfall"]);
-      } }, view.allCheckpoints ? "show fewer" : `show more of ${number(all.length)}`));
-    }
+    const key = [["warn", "trigger to cut"], ["run", "cut to last ack"], ["ok", "last ack to end"], ["bad", "aborted"]];
+    body.append(el("p", { class: "dim" }, `In their order, the longest of ${lasted(longest)}:`), trend(view, all),
+      el("div", { class: "legend" }, key.map(([name, text]) => el("span", {}, el("i", { class: `is-${name}` }), text))), tableOf(
+      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["parts", "bars"], ["last, or missing", "words"], ["state", ""]], lines),
+      ...[view.moreButton("waterfall", WATERFALL_ROWS, all.length)].filter(Boolean));
   },
 });

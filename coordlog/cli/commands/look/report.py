@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from coordlog.amounts import in_bytes, many
-from coordlog.cli.log_access import FileLogs, Logs, with_history
+from coordlog.cli.log_access import FileLogs, Logs, argument_of, with_history
 from coordlog.cli.reading import note_beginning, opened, whole
 from coordlog.errors import OptionError
 from coordlog.report.chrome_trace import chrome_trace
@@ -82,6 +82,7 @@ def _document(logs: Logs, job: str) -> Document:
             made_us=now_us,
             made_by=metadata.version("coordlog"),
             moment_us=None if is_file else now_us,
+            argument=argument_of(logs, job),
             size_of=size_of_split,
         )
 

@@ -41,6 +41,15 @@ _TOKEN_CHARS_MIN = 16
     metavar="FILE",
     help="File with the token of the readers; without it one is made if ADDRESS is not a loopback address.",
 )
+@click.option(
+    "--memory",
+    "memory_mb",
+    type=click.IntRange(16),
+    default=1024,
+    show_default=True,
+    metavar="MB",
+    help="Megabytes for the facts of all jobs; those that were looked at longest ago are read again when needed.",
+)
 @with_finder
 def web(
     find: Callable[[], Logs],
@@ -49,6 +58,7 @@ def web(
     host: str,
     port: int,
     token_file: Path | None,
+    memory_mb: int,
 ) -> None:
     """Serve the page of each JOB, by default of all jobs, and renew it while the job lives.
 
@@ -58,7 +68,8 @@ def web(
         import uvicorn  # noqa: PLC0415, an extra
 
         from coordlog.cli.web.access import is_loopback  # noqa: PLC0415, as above
-        from coordlog.cli.web.pages import application  # noqa: PLC0415, as above
+        from coordlog.cli.web.connections import BoundedConnection  # noqa: PLC0415, as above
+        from coordlog.cli.web.pages import application, names_of_files  # noqa: PLC0415, as above
     except ImportError as error:
         raise EnvironmentSetupError(
             f"the package {error.name}, which serves the pages, is not installed",
@@ -73,11 +84,19 @@ def web(
         )
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(32)
-    places = [FileLogs(Path(job)) for job in jobs if is_file(job)]
-    files = {logs.jobs()[0]: logs for logs in places}
-    only = tuple(job for job in jobs if not is_file(job))
+    paths = dict.fromkeys(Path(job) for job in jobs if is_file(job))
+    only = tuple(dict.fromkeys(job for job in jobs if not is_file(job)))
+    files = names_of_files([FileLogs(path) for path in paths], only)
     broker = find() if only or not jobs else None
-    app = application(broker, only, files, size_of=size_of_split, host=host, token=token)
+    app = application(
+        broker,
+        only,
+        files,
+        size_of=size_of_split,
+        host=host,
+        token=token,
+        memory_bytes=memory_mb * 1_000_000,
+    )
     name = f"[{host}]" if ":" in host else host
     secret = f"?token={token}" if token is not None and token_file is None else ""
     click.echo(f"serving http://{name}:{port}/{secret} until Ctrl-C", err=True)
@@ -92,6 +111,6 @@ def web(
         ws="none",
         limit_concurrency=_CLIENTS_MAX,
         h11_max_incomplete_event_size=_REQUEST_BYTES_MAX,
-        http="h11",
+        http=BoundedConnection,
         timeout_graceful_shutdown=1,
     )
