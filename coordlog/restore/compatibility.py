@@ -96,14 +96,14 @@ def check_operators(
     recorded = _described(state.launch["operators"])
     own = _described(describe_operators(chain))
     has_begun = any(subtask.next_attempt_number for subtask in sorted_values(state.subtasks))
-    for operator_id in sorted({*recorded} & {*own}):
-        if has_begun:
-            _check_options(job_id, operator_id, recorded[operator_id], own[operator_id])
+    if has_begun:
+        _check_options(job_id, recorded, own)
     _check_same(job_id, chain, recorded, own)
     last = state.last_checkpoint
     if last in state.completed:
         # Epochs since, with other operators, may have died before they completed a checkpoint of their own.
         wrote = _described(state.operators_of(last))
+        _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, f" in checkpoint {last}")
     _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
     order = [operator_id for operator_id in recorded if operator_id in own]
@@ -146,19 +146,22 @@ def _check_same(
 
 
 def _check_options(
-    job_id: str, operator_id: str, recorded: Mapping[str, object], own: Mapping[str, object]
+    job_id: str,
+    recorded: Mapping[str, Mapping[str, object]],
+    own: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Refuse a changed option, among those that both descriptions have."""
-    was, now = _options(recorded), _options(own)
-    for name in sorted({*was} & {*now}):
-        if was[name] != now[name]:
-            raise RestoreError(
-                job_id,
-                f"option {name} of operator {operator_id!r}",
-                was[name],
-                now[name],
-                "set it as it was, or use another job id",
-            )
+    """Refuse a changed option of an operator, among those that both descriptions have."""
+    for operator_id in sorted({*recorded} & {*own}):
+        was, now = _options(recorded[operator_id]), _options(own[operator_id])
+        for name in sorted({*was} & {*now}):
+            if was[name] != now[name]:
+                raise RestoreError(
+                    job_id,
+                    f"option {name} of operator {operator_id!r}",
+                    was[name],
+                    now[name],
+                    "set it as it was, or use another job id",
+                )
 
 
 def _check_location(

@@ -459,8 +459,7 @@ def check_fits(
         state = branched(state, from_checkpoint)
     restore_mode, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
     check_operators(job_id, state, chain, mode=restore_mode, allowed=allow_non_restored_state)
-    if len(state.subtasks) != parallelism:
-        _check_parallelism(job_id, state, chain, parallelism, restore_mode)
+    _check_parallelism(job_id, state, chain, parallelism, restore_mode)
     return new_destinations
 
 
@@ -469,11 +468,12 @@ def _check_parallelism(
 ) -> None:
     """Refuse another parallelism, unless the job goes back to a checkpoint or is opened again: then states can move.
 
-    With fewer subtasks, the remaining subtasks take the states of the removed ones.
+    With fewer subtasks than the checkpoint has, the remaining subtasks take the states of the removed ones. The last
+    epoch may have had another parallelism than the checkpoint.
     """
     was = len(state.subtasks)
     recorded, own = str(was), str(parallelism)
-    if mode in (RestoreMode.RESUME, RestoreMode.SETTLE):
+    if was != parallelism and mode in (RestoreMode.RESUME, RestoreMode.SETTLE):
         advice = (
             f"run it with parallelism {was} until it has ended"
             if mode is RestoreMode.SETTLE
@@ -481,7 +481,9 @@ def _check_parallelism(
         )
         raise RestoreError(job_id, "parallelism", recorded, own, advice)
     checkpoint = state.completed.get(state.last_checkpoint)
-    if mode not in (RestoreMode.ROLLBACK, RestoreMode.AGAIN) or checkpoint is None:
+    if mode not in (RestoreMode.ROLLBACK, RestoreMode.AGAIN, RestoreMode.RESUME):
+        return
+    if checkpoint is None or checkpoint.parallelism == parallelism:
         return
     _check_handed_over(job_id, checkpoint, parallelism)
     for link in chain.links:

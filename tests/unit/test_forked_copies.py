@@ -50,7 +50,13 @@ def test_a_copy_of_a_task_s_process_ends_with_the_call(
     world.polls, world.doing = [polled(1), END], {place: forking}
 
     runner = runner_of(world)
-    assert forking.run(lambda: (runner.open(), runner.step(), runner.step())) == COPY_STATUS
+
+    def work() -> None:
+        runner.open()
+        runner.step()
+        runner.step()
+
+    assert forking.run(work) == COPY_STATUS
     runner.close()
 
     assert world.got(Complete), "the original goes on"

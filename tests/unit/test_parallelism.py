@@ -12,7 +12,7 @@ from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import NotingProvider, Up
+from kernel_fakes import HANDLED, NotingProvider, Up
 from kernel_fakes import chain_of as noting_chain
 from split_fakes import NO_MORE, ack_all, ask, checkpoint, fail_globally, places, pull_of, told
 from split_fakes import chain_of as splits_chain
@@ -83,6 +83,20 @@ def test_a_state_that_cannot_be_merged_is_refused_before_any_append() -> None:
 
     with pytest.raises(RestoreError, match="operator 'source' in checkpoint 1") as raised:
         HandDrivenJob(old.chain, log=old.log, parallelism=2)
+
+    assert old.log.high_watermark() == before
+    assert "merge_states" in str(raised.value)
+
+
+@pytest.mark.parametrize("restore", ["rollback", "resume"])
+def test_an_epoch_of_the_same_parallelism_hides_no_state_to_merge(restore: str) -> None:
+    """It has died before a checkpoint of its own, so that the states are those of more subtasks."""
+    old = crashed_with_states(3, NotingProvider(projection=HANDLED))
+    merging(old, parallelism=2).crash()
+    before = old.log.high_watermark()
+
+    with pytest.raises(RestoreError, match="operator 'source' in checkpoint 1") as raised:
+        HandDrivenJob(old.chain, log=old.log, parallelism=2, restore=restore)
 
     assert old.log.high_watermark() == before
     assert "merge_states" in str(raised.value)
