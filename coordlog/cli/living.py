@@ -13,7 +13,12 @@ from coordlog.projections.job.state import JobState
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.audit import AuditRecord
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
+from coordlog.spark_integration.driver.liveness import (
+    Liveness,
+    NamedDriver,
+    driver_liveness,
+    refuse_unless_gone,
+)
 
 __all__ = ["DriverFold", "driver_in", "driver_lives", "refuse_live_driver"]
 
@@ -63,6 +68,17 @@ class DriverFold:
                 record.kind is Kind.EPOCH_STARTED and LaunchInfo(record.attributes).is_command
             )
             self.is_opened |= not is_command
+
+    def answers(self) -> bool | None:
+        """Whether the driver answers; None if this log has none, or if it cannot be known.
+
+        Raises:
+            CoordlogError: The token of the user is none.
+        """
+        if self.driver is None or not self.is_opened:
+            return None
+        liveness = driver_liveness(self.driver).liveness
+        return None if liveness is Liveness.UNKNOWN else liveness is Liveness.LIVES
 
 
 def _after(

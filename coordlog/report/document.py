@@ -272,10 +272,21 @@ class DocumentFold:
         made_by: str,
         moment_us: int | None,
         argument: str | None = None,
+        driver_answers: bool | None = None,
     ) -> Document:
-        """The document of all records so far; arguments as in the function `document`."""
+        """The document of all records so far.
+
+        Args:
+            job: As in the function `document`; so are the next ones.
+            where: As there.
+            made_us: As there.
+            made_by: As there.
+            moment_us: As there.
+            argument: As there.
+            driver_answers: Whether the driver answers, if the caller has checked.
+        """
         moment_us = self._last_us if moment_us is None else max(moment_us, self._last_us)
-        tables = dict(self._tables(moment_us))
+        tables = dict(self._tables(moment_us, driver_answers=driver_answers))
         records = self._records.json()
         records["of_split"] = [*self._lanes.records_of_splits()]
         attributes = self._launch.attributes
@@ -305,9 +316,11 @@ class DocumentFold:
         facts["texts"] = self._texts.json()  # last: the tables above have added theirs
         return Document(facts=facts, records=records)
 
-    def _tables(self, moment_us: int) -> Iterator[tuple[str, Table]]:
+    def _tables(
+        self, moment_us: int, *, driver_answers: bool | None
+    ) -> Iterator[tuple[str, Table]]:
         yield from time_tables(self._records)
-        yield from self._verdicts.tables(moment_us)
+        yield from self._verdicts.tables(moment_us, driver_answers=driver_answers)
         yield from self._lanes.tables()
         yield from self._checkpoints.tables()
         yield from self._outcomes.tables()

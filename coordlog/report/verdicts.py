@@ -89,9 +89,11 @@ class VerdictFacts:
             self._texts.number(verdict.reason),
         )
 
-    def tables(self, moment_us: int) -> Iterator[tuple[str, Table]]:
-        """The tables, with the verdict at a moment after the last record."""
-        verdict = self._fold.verdict(moment_us)
+    def tables(
+        self, moment_us: int, *, driver_answers: bool | None = None
+    ) -> Iterator[tuple[str, Table]]:
+        """The tables, with the verdict at a moment after the last record; `driver_answers` as in `verdict`."""
+        verdict = self._fold.verdict(moment_us, driver_answers=driver_answers)
         if self._offset >= 0:
             self._note(self._offset, verdict)
         for waiting in verdict.waiting_for:

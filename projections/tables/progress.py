@@ -261,6 +261,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
                 state = _opened_again(state)
             return evolve(state, end=JobEnd.OPEN, ended_us=None)
         case Kind.GLOBAL_FAILURE:
+            state = _all_lost(state)  # their own records follow, and are no further failures
             return evolve(state, failures=state.failures + 1, last_failure=reason_in_words(record))
         case Kind.JOB_FINISHED:
             return evolve(state, end=JobEnd.FINISHED, ended_us=record.timestamp_us)

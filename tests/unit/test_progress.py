@@ -218,6 +218,10 @@ def test_a_global_failover_ends_all_attempts_and_returns_to_its_checkpoint() -> 
     history.add(Kind.CHECKPOINT_COMPLETED, checkpoint_id=1)
     history.finish("after", 1, barrier=1)
     history.add(Kind.GLOBAL_FAILURE, reason="a callback raised")
+    for subtask in (0, 1):
+        history.add(
+            Kind.ATTEMPT_FAILED, subtask=subtask, attempt_number=0, reason="global failover"
+        )
     history.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=1)
 
     found = history.progress

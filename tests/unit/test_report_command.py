@@ -21,6 +21,7 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import encode_split
 from driven_history import recorded_history
+from hand_history import streaming_history
 from one_log import OneLog
 from report_facts import document_of, log_of
 
@@ -159,3 +160,17 @@ def test_each_asynchronous_slice_of_a_trace_begins_and_ends(log: MemoryLog) -> N
     assert sorted(begun) == sorted(ended)
     assert len([name for name in begun if name[2].startswith("checkpoint ")]) == 6
     assert {event["ph"] for event in events} == {"M", "X", "b", "e", "i"}
+
+
+def test_the_verdict_is_that_of_health_if_the_driver_is_gone() -> None:
+    logs = OneLog(log_of(streaming_history().records), "ingest")
+    health, made = (
+        CliRunner().invoke(main, (name, "ingest", *options), obj=lambda _servers: logs)
+        for name, options in (("health", ["--json"]), ("report", ["--format", "json", "-o", "-"]))
+    )
+    judged, facts = json.loads(health.stdout), json.loads(made.stdout)
+    verdicts, texts = facts["verdicts"], facts["texts"]
+    last = texts[verdicts["state"][-1]], texts[verdicts["reason"][-1]]
+
+    assert last == (judged["state"], judged["reason"])
+    assert "no driver answers" in last[1]

@@ -14,6 +14,7 @@ from rich.text import Text
 from coordlog.cli.console import Column, json_text, new_console, print_table
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
+from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Record
@@ -119,7 +120,7 @@ def test_cells_of_a_table_keep_their_lines_and_styles(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_json_escapes_what_a_terminal_obeys(indent: int | None) -> None:
-    value = {"é": f"a{ATTACK}b", "list": ["\U000e0001"]}
+    value: Json = {"é": f"a{ATTACK}b", "list": ["\U000e0001"]}
 
     @click.command()
     def show() -> None:

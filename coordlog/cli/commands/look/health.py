@@ -20,7 +20,6 @@ from coordlog.projections.inspection.verdict import Thresholds, Verdict
 from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.snapshot.codec import state_before
 from coordlog.projections.tables.payload_json import on_one_line
-from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from coordlog.telemetry.health import health_of
 
 __all__ = ["health"]
@@ -82,12 +81,7 @@ def _verdict(log: Log, job: str, now_us: int, thresholds: Thresholds) -> Verdict
             fold.begin(state_before(entry.beginning))
         if entry.counts:
             fold.apply(entry.known())
-    named = driver.driver if driver.is_opened else None
     if isinstance(log, ExportedLog):
         return fold.verdict(None)  # as of its last record: no driver writes to a file
     is_over = fold.verdict(now_us).state.is_over
-    if named is None or is_over:
-        return fold.verdict(now_us)
-    liveness = driver_liveness(named).liveness
-    answers = None if liveness is Liveness.UNKNOWN else liveness is Liveness.LIVES
-    return fold.verdict(now_us, driver_answers=answers)
+    return fold.verdict(now_us, driver_answers=None if is_over else driver.answers())

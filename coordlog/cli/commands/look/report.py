@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import click
 
 from coordlog.amounts import in_bytes, many
+from coordlog.cli.living import DriverFold
 from coordlog.cli.log_access import FileLogs, Logs, argument_of, with_history
 from coordlog.cli.reading import note_beginning, opened, whole
-from coordlog.errors import OptionError
+from coordlog.errors import CoordlogError, OptionError
 from coordlog.report.chrome_trace import chrome_trace
-from coordlog.report.document import Document, document
+from coordlog.report.document import Document, DocumentFold
 from coordlog.report.page_file import page
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
@@ -73,18 +75,26 @@ def report(logs: Logs, *, job: str, output: Path | None, form: str, force: bool)
 def _document(logs: Logs, job: str) -> Document:
     now_us = time.time_ns() // 1000
     is_file = isinstance(logs, FileLogs)
+    fold = DocumentFold(size_of=size_of_split)
     with opened(logs, job) as log:
         note_beginning(log)
-        return document(
-            whole(log).records(),
-            job=job,
-            where=logs.where,
-            made_us=now_us,
-            made_by=metadata.version("coordlog"),
-            moment_us=None if is_file else now_us,
-            argument=argument_of(logs, job),
-            size_of=size_of_split,
-        )
+        driver = DriverFold(job, log.identity)
+        for entry in whole(log).records():
+            fold.apply(entry)
+            driver.apply(entry)
+    answers: bool | None = None
+    if not is_file and not fold.is_over:
+        with suppress(CoordlogError):  # the user's token is none
+            answers = driver.answers()
+    return fold.document(
+        job=job,
+        where=logs.where,
+        made_us=now_us,
+        made_by=metadata.version("coordlog"),
+        moment_us=None if is_file else now_us,
+        argument=argument_of(logs, job),
+        driver_answers=answers,
+    )
 
 
 def size_of_split(content: bytes) -> int | None:
