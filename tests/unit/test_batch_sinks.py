@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
@@ -515,3 +516,18 @@ def test_rows_that_an_earlier_driver_staged_for_delta_are_not_written(
     assert frame.write.mock_calls == []
     assert table.settle(table.stage(frame, second), second).is_done
     assert len(frame.write.format.mock_calls) > 0
+
+
+def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each retry would fail, and the next start could not settle the intent either."""
+    table, frame = DeltaTable("/orders"), MagicMock()
+    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
+    saved = frame.write.format().mode().option().option().option().save
+    saved.side_effect = AnalysisException("[DELTA_METADATA_MISMATCH] A schema mismatch")
+    batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    outcome = table.settle(table.stage(frame, batch), batch)
+    assert not outcome.is_done
+    assert "A schema mismatch" in outcome.details["refused"]
+    assert table.settle(table.stage(MagicMock(), batch), batch).is_done
