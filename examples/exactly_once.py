@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from coordlog import ParquetSink, local_session
-from coordlog.spark_integration import exactly_once
+from coordlog import ParquetSink
+from coordlog.spark_integration import exactly_once, query_session
 
 
 def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:
@@ -22,7 +22,7 @@ def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:
 
 def main(folder: Path, bootstrap_servers: str = "127.0.0.1:9092") -> None:
     """Run the stream over all existing files."""
-    spark = local_session(2)
+    spark = query_session(2)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
     sink = ParquetSink(folder / "out")
     with exactly_once(

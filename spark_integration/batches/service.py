@@ -38,7 +38,11 @@ from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
 from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.driver.log_choice import LogChoice
-from coordlog.spark_integration.driver.stage import lost_session, name_lost_session
+from coordlog.spark_integration.driver.stage import (
+    lost_session,
+    name_lost_session,
+    warn_of_many_tries,
+)
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
@@ -142,6 +146,7 @@ class BatchService:
             raise
 
     def _start(self, spark: SparkSession) -> None:
+        warn_of_many_tries(spark)
         for _, sink in sorted(self.sinks.items()):
             sink.prepare(self.job_id, spark)
         log = self._log.open()

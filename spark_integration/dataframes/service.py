@@ -43,7 +43,7 @@ from coordlog.spark_integration.driver.log_choice import LogChoice
 from coordlog.spark_integration.driver.stage import (
     is_local_session,
     name_lost_session,
-    task_failures_max,
+    warn_of_many_tries,
 )
 from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
@@ -61,7 +61,6 @@ __all__ = ["CoordinatedReads", "Readable", "coordinated"]
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
-_TRIES_MANY = 100
 _PARTITIONS_MAX = 10_000
 _STAGES_MAX = 1_000
 
@@ -185,7 +184,7 @@ class CoordinatedReads:
         )
         register_ticket(self._spark, ticket)
         self._ticket = ticket
-        _warn_of_many_tries(self._spark)
+        warn_of_many_tries(self._spark)
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
         provider = ReadsProvider(
@@ -384,16 +383,6 @@ def _locations(location: str | None) -> tuple[str, ...]:
         return (location,)
     relative = os.path.relpath(location)
     return (relative, f"{relative}/", f"{location}/", location)
-
-
-def _warn_of_many_tries(spark: SparkSession) -> None:
-    tries = task_failures_max(spark)
-    if tries >= _TRIES_MANY:
-        _log.warning(
-            "this session tries each task %d times, which is right for jobs alone: an error that a retry may fix "
-            "ends a query only after all of them; make the session with query_session(…)",
-            tries,
-        )
 
 
 def _spark_schema(job_id: str, schema: pa.Schema) -> str:

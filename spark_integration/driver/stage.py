@@ -44,6 +44,7 @@ __all__ = [
     "name_lost_session",
     "short_reason",
     "task_failures_max",
+    "warn_of_many_tries",
 ]
 
 _log = logging.getLogger(__name__)
@@ -347,6 +348,17 @@ def task_failures_max(spark: SparkSession) -> int:
     if local is not None:
         return int(local[1] or 1)
     return int(spark.conf.get("spark.task.maxFailures", "4") or "4")
+
+
+def warn_of_many_tries(spark: SparkSession) -> None:
+    """Warn of a limit of task failures that is right for jobs and high for queries."""
+    tries = task_failures_max(spark)
+    if tries >= _FEW_FAILURES:
+        _log.warning(
+            "this session tries each task %d times, which is right for jobs alone: an error in a task "
+            "may end a query only after all of them; make the session with query_session(…)",
+            tries,
+        )
 
 
 def _run_tasks(spark: SparkSession, work: TaskWork, count: int) -> None:

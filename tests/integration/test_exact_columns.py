@@ -6,20 +6,26 @@ import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import psycopg
 import pyarrow as pa
 import pytest
 
+from batch_fakes import ArrowFrame
 from coordlog.errors import SinkError
-from coordlog.spark_integration.batches.databases.database import _InsertTask
+from coordlog.spark_integration.batches.databases.database import DatabaseTable, _InsertTask
+from coordlog.spark_integration.batches.ledger import BatchKey
+from coordlog.spark_integration.batches.sinks import Batch
 from postgres_server import postgres_server
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
 NOON_IN_BERLIN = NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))
 BERLIN = pa.timestamp("us", "Europe/Berlin")
 NAIVE = pa.timestamp("us")
+BATCH = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+DOMAINS = {"price": "numeric(10, 2)", "discount": "price", "label": "varchar(3)"}
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +36,17 @@ def conninfo() -> Iterator[str]:
         yield given
 
 
+def reset_domains(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    for name, base in DOMAINS.items():
+        connection.execute(f"DROP DOMAIN IF EXISTS {name} CASCADE".encode())
+        connection.execute(f"CREATE DOMAIN {name} AS {base}".encode())
+
+
 def stored(conninfo: str, column: str, value: object, kind: pa.DataType) -> object:
     """What a column gives back after a task has inserted the value."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS s")
+        reset_domains(connection)
         connection.execute(f"CREATE TABLE s (coordlog_task BIGINT, x {column})".encode())
         task = _InsertTask(
             connect=partial(psycopg.connect, conninfo), where="s", table='"s"', columns=("x",)
@@ -57,6 +70,14 @@ def stored(conninfo: str, column: str, value: object, kind: pa.DataType) -> obje
         ("date", NOON.date(), pa.date32()),
         ("bytea", b"\xff\x00", pa.binary()),
         ("json", '{"a": 1}', pa.string()),
+        ("price", Decimal("1.50"), pa.decimal128(12, 3)),
+        ("label", "äöü", pa.string()),
+        ("varchar(3)", None, pa.string()),
+        ("numeric(10, 2)[]", [Decimal("1.50"), None], pa.list_(pa.decimal128(12, 3))),
+        ("integer[]", [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int64()))),
+        ("varchar(3)[]", ["abc"], pa.list_(pa.string())),
+        ("text[]", None, pa.list_(pa.string())),
+        ("numeric(2, 4)", Decimal("0.0012"), pa.decimal128(10, 4)),
     ],
 )
 def test_a_value_that_fits_is_taken_as_it_is(
@@ -81,6 +102,21 @@ def test_a_value_that_fits_is_taken_as_it_is(
         pytest.param("double precision", 2**53 + 1, pa.int64(), id="an integer for a double"),
         pytest.param("integer", "007", pa.string(), id="a text for a number"),
         pytest.param("date", NOON, NAIVE, id="a time for a date"),
+        pytest.param("price", Decimal("1.255"), pa.decimal128(10, 3), id="a digit of a domain"),
+        pytest.param("discount", 1.255, pa.float64(), id="a domain of a domain"),
+        pytest.param(
+            "numeric(10, 2)[]", [Decimal("1.255")], pa.list_(pa.decimal128(10, 3)), id="in an array"
+        ),
+        pytest.param("timestamp[]", [NOON_IN_BERLIN], pa.list_(BERLIN), id="zones in an array"),
+        pytest.param(
+            "real[]", [[0.5], [0.1]], pa.list_(pa.list_(pa.float64())), id="an array of arrays"
+        ),
+        pytest.param("numeric(2, 4)", Decimal("0.00123"), pa.decimal128(10, 5), id="below a scale"),
+        pytest.param("numeric(5, -2)", 12345, pa.int64(), id="hundreds"),
+        pytest.param("varchar(3)", "abc ", pa.string(), id="a blank at the end"),
+        pytest.param("label[]", ["a", "abc "], pa.list_(pa.string()), id="a blank in an array"),
+        pytest.param("money", "1.555", pa.string(), id="a fraction of a cent"),
+        pytest.param("name", "a" * 64, pa.string(), id="a long name"),
     ],
 )
 def test_a_value_that_would_be_another_one_is_refused(
@@ -89,3 +125,24 @@ def test_a_value_that_would_be_another_one_is_refused(
     with pytest.raises(SinkError, match="column 'x' is") as caught:
         pytest.fail(str(stored(conninfo, column, value, kind)))
     assert "cast the column in the frame" in caught.value.next_step
+
+
+@pytest.mark.parametrize("now", ["numeric(10, 0)", "integer", "text", "discount"])
+def test_staged_values_do_not_move_into_a_column_of_another_type(conninfo: str, now: str) -> None:
+    """As if the table was changed while its driver was down, with an intent in the log."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        reset_domains(connection)
+        connection.execute("DROP TABLE IF EXISTS orders")
+        connection.execute("CREATE TABLE orders (x numeric(10, 3))")
+        sink = DatabaseTable.postgresql(conninfo, "orders")
+        sink.prepare("case", cast("Any", None))
+        rows = pa.table({"x": pa.array([Decimal("1.255")])})
+        part = sink.stage(cast("Any", ArrowFrame([rows])), BATCH)
+        connection.execute(f"ALTER TABLE orders ALTER x TYPE {now}".encode())
+
+        outcome = sink.settle(part, BATCH)
+
+        assert not outcome.is_done
+        assert "'x' was staged as numeric(10,3) and is" in outcome.details["refused"]
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM coordlog_batches").fetchone() == (0,)

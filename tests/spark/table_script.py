@@ -271,6 +271,41 @@ def check_unstaged(spark: SparkSession, read: Callable[[], list[int]]) -> None:
     assert read() == [*before, start, start + 1], read()
 
 
+def check_changed(spark: SparkSession) -> None:
+    """Columns that another program has changed are compared as they are now: Spark would cut 1.99 to 1."""
+    table, other = "ice.db.changed", spark.newSession()  # with a catalog, and its cache, of its own
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, price DOUBLE) USING iceberg "
+        "TBLPROPERTIES ('write.wap.enabled'='true')"
+    )
+    case = StreamCase(spark, lambda: IcebergTable(table))
+    driver = case.driver()
+    case.give(driver, 0, spark.range(1).selectExpr("id", "1.5D AS price"))
+    other.sql(f"ALTER TABLE {table} DROP COLUMN price")
+    other.sql(f"ALTER TABLE {table} ADD COLUMN price INT")
+    with pytest.raises(SinkError, match="column 'price' is double and in the table int"):
+        case.give(driver, 1, spark.range(1).selectExpr("id + 1 AS id", "1.99D AS price"))
+    case.give(driver, 1, spark.range(1).selectExpr("id + 1 AS id", "2 AS price"))
+    driver.close()
+    rows = spark.sql(f"SELECT id, price FROM {table} ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [(0, None), (1, 2)], rows
+
+
+def check_other_columns(
+    spark: SparkSession, make_sink: Callable[[], BatchSink], read: Callable[[], list[int]]
+) -> None:
+    """A batch of other columns than the table's is given back, and written once its function is corrected."""
+    case, before = StreamCase(spark, make_sink), read()
+    start, driver = max(before) + 1, case.driver()
+    for batch_id, wrong in enumerate(("id, 1 AS price", "CAST(id AS STRING) AS id")):
+        rows = spark.range(start + batch_id, start + batch_id + 1)
+        with pytest.raises(UsageError, match=r"refused its part \(.*DELTA_.*runs the batch again"):
+            case.give(driver, batch_id, rows.selectExpr(*wrong.split(", ")))
+        case.give(driver, batch_id, rows)
+    driver.close()
+    assert read() == [*before, start, start + 1], read()
+
+
 def check_rolled_back(spark: SparkSession, read: Callable[[], list[int]]) -> None:
     """A rollback takes what it takes, and each later batch arrives once."""
     before = read()
@@ -337,6 +372,7 @@ def delta(folder: Path) -> None:
     check_held_lock(
         spark, lambda: DeltaTable(path), Path(path), lambda: ids(spark, f"delta.`{path}`")
     )
+    check_other_columns(spark, lambda: DeltaTable(path), lambda: ids(spark, f"delta.`{path}`"))
     check_commit_files(spark, path)
     os.chdir(folder)
     relative = StreamCase(spark, lambda: DeltaTable("relative"))
@@ -413,6 +449,7 @@ def iceberg(folder: Path) -> None:
         folder / "ice" / "db" / "orders",
         lambda: ids(spark, "ice.db.orders"),
     )
+    check_changed(spark)
     check_unstaged(spark, lambda: ids(spark, "ice.db.orders"))
     check_rolled_back(spark, lambda: ids(spark, "ice.db.orders"))
     check_expired(spark, lambda: ids(spark, "ice.db.orders"))

@@ -232,7 +232,7 @@ def started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Session, MemoryLog], CoordinatedReads]:
     """Starts services on a fake session; the newest takes over."""
-    for name in ("use_own_interpreter", "WorkerProbe", "_warn_of_many_tries"):
+    for name in ("use_own_interpreter", "WorkerProbe", "warn_of_many_tries"):
         monkeypatch.setattr(service, name, mock.Mock())
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     (tmp_path / "in").mkdir()

@@ -18,9 +18,25 @@ import pyarrow.compute as pc
 from coordlog.errors import SinkError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast, exact_from_text
 
-__all__ = ["column_types", "exact_rows"]
+__all__ = ["column_types", "exact_rows", "table_types"]
 
-_NUMERIC: Final = re.compile(r"numeric\((\d+),(\d+)\)")
+_COLUMNS: Final = """
+WITH RECURSIVE columns (name, type, modifier, suffix, depth) AS (
+    SELECT attname::text, atttypid, atttypmod, ''::text, 0 FROM pg_attribute
+    WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT name, CASE WHEN typtype = 'd' THEN typbasetype ELSE typelem END,
+        CASE WHEN typtype = 'd' THEN typtypmod ELSE -1 END,
+        suffix || CASE WHEN typtype = 'd' THEN '' ELSE '[]' END, depth + 1
+    FROM columns JOIN pg_type AS outside ON outside.oid = type
+    WHERE typtype = 'd' OR (typcategory = 'A' AND EXISTS (
+        SELECT FROM pg_type AS element WHERE element.oid = outside.typelem AND element.typtype = 'd'))
+)
+SELECT DISTINCT ON (name) name, format_type(type, modifier) || suffix FROM columns ORDER BY name, depth DESC
+"""
+"""Columns of a table of PostgreSQL. A domain has a type of its own for the catalog, and rounds like its base type."""
+_NUMERIC: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_VARCHAR: Final = re.compile(r"character varying\((\d+)\)")
 _TIME: Final = re.compile(r"(timestamp|time)(?:\((\d)\))? (with|without) time zone")
 _TYPES: Final = {
     "smallint": pa.int16(),
@@ -33,9 +49,20 @@ _TYPES: Final = {
     "bytea": pa.binary(),
     "date": pa.date32(),
 }
+_CHANGED: Final = frozenset({"money", "name", '"char"'})
+"""Types into which PostgreSQL rounds or cuts a text."""
 _LIKE_A_NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _NUMBERS: Final = frozenset({"INT", "NUM", "REAL"})
 """Affinities of SQLite that convert texts to numbers."""
+_AFFINITIES: Final = {
+    "INT": ("INT",),
+    "TEXT": ("CHAR", "CLOB", "TEXT"),
+    "": ("BLOB",),
+    "REAL": ("REAL", "FLOA", "DOUB"),
+}
+"""Parts of declared types, by affinity; the first that matches counts."""
+_ROW_NUMBERS: Final = ("rowid", "oid", "_rowid_")
+"""Names of a column that SQLite's tables have without a declaration."""
 
 
 def column_types(
@@ -44,25 +71,39 @@ def column_types(
     table: str,
     names: Sequence[str],
 ) -> Mapping[str, str]:
-    """Type of each column in the words of its database; for SQLite the affinity.
+    """Type of each of these columns of a table, as of `table_types`; `names` may differ from the table's in case."""
+    types = table_types(connection, cursor, table)
+    is_sqlite = isinstance(connection, sqlite3.Connection)
+    return {name: types[name.lower() if is_sqlite else name] for name in names}
+
+
+def table_types(
+    connection: object,
+    cursor: Any,  # noqa: ANN401, each module has its own
+    table: str,
+) -> Mapping[str, str]:
+    """Type of each column in the words of its database; for SQLite the affinity, by the name in lower case.
 
     Args:
         connection: Connection of `sqlite3`, or of a module for PostgreSQL.
         cursor: Cursor of that connection.
-        table: A staging table, quoted, with its schema; its columns have the types of the target's.
-        names: Columns of that table.
+        table: Name, quoted, with its schema. A staging table has the types of the target's columns.
     """
     if isinstance(connection, sqlite3.Connection):
         cursor.execute(f"PRAGMA table_info({table})")
-        types = {str(row[1]): str(row[2]) for row in cursor.fetchall()}
-    else:
-        cursor.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = %s::regclass AND attnum > 0",
-            (table,),
-        )
-        types = {str(row[0]): str(row[1]) for row in cursor.fetchall()}
-    return {name: types[name] for name in names}
+        columns = {str(row[1]).lower(): _affinity(str(row[2])) for row in cursor.fetchall()}
+        return {**dict.fromkeys(_ROW_NUMBERS, "INT"), **columns}
+    cursor.execute(_COLUMNS, (table,))
+    return {str(row[0]): str(row[1]) for row in cursor.fetchall()}
+
+
+def _affinity(declared: str) -> str:
+    """Affinity of a column of SQLite, by its rules for declared types; empty for BLOB."""
+    name = declared.upper()
+    for affinity, parts in _AFFINITIES.items():
+        if any(part in name for part in parts):
+            return affinity
+    return "NUM" if name else ""
 
 
 def exact_rows(
@@ -106,8 +147,45 @@ def exact_rows(
 
 
 def _in_postgresql(values: pa.Array, kind: str) -> pa.Array:
-    target = _arrow_type(kind)
-    return values if target is None else exact_cast(values, target)
+    element = kind.rstrip("[]")
+    number = _NUMERIC.fullmatch(element)
+    if element in _CHANGED or (number is not None and int(number[2]) < 0):
+        raise InexactError(
+            "",
+            None,
+            None,
+            str(values.type),
+            kind,
+            "PostgreSQL would change values without an error",
+        )
+    target = _arrow_type(element)
+    if target is None:
+        return values
+    cast = exact_cast(values, target if element == kind else _array_type(values.type, target))
+    if (length := _VARCHAR.fullmatch(element)) is not None:
+        _refuse_long(values, cast, kind, int(length[1]))
+    return cast
+
+
+def _refuse_long(values: pa.Array, texts: pa.Array, kind: str, most: int) -> None:
+    """Refuse texts above a limit: PostgreSQL does, too, unless it can cut them by blanks at their end."""
+    is_plain = not pa.types.is_list(texts.type)
+    while pa.types.is_list(texts.type):
+        texts = texts.flatten()
+    is_long = pc.call_function(
+        "greater", [pc.call_function("utf8_length", [texts]), pa.scalar(most, pa.int32())]
+    )
+    row = pc.index(is_long, pa.scalar(value=True)).as_py()
+    if row >= 0:
+        index, value = (row, values[row].as_py()) if is_plain else (None, None)
+        reason = f"a text has more than {most} characters"
+        raise InexactError("", index, value, str(values.type), kind, reason)
+
+
+def _array_type(source: pa.DataType, element: pa.DataType) -> pa.DataType:
+    """Lists of `element`, nested as those of `source`, one at least."""
+    is_nested = pa.types.is_list(source) and pa.types.is_list(source.value_type)
+    return pa.list_(_array_type(source.value_type, element) if is_nested else element)
 
 
 def _arrow_type(kind: str) -> pa.DataType | None:
@@ -116,8 +194,9 @@ def _arrow_type(kind: str) -> pa.DataType | None:
         return pa.string()
     if (number := _NUMERIC.fullmatch(kind)) is not None:
         precision, scale = int(number[1]), int(number[2])
-        is_in_arrow = precision <= 76 and scale <= precision  # noqa: PLR2004, Arrow's widest
-        return pa.decimal256(precision, scale) if is_in_arrow else None
+        # Of a scale above the precision PostgreSQL itself refuses the numbers that are too large.
+        digits = max(precision, scale)
+        return pa.decimal256(digits, scale) if digits <= 76 else None  # noqa: PLR2004, Arrow's widest
     if (time := _TIME.fullmatch(kind)) is None:
         return _TYPES.get(kind)
     digits = 6 if time[2] is None else int(time[2])

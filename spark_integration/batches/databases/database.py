@@ -30,7 +30,11 @@ from coordlog.log.credentials import refuse_credentials
 from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.batches.databases.claims import Connection, TableClaims, mark_of
-from coordlog.spark_integration.batches.databases.column_types import column_types, exact_rows
+from coordlog.spark_integration.batches.databases.column_types import (
+    column_types,
+    exact_rows,
+    table_types,
+)
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.task.worker_archives import keep_archives
@@ -158,7 +162,7 @@ class DatabaseTable:
         staging = self._staging(batch)
         columns = ", ".join(_quoted(name) for name in frame.columns)
         # Qualified by the table: SQLite reads a quoted name without a table that is no column as a text.
-        selected = ", ".join(f"target.{_quoted(name)}" for name in frame.columns)
+        selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             _begin(connection, cursor)
             cursor.execute(
@@ -210,9 +214,9 @@ class DatabaseTable:
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: the marker's primary key lets only one transaction move the rows.
 
-        The outcome is not done if the table refuses rows that it took at the rehearsal, or if the staging table does
-        not exist. The staging table is then dropped before the return, so that no slower driver moves its rows, and
-        Spark replays the batch.
+        The outcome is not done if the table refuses rows that it took at the rehearsal, if its columns have other types
+        by now, or if the staging table does not exist or has other rows. The staging table is then dropped before the
+        return, so that no slower driver moves its rows, and Spark replays the batch.
         """
         staging, refusal = part.details["staging"], ""
         with self._open("a batch cannot be moved") as (connection, cursor):
@@ -224,7 +228,7 @@ class DatabaseTable:
                     at("rows moved")
                     connection.commit()
                 except Exception as error:
-                    if not (isinstance(error, _StagingLostError) or _is_refusal(error)):
+                    if not (isinstance(error, _UnfitError) or _is_refusal(error)):
                         raise
                     refusal = _reason_of(error)
                     connection.rollback()
@@ -261,7 +265,7 @@ class DatabaseTable:
 
     def _check_staged(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
         if not self._names_like(connection, cursor, _checked(staging)):
-            raise _StagingLostError(f"the staging table {staging} is gone")
+            raise _UnfitError(f"the staging table {staging} is gone")
 
     def _drop_refused(
         self,
@@ -298,25 +302,34 @@ class DatabaseTable:
             )
 
     def _move(self, connection: Connection, cursor: Any, part: BatchPart) -> None:  # noqa: ANN401, each module has its own
-        staging = part.details["staging"]
+        staging = f"{self._prefix}{_checked(part.details['staging'])}"
         numbers = part.details["tasks"].split(",")
         tasks = ", ".join(str(int(number)) for number in numbers if number)
         if not tasks:
             return
+        self._check_types(connection, cursor, staging)
         columns = part.details["columns"]
-        cursor.execute(
-            f"INSERT INTO {self._target} ({columns}) SELECT {columns} "  # noqa: S608, quoted when they were staged
-            f"FROM {self._prefix}{_checked(staging)} WHERE {_TASK} IN ({tasks})"
-        )
-        if cursor.rowcount != part.rows:
-            raise SinkError(
-                self.destination,
-                f"the staging table {staging} has {cursor.rowcount} rows of the {part.rows} that were "
-                "staged: another program has changed it",
-                "restore it from a copy of the database",
-            )
+        staged = f"FROM {staging} WHERE {_TASK} IN ({tasks})"
+        cursor.execute(f"INSERT INTO {self._target} ({columns}) SELECT {columns} {staged}")
+        if (moved := cursor.rowcount) != part.rows:
+            cursor.execute(f"SELECT count(*) {staged}")
+            raise _UnfitError(_why_fewer(part, int(cursor.fetchone()[0]), moved))
         if not isinstance(connection, sqlite3.Connection):
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # also those deferred to the commit
+
+    def _check_types(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
+        """Check that the table's columns still have the types in which the values are exact."""
+        # In PostgreSQL the read keeps others from changing the columns until the end of the transaction.
+        cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
+        before = table_types(connection, cursor, staging)
+        now = table_types(connection, cursor, self._target)
+        changed = [
+            f"column {name!r} was staged as {kind or 'BLOB'} and is {now.get(name, 'not')} in the table"
+            for name, kind in before.items()
+            if name != _TASK and now.get(name) != kind
+        ]
+        if changed:
+            raise _UnfitError("; ".join(changed))
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`."""
@@ -385,8 +398,18 @@ def _check_where(where: str) -> None:
     refuse_credentials("where", where)
 
 
-class _StagingLostError(Exception):
-    """A staging table does not exist any more; only Spark can produce its rows again."""
+class _UnfitError(Exception):
+    """Staged rows cannot be moved as they are, ever; only Spark can produce them again."""
+
+
+def _why_fewer(part: BatchPart, staged: int, moved: int) -> str:
+    """Why a move does not have as many rows as the part."""
+    if staged != part.rows:
+        return (
+            f"the staging table {part.details['staging']} has {staged:,} rows of the {part.rows:,} that were "
+            "staged: another program has changed it, or the server has lost them"
+        )
+    return f"the table takes {moved:,} of the {part.rows:,} rows: a trigger or a rule of it leaves rows out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -511,10 +534,9 @@ def _opened(
     except SinkError:
         raise
     except Exception as error:
-        if not _is_of_database(error):
+        if not (_is_of_database(error) or isinstance(error, _UnfitError)):
             raise
-        message = " ".join(str(error).split())
-        raise SinkError(where, f"{doing}: {type(error).__name__}: {message}", next_step) from error
+        raise SinkError(where, f"{doing}: {_reason_of(error)}", next_step) from error
 
 
 def _is_of_database(error: Exception) -> bool:
@@ -524,7 +546,7 @@ def _is_of_database(error: Exception) -> bool:
 
 def _reason_of(error: Exception) -> str:
     """Reason of a refusal, in one line."""
-    kind = "" if isinstance(error, _StagingLostError) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, _UnfitError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())
 
 

@@ -86,7 +86,7 @@ class DeltaTable:
             raise SinkError(
                 self.destination,
                 "this Spark session is set up without Delta",
-                "make it with local_session(…, jars=resolve(JarSet.DELTA), settings=DELTA_SETTINGS)",
+                "make it with query_session(…, jars=resolve(JarSet.DELTA), settings=DELTA_SETTINGS)",
             )
         self._spark = spark
 
@@ -114,16 +114,17 @@ class DeltaTable:
         )
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: write the rows unless the table's history has the transaction; not done without the rows.
+        """See `BatchSink`: write the rows unless the table's history has the transaction.
 
-        The rows that an earlier driver of this process staged are not used: their session may have been stopped.
+        The outcome is not done without the rows, or if their columns are incompatible with the table's. The rows that
+        an earlier driver of this process staged are not used: their session may have been stopped.
         """
         name = part.details["txnAppId"], part.details["txnVersion"]
         if self._held is not None:
             check_held(*self._held)
         with self._lock:
             driver_id, frame = self._frames.get(name, ("", None))
-        is_done = self._has(name)
+        is_done, details = self._has(name), dict[str, str]()
         at("looked")
         if not is_done and frame is not None and driver_id == batch.driver_id:
             try:
@@ -136,16 +137,20 @@ class DeltaTable:
                         .option("userMetadata", "/".join(name))
                         .save(self._path)
                     )
+            except AnalysisException as error:
+                # A retry would fail, too. Should the table have the rows, it skips them when Spark replays the batch.
+                details["refused"] = _message(error)
             except (PySparkException, Py4JError, OSError) as error:
                 raise SinkError(
                     self.destination, f"it takes no batch: {_message(error)}", "fix the table"
                 ) from error
-            at("written")
-            is_done = True
-        if is_done:
+            else:
+                at("written")
+                is_done = True
+        if is_done or details:
             with self._lock:
                 self._frames.pop(name, None)
-        return PartOutcome(sink=part.sink, is_done=is_done, rows=part.rows, details={})
+        return PartOutcome(sink=part.sink, is_done=is_done, rows=part.rows, details=details)
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`: nothing is staged."""

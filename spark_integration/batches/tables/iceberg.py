@@ -109,7 +109,7 @@ class IcebergTable:
             raise SinkError(
                 self.destination,
                 f"its properties cannot be read: {_message(error)}",
-                "create the table, and the session with local_session(…, jars=resolve(JarSet.ICEBERG), "
+                "create the table, and the session with query_session(…, jars=resolve(JarSet.ICEBERG), "
                 "settings=iceberg_settings(…))",
             ) from error
         self._refuse_unstaged({row["key"]: row["value"] for row in rows}.get(_STAGES))
@@ -135,7 +135,6 @@ class IcebergTable:
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: a snapshot that is in no branch, under a unique name."""
-        check_frame(self.destination, frame.schema, frame.sparkSession.table(self._name).schema)
         key, session = batch.key, frame.sparkSession
         name = f"{batch.job_id}-{key.query_id}-{key.batch_id}-{secrets.token_hex(12)}"
         with (
@@ -147,6 +146,8 @@ class IcebergTable:
             table.refresh()
             # It would take the rows at once, and again from the next try: the property may have gone since `prepare`.
             self._refuse_unstaged(table.properties().get(_STAGES))
+            # After the refresh: another program may have changed the columns.
+            check_frame(self.destination, frame.schema, session.table(self._name).schema)
             session.conf.set(_WAP_ID, name)
             try:
                 frame.writeTo(self._name).append()
