@@ -52,6 +52,8 @@ _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
 """Payloads to store first, then the records to append."""
 
 _IDLE_S = 0.5
+_PASS_MAX = 32
+"""Works that the mailbox does before the next append may begin."""
 _WATCH_S = 1.0
 
 
@@ -122,6 +124,7 @@ class Mailbox:
         self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
+        self._is_ending = False
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """Error that ended the driver; None if it was stopped, or the job has ended."""
@@ -268,16 +271,19 @@ class Mailbox:
     def _run_mailbox(self) -> None:
         runtime = self._runtime
         assert runtime is not None, "started"
-        watched_s, is_ending = 0.0, False
+        watched_s = 0.0
         try:
             while not self._done.is_set():
-                thunk = self._next(runtime)
-                if thunk is not None:
+                self._await_work(runtime)
+                # All that has arrived is handled before the next append, which so has all of its records.
+                for _ in range(_PASS_MAX):
+                    thunk = self._next(runtime)
+                    if thunk is None or self._done.is_set():
+                        break
                     thunk()
+                    self._end_if_over(runtime)
                 runtime.fire_timers()
-                if runtime.outcome is not None and not is_ending:
-                    is_ending = True
-                    runtime.take_last_snapshot(self.end)
+                self._end_if_over(runtime)
                 if time.monotonic() - watched_s > _WATCH_S:
                     watched_s = time.monotonic()
                     runtime.registrations.watch()
@@ -298,20 +304,30 @@ class Mailbox:
         if self._runtime is not None:
             self._runtime.triggers.end()
 
+    def _end_if_over(self, runtime: Runtime) -> None:
+        """After the end of the job: take the last snapshot, once; the driver ends when the log has it."""
+        if runtime.outcome is not None and not self._is_ending:
+            self._is_ending = True
+            runtime.take_last_snapshot(self.end)
+
     def _next(self, runtime: Runtime) -> Callable[[], None] | None:
+        """The next work, or None. Only the mailbox takes works, so that it needs no lock."""
+        if self._control:
+            return self._control.popleft()
+        if self._inputs and not runtime.is_backed_up:
+            return self._inputs.popleft()
+        return None
+
+    def _await_work(self, runtime: Runtime) -> None:
+        """Return once there is work, or a timer is due, or after a moment."""
         with self._condition:
             while not self._done.is_set():
-                if self._control:
-                    return self._control.popleft()
-                if self._inputs and not runtime.is_backed_up:
-                    return self._inputs.popleft()
+                if self._control or (self._inputs and not runtime.is_backed_up):
+                    return
                 due = runtime.next_timer_s()
                 wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
-                if wait_s <= 0:
-                    return None
-                if not self._condition.wait(wait_s):
-                    return None
-        return None
+                if wait_s <= 0 or not self._condition.wait(wait_s):
+                    return
 
     def _run_log(self) -> None:
         appender, runtime = self._appender, self._runtime
