@@ -125,6 +125,8 @@ class Mailbox:
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_ending = False
+        self._is_waiting = False
+        """Whether the mailbox waits, or is about to, and has to be woken for new work."""
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """Error that ended the driver; None if it was stopped, or the job has ended."""
@@ -147,9 +149,8 @@ class Mailbox:
 
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, ahead of attempts' messages: acknowledgements, results, timers."""
-        with self._condition:
-            self._control.append(thunk)
-            self._condition.notify()
+        self._control.append(thunk)
+        self._wake()
 
     # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
     def arrived(self, connection_id: int, message: UpMessage) -> None:
@@ -191,14 +192,23 @@ class Mailbox:
         # After all messages of attempts so far, and delayed with them if the log is slow.
         self._offer(lambda runtime: runtime.handle(request))
 
+    def _wake(self) -> None:
+        """Wake the mailbox for queued work. Any thread; takes no lock while the mailbox is busy.
+
+        No work is missed: the mailbox sets `_is_waiting` before it looks at the queues, and this reads it after the
+        work was queued.
+        """
+        if self._is_waiting:
+            with self._condition:
+                self._condition.notify()
+
     def _offer(self, act: Callable[[Runtime], None]) -> None:
         def thunk() -> None:
             assert self._runtime is not None, "started"
             act(self._runtime)
 
-        with self._condition:
-            self._inputs.append(thunk)
-            self._condition.notify()
+        self._inputs.append(thunk)
+        self._wake()
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self, runtime: Runtime, appender: Appender, first: Callable[[], None]) -> None:
@@ -321,13 +331,15 @@ class Mailbox:
     def _await_work(self, runtime: Runtime) -> None:
         """Return once there is work, or a timer is due, or after a moment."""
         with self._condition:
+            self._is_waiting = True
             while not self._done.is_set():
                 if self._control or (self._inputs and not runtime.is_backed_up):
-                    return
+                    break
                 due = runtime.next_timer_s()
                 wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
                 if wait_s <= 0 or not self._condition.wait(wait_s):
-                    return
+                    break
+            self._is_waiting = False
 
     def _run_log(self) -> None:
         appender, runtime = self._appender, self._runtime
