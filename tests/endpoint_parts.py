@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from websockets.sync.client import ClientConnection, connect
 
@@ -18,7 +20,7 @@ from coordlog.spark_integration.wire.messages import (
     WIRE_VERSION,
     Heartbeat,
     WireMessage,
-    decode,
+    decode_down,
     encode,
 )
 from coordlog.spark_integration.wire.token import Token
@@ -27,6 +29,8 @@ from coordlog.testing.in_memory import InMemorySurroundings
 T = TypeVar("T")
 
 TOKEN: Final = Token(bytes(range(32)))
+_UNHEARD: Final[WeakKeyDictionary[ClientConnection, deque[WireMessage]]] = WeakKeyDictionary()
+"""Messages of a received frame that a test has not taken yet."""
 WAIT_S: Final = 20.0
 """Longer than anything here takes on a loaded machine; no test waits so long unless it fails."""
 
@@ -189,12 +193,13 @@ def say(channel: ClientConnection, *messages: WireMessage) -> None:
 
 def hear(channel: ClientConnection) -> WireMessage:
     """The next message that is no heartbeat."""
-    while True:
+    unheard = _UNHEARD.setdefault(channel, deque())
+    while not unheard:
         data = channel.recv(timeout=WAIT_S)
         assert isinstance(data, bytes)
-        message = decode(data)
-        if not isinstance(message, Heartbeat):
-            return message
+        received = [message for message, _ in decode_down(data)]
+        unheard.extend(message for message in received if not isinstance(message, Heartbeat))
+    return unheard.popleft()
 
 
 def own_threads() -> list[str]:

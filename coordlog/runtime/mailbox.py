@@ -52,6 +52,8 @@ _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
 """Payloads to store first, then the records to append."""
 
 _IDLE_S = 0.5
+_PASS_MAX = 32
+"""Works that the mailbox does before the next append may begin."""
 _WATCH_S = 1.0
 
 
@@ -122,6 +124,9 @@ class Mailbox:
         self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
+        self._is_ending = False
+        self._is_waiting = False
+        """Whether the mailbox waits, or is about to, and has to be woken for new work."""
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """Error that ended the driver; None if it was stopped, or the job has ended."""
@@ -144,9 +149,8 @@ class Mailbox:
 
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, ahead of attempts' messages: acknowledgements, results, timers."""
-        with self._condition:
-            self._control.append(thunk)
-            self._condition.notify()
+        self._control.append(thunk)
+        self._wake()
 
     # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
     def arrived(self, connection_id: int, message: UpMessage) -> None:
@@ -188,14 +192,23 @@ class Mailbox:
         # After all messages of attempts so far, and delayed with them if the log is slow.
         self._offer(lambda runtime: runtime.handle(request))
 
+    def _wake(self) -> None:
+        """Wake the mailbox for queued work. Any thread; takes no lock while the mailbox is busy.
+
+        No work is missed: the mailbox sets `_is_waiting` before it looks at the queues, and this reads it after the
+        work was queued.
+        """
+        if self._is_waiting:
+            with self._condition:
+                self._condition.notify()
+
     def _offer(self, act: Callable[[Runtime], None]) -> None:
         def thunk() -> None:
             assert self._runtime is not None, "started"
             act(self._runtime)
 
-        with self._condition:
-            self._inputs.append(thunk)
-            self._condition.notify()
+        self._inputs.append(thunk)
+        self._wake()
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self, runtime: Runtime, appender: Appender, first: Callable[[], None]) -> None:
@@ -268,16 +281,19 @@ class Mailbox:
     def _run_mailbox(self) -> None:
         runtime = self._runtime
         assert runtime is not None, "started"
-        watched_s, is_ending = 0.0, False
+        watched_s = 0.0
         try:
             while not self._done.is_set():
-                thunk = self._next(runtime)
-                if thunk is not None:
+                self._await_work(runtime)
+                # All that has arrived is handled before the next append, which so has all of its records.
+                for _ in range(_PASS_MAX):
+                    thunk = self._next(runtime)
+                    if thunk is None or self._done.is_set():
+                        break
                     thunk()
+                    self._end_if_over(runtime)
                 runtime.fire_timers()
-                if runtime.outcome is not None and not is_ending:
-                    is_ending = True
-                    runtime.take_last_snapshot(self.end)
+                self._end_if_over(runtime)
                 if time.monotonic() - watched_s > _WATCH_S:
                     watched_s = time.monotonic()
                     runtime.registrations.watch()
@@ -298,20 +314,32 @@ class Mailbox:
         if self._runtime is not None:
             self._runtime.triggers.end()
 
+    def _end_if_over(self, runtime: Runtime) -> None:
+        """After the end of the job: take the last snapshot, once; the driver ends when the log has it."""
+        if runtime.outcome is not None and not self._is_ending:
+            self._is_ending = True
+            runtime.take_last_snapshot(self.end)
+
     def _next(self, runtime: Runtime) -> Callable[[], None] | None:
+        """The next work, or None. Only the mailbox takes works, so that it needs no lock."""
+        if self._control:
+            return self._control.popleft()
+        if self._inputs and not runtime.is_backed_up:
+            return self._inputs.popleft()
+        return None
+
+    def _await_work(self, runtime: Runtime) -> None:
+        """Return once there is work, or a timer is due, or after a moment."""
         with self._condition:
+            self._is_waiting = True
             while not self._done.is_set():
-                if self._control:
-                    return self._control.popleft()
-                if self._inputs and not runtime.is_backed_up:
-                    return self._inputs.popleft()
+                if self._control or (self._inputs and not runtime.is_backed_up):
+                    break
                 due = runtime.next_timer_s()
                 wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
-                if wait_s <= 0:
-                    return None
-                if not self._condition.wait(wait_s):
-                    return None
-        return None
+                if wait_s <= 0 or not self._condition.wait(wait_s):
+                    break
+            self._is_waiting = False
 
     def _run_log(self) -> None:
         appender, runtime = self._appender, self._runtime

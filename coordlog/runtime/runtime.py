@@ -536,15 +536,20 @@ class Runtime:
             "one offset for each record"
         )
         self._in_flight = first = 0
+        handled: dict[int, int] = {}
         self.last_offset = offsets[-1] if offsets else self.last_offset
         for turn in turns:
             for n in turn.watched:
                 self._snapshots.released(turn.records[n], offsets[first + n])
             first += len(turn.unstored)
             self._release(turn)
+            if turn.connection_id is not None:
+                handled[turn.connection_id] = handled.get(turn.connection_id, 0) + 1
             if self._observer is not None and turn.records:
                 self._observer.released(turn.records, turn.after, append_s)
                 append_s = None
+        for connection_id, count in handled.items():
+            self._connections.released(connection_id, count)
         self._take_requested()
 
     def append_pending_s(self) -> float:
@@ -563,7 +568,10 @@ class Runtime:
     def _release_ready(self) -> None:
         """Release the first turns in the queue while they have no records and no append is in flight."""
         while self._waiting and not self._in_flight and not self._waiting[0].unstored:
-            self._release(self._waiting.popleft())
+            turn = self._waiting.popleft()
+            self._release(turn)
+            if turn.connection_id is not None:
+                self._connections.released(turn.connection_id, 1)
 
     def _release(self, turn: Turn) -> None:
         self.triggers.released(turn.records)
@@ -576,8 +584,6 @@ class Runtime:
                 self._do(effect, turn.after)
         if turn.payloads:
             self.payloads.release(turn.payloads)
-        if turn.connection_id is not None:
-            self._connections.released(turn.connection_id, 1)
 
     # --- effects --------------------------------------------------------------------------------
     def _do(self, effect: Effect, after: JobState) -> None:

@@ -152,10 +152,12 @@ def fitting_step(config: KernelConfig, state: JobState, input_: Input, now_us: i
 
 
 def _too_large(record: Record) -> TooLargeError | None:
-    texts = (record.reason, record.operator_id, record.payload_type, *record.attributes.values())
-    estimated_bytes = len(record.payload or b"") + _CHAR_BYTES * sum(
-        len(text or "") for text in texts
+    chars = (
+        len(record.reason or "") + len(record.operator_id or "") + len(record.payload_type or "")
     )
+    for text in record.attributes.values():
+        chars += len(text)
+    estimated_bytes = len(record.payload or b"") + _CHAR_BYTES * chars
     if estimated_bytes <= RECORD_BYTES_MAX:
         return None  # most records, without encoding them
     size_bytes = to_unstored(record).size_bytes

@@ -18,7 +18,7 @@ import ssl
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -56,6 +56,7 @@ from coordlog.spark_integration.wire.client import answered, described
 from coordlog.spark_integration.wire.messages import (
     ATTEMPT_PATH,
     DRIVER_PATH,
+    FRAME_BYTES,
     REQUEST_PATH,
     SOCKET_LOGGER,
     VERSION_HEADER,
@@ -65,6 +66,7 @@ from coordlog.spark_integration.wire.messages import (
     CoordinatorAnswer,
     DescribeTypes,
     DriverHello,
+    FromTask,
     Heartbeat,
     TypesDescribed,
     decode,
@@ -91,8 +93,10 @@ _ACCEPTS_AT_ONCE: Final = 32
 _MESSAGES_READ_AHEAD: Final = 4
 """Messages of a connection that the library reads ahead; each may have `MESSAGE_BYTES_MAX`."""
 
+_Frame = Iterator[tuple[FromTask, int]]
+"""Messages of a frame, with their bytes."""
+
 _ACTIONS_AT_ONCE: Final = 1000
-_MESSAGES_AT_ONCE: Final = 64
 
 
 def endpoint_address(host: str, port: int, *, is_encrypted: bool = False) -> str:
@@ -238,6 +242,8 @@ class Endpoint:
         with connection.lock:
             if connection.is_closing:
                 return
+            # With others in the queue, the writer has not been there since it was woken for the first of them.
+            is_first = not connection.outgoing
             connection.outgoing.append((message, size))
             connection.outgoing_bytes += size
             count, size = len(connection.outgoing), connection.outgoing_bytes
@@ -249,7 +255,7 @@ class Endpoint:
                 f"{self._outgoing_messages_max} and {self._outgoing_bytes_max}"
             )
             self._post(functools.partial(self._cut, connection, reason))
-        else:
+        elif is_first:
             self._post(connection.wake.set)
 
     def close(self, connection_id: int) -> None:
@@ -400,22 +406,25 @@ class Endpoint:
 
     async def _serve_admitted(self, channel: ServerConnection) -> None:
         assert channel.request is not None, "the handshake has ended"
+        path = _path(channel.request)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                first = decode(_bytes(await channel.recv()))
+                data = _bytes(await channel.recv())
+            # Behind its registration an attempt may have sent more.
+            frame = decode_up(data) if path == ATTEMPT_PATH else iter(())
+            first = next(frame)[0] if path == ATTEMPT_PATH else decode(data)
         except (TimeoutError, ValueError) as error:
             self._log_refused(peer_of(channel), str(error))
             channel.transport.abort()
             return
         except ConnectionClosed:
             return
-        path = _path(channel.request)
         if path == DRIVER_PATH:
             await self._prove(channel, first)
         elif path == REQUEST_PATH:
             await self._serve_client(channel, first)
         elif isinstance(first, Register):
-            await self._serve_attempt(channel, first)
+            await self._serve_attempt(channel, first, frame)
         else:
             self._log_refused(peer_of(channel), "it does not register")
             channel.transport.abort()
@@ -476,7 +485,9 @@ class Endpoint:
         channel.transport.abort()
 
     # --- one attempt ------------------------------------------------------------------------------
-    async def _serve_attempt(self, channel: ServerConnection, register: Register) -> None:
+    async def _serve_attempt(
+        self, channel: ServerConnection, register: Register, frame: _Frame
+    ) -> None:
         connection = AttemptConnection(next(self._ids), channel, register)
         connection.heard_s = asyncio.get_running_loop().time()
         self._connections[connection.connection_id] = connection
@@ -487,7 +498,7 @@ class Endpoint:
         lost = "the driver ends"
         try:
             await self._take(connection, register, 0)
-            lost = await self._read(connection)
+            lost = await self._read(connection, frame)
         finally:
             if connection.unreleased_bytes:
                 self._ended[connection.connection_id] = connection
@@ -499,16 +510,18 @@ class Endpoint:
             _log.info("job=%s lost: %s: %s", self._job_id, connection, reason)
             self._arrivals.connection_lost(connection.connection_id, reason)
 
-    async def _read(self, connection: AttemptConnection) -> str:
-        """Pass on all messages until the connection ends; returns the reason."""
+    async def _read(self, connection: AttemptConnection, frame: _Frame) -> str:
+        """Pass on the rest of `frame`, and all messages until the connection ends; returns the reason."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                data = _bytes(await connection.channel.recv())
+                for message, size in frame:
+                    if isinstance(message, Register):
+                        raise ValueError("a connection registers once")  # noqa: TRY004, TRY301, as `decode`
+                    if not isinstance(message, Heartbeat):
+                        await self._take(connection, message, size)
+                frame = decode_up(_bytes(await connection.channel.recv()))
                 connection.heard_s = loop.time()
-                message = decode_up(data)
-                if isinstance(message, Register):
-                    raise ValueError("a connection registers once")  # noqa: TRY004, TRY301, as `decode`
             except ConnectionClosed as closed:
                 return why_closed(closed)
             except ValueError as error:
@@ -517,8 +530,6 @@ class Endpoint:
             except Exception as error:
                 self._cut(connection, f"its connection failed: {error!r}")
                 raise
-            if not isinstance(message, Heartbeat):
-                await self._take(connection, message, len(data))
 
     async def _take(self, connection: AttemptConnection, message: UpMessage, size: int) -> None:
         """Pass on a message; returns when the next one may be read (D2: messages in order)."""
@@ -557,28 +568,21 @@ class Endpoint:
         self._unreleased_bytes -= size
 
     async def _write(self, connection: AttemptConnection) -> None:
-        """Send the queued messages, in order, until the connection is closed or lost."""
-        written = 0
+        """Send the queued messages, in order, several in a frame, until the connection is closed or lost."""
         try:
             while True:
                 if connection.is_heartbeat_due:
                     connection.is_heartbeat_due = False
                     await connection.channel.send(encode(Heartbeat()))
-                with connection.lock:
-                    message, size = (
-                        connection.outgoing.popleft() if connection.outgoing else (None, -1)
-                    )
-                    connection.outgoing_bytes -= max(size, 0)
-                if message is not None:
-                    for part in parts_of(message):
-                        await connection.channel.send(_within_limit(encode(part)))
-                    written += 1
-                    if written % _MESSAGES_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                elif size == 0:
+                messages, is_last = connection.next_messages()
+                if messages:
+                    for frame in _frames(messages):
+                        await connection.channel.send(frame)
+                    await asyncio.sleep(0)
+                if is_last:
                     await connection.channel.close()
                     return
-                else:
+                if not messages:
                     await connection.wake.wait()
                     connection.wake.clear()
         except ConnectionClosed:
@@ -625,6 +629,21 @@ class Endpoint:
                     continue
                 connection.is_heartbeat_due = True
                 connection.wake.set()
+
+
+def _frames(messages: Sequence[DownMessage]) -> Iterator[bytes]:
+    """The messages as frames, in order. Raises ValueError for a message above the limit of the other side."""
+    parts: list[bytes] = []
+    size = 0
+    for message in messages:
+        for part in parts_of(message):
+            data = _within_limit(encode(part))
+            if parts and size + len(data) > FRAME_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+            parts.append(data)
+            size += len(data)
+    yield b"".join(parts)
 
 
 def _bytes(data: str | bytes) -> bytes:

@@ -11,6 +11,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from coordlog.messages import Accepted, DeliverEvent, DownMessage, Register
+from coordlog.spark_integration.wire.messages import FRAME_MESSAGES_MAX
 
 __all__ = ["AttemptConnection", "estimated_bytes", "peer_of", "why_closed"]
 
@@ -49,6 +50,18 @@ class AttemptConnection:
             f"subtask={task.subtask} stage_run={task.stage_run} "
             f"task_attempt_id={task.task_attempt_id} host={task.host} pid={task.pid}"
         )
+
+    def next_messages(self) -> tuple[list[DownMessage], bool]:
+        """Take the next messages from the queue, for a frame; and whether none follows, as the connection closes."""
+        messages: list[DownMessage] = []
+        with self.lock:
+            while self.outgoing and len(messages) < FRAME_MESSAGES_MAX:
+                message, size = self.outgoing.popleft()
+                if message is None:
+                    return messages, True
+                self.outgoing_bytes -= size
+                messages.append(message)
+        return messages, False
 
     def release(self) -> None:
         """Mark the connection as gone, and wake all that wait for it."""

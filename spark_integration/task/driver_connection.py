@@ -37,12 +37,14 @@ from coordlog.limits import (
     LEASE_S,
     MESSAGE_BYTES_MAX,
 )
-from coordlog.messages import DownMessage, Fenced, UpMessage
+from coordlog.messages import DownMessage, Fenced, SendEvent, UpMessage
 from coordlog.spark_integration.wire.accepted_parts import AcceptedJoiner
 from coordlog.spark_integration.wire.certificate import Certificate, is_encrypted
 from coordlog.spark_integration.wire.driver_proof import require_proof
 from coordlog.spark_integration.wire.messages import (
     ATTEMPT_PATH,
+    FRAME_BYTES,
+    FRAME_MESSAGES_MAX,
     SOCKET_LOGGER,
     VERSION_HEADER,
     WIRE_VERSION,
@@ -56,6 +58,8 @@ __all__ = ["DriverConnection", "TaskInbox"]
 
 _STALL_S: Final = 1.0
 _LOOP_PASSES: Final = 5
+_TOGETHER_S: Final = 0.0005
+"""Time that an event waits for further messages of its frame."""
 _DROPPED_PAUSE_S: Final = 0.05
 """Pause before a new connection to a driver that has dropped one; doubles each time, up to `_DROPPED_PAUSE_MAX_S`."""
 _DROPPED_PAUSE_MAX_S: Final = 0.4
@@ -152,6 +156,8 @@ class DriverConnection:
         self._outgoing_bytes = 0
         self._queued = self._written = 0
         """Numbers of messages that `send` has queued, and that were written to the socket."""
+        self._is_delayed = False
+        """Whether the queued messages are all events, for which the loop is not woken at once."""
         self._is_closing = False
         self._wake = asyncio.Event()
         self._channel: ClientConnection | None = None
@@ -235,10 +241,17 @@ class DriverConnection:
                 self._lost = f"its driver has read nothing for {ATTEMPT_SEND_TIMEOUT_S:g} s"
             if self._lost is not None:
                 raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
+            is_first = not self._outgoing
             self._outgoing.append(data)
             self._outgoing_bytes += len(data)
             self._queued += 1
-        self._call(self._wake.set)
+            # An event is followed by more, as a rule by the ack of the event that is being handled: the driver
+            # handles both in one pass, and appends them together, if they are in one frame.
+            can_wait = isinstance(message, SendEvent)
+            is_wake_due = is_first or (self._is_delayed and not can_wait)
+            self._is_delayed = can_wait and (is_first or self._is_delayed)
+        if is_wake_due:
+            self._call(self._wake_later if can_wait else self._wake.set)
 
     def flush(self) -> None:
         """Wait until all queued messages are in the system's buffers: it delivers them even if this process ends.
@@ -246,6 +259,7 @@ class DriverConnection:
         Raises:
             FencedAttemptError: The connection is lost, or the driver reads nothing within the time limit.
         """
+        self._call(self._wake.set)
         with self._changed:
             queued = self._queued
             is_moving = self._changed.wait_for(
@@ -375,17 +389,18 @@ class DriverConnection:
             try:
                 data = await channel.recv()
                 self._heard_s = time.monotonic()
-                received = decode_down(data if isinstance(data, bytes) else data.encode())
-                message = None if isinstance(received, Heartbeat) else joiner.take(received)
+                for received, size in decode_down(
+                    data if isinstance(data, bytes) else data.encode()
+                ):
+                    message = None if isinstance(received, Heartbeat) else joiner.take(received)
+                    if isinstance(message, Fenced):
+                        self._fenced = message
+                    if message is not None:
+                        self.inbox.put(message, size)
             except ConnectionClosed as closed:
                 return _why(closed)
             except ValueError as error:
                 return f"its driver sent an invalid message: {error}"
-            if message is None:
-                continue
-            if isinstance(message, Fenced):
-                self._fenced = message
-            self.inbox.put(message, len(data))
             if self.inbox.is_full():
                 self._is_held = True
                 await self.inbox.wait_for_room()
@@ -393,19 +408,14 @@ class DriverConnection:
                 self._is_held = False
 
     async def _write(self, channel: ClientConnection) -> None:
-        """Send the queued messages, in order, until `close`; then close the connection."""
+        """Send the queued messages, in order, several in a frame, until `close`; then close the connection."""
         with contextlib.suppress(ConnectionClosed):
             while True:
-                with self._changed:
-                    data = self._outgoing.popleft() if self._outgoing else None
-                    is_closing = self._is_closing
-                    if data is not None:
-                        self._outgoing_bytes -= len(data)
-                        self._changed.notify_all()
-                if data is not None:
-                    await channel.send(data)
+                messages, is_closing = self._next_messages()
+                if messages:
+                    await channel.send(b"".join(messages))
                     with self._changed:
-                        self._written += 1
+                        self._written += len(messages)
                         self._changed.notify_all()
                 elif is_closing:
                     await channel.close()
@@ -413,6 +423,25 @@ class DriverConnection:
                 else:
                     await self._wake.wait()
                     self._wake.clear()
+
+    def _next_messages(self) -> tuple[list[bytes], bool]:
+        """The messages of the next frame, and whether the connection closes after the queued ones."""
+        messages: list[bytes] = []
+        size = 0
+        with self._changed:
+            while self._outgoing and len(messages) < FRAME_MESSAGES_MAX:
+                size += len(self._outgoing[0])
+                if messages and size > FRAME_BYTES:
+                    break
+                messages.append(self._outgoing.popleft())
+            self._outgoing_bytes -= sum(map(len, messages))
+            self._is_delayed = False
+            if messages:
+                self._changed.notify_all()
+            return messages, self._is_closing
+
+    def _wake_later(self) -> None:
+        asyncio.get_running_loop().call_later(_TOGETHER_S, self._wake.set)
 
     async def _beat(self, channel: ClientConnection) -> None:
         """Send heartbeats while the main thread makes progress; else the task's lease expires."""

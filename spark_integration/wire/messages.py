@@ -1,6 +1,7 @@
 """The messages of attempts, clients and their driver, as bytes: Avro, by a schema that is derived from their classes.
 
-A message is a value of a union of records. Neither side reads another version's bytes: the handshake contains the
+A message is a value of a union of records. A frame between an attempt and its driver has one or more, one after the
+other; a frame of a client has one. Neither side reads another version's bytes: the handshake contains the
 version number, and refuses another one.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast, get_args
 
@@ -22,6 +24,8 @@ from coordlog.schemas.derived_schema import Derivation, Shape
 __all__ = [
     "ATTEMPT_PATH",
     "DRIVER_PATH",
+    "FRAME_BYTES",
+    "FRAME_MESSAGES_MAX",
     "REQUEST_PATH",
     "SOCKET_LOGGER",
     "VERSION_HEADER",
@@ -32,6 +36,7 @@ __all__ = [
     "CoordinatorAnswer",
     "DescribeTypes",
     "DriverHello",
+    "FromTask",
     "Heartbeat",
     "MoreStates",
     "TypeDescription",
@@ -42,6 +47,10 @@ __all__ = [
     "decode_up",
     "encode",
 ]
+
+FRAME_MESSAGES_MAX: Final = 64
+FRAME_BYTES: Final = 64 * 1024
+"""A frame of more messages than one takes no further message once it has so many bytes."""
 
 WIRE_VERSION: Final = 1
 """Version of the schema; rises with each change of a released one. Driver and tasks run one version of coordlog."""
@@ -197,37 +206,54 @@ def encode(message: WireMessage) -> bytes:
 
 
 def decode(data: bytes) -> WireMessage:
-    """The message in `data`.
+    """The one message in `data`.
 
     Raises:
         ValueError: The bytes are no message of this version, or too few, or too many.
     """
-    codec = _BY_INDEX.get(data[0]) if data else None
+    message, end = _decode_at(io.BytesIO(data), data, 0)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes are left over after a message")
+    return message
+
+
+def _decode_at(source: io.BytesIO, data: bytes, start: int) -> tuple[WireMessage, int]:
+    """The message that begins at `start`, and its end; `source` reads `data`."""
+    codec = _BY_INDEX.get(data[start]) if start < len(data) else None
     if codec is None:
-        raise ValueError(f"no message of wire version {WIRE_VERSION}: it begins with {data[:1]!r}")
-    source = io.BytesIO(data)
-    source.seek(1)
+        head = data[start : start + 1]
+        raise ValueError(f"no message of wire version {WIRE_VERSION}: it begins with {head!r}")
+    source.seek(start + 1)
     try:
         value = fastavro.schemaless_reader(source, codec.schema, None)
     except (EOFError, IndexError, KeyError, OverflowError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"no message of wire version {WIRE_VERSION}: {error!r}") from error
-    if source.tell() != len(data):
-        raise ValueError(f"{len(data) - source.tell()} bytes are left over after a message")
     message: WireMessage = codec.shape.read(value)
-    return message
+    return message, source.tell()
 
 
-def decode_up(data: bytes) -> FromTask:
-    """A message of an attempt. Raises ValueError for anything else."""
-    message = decode(data)
-    if not isinstance(message, FromTask):
-        raise ValueError(f"an attempt does not send {type(message).__name__}")  # noqa: TRY004, of bytes
-    return message
+def _decode_frame(data: bytes) -> Iterator[tuple[WireMessage, int]]:
+    source, start = io.BytesIO(data), 0
+    while start < len(data) or not data:
+        message, end = _decode_at(source, data, start)
+        yield message, end - start
+        start = end
 
 
-def decode_down(data: bytes) -> ToTask:
-    """A message of a driver to an attempt. Raises ValueError for anything else."""
-    message = decode(data)
-    if not isinstance(message, ToTask):
-        raise ValueError(f"a driver does not send {type(message).__name__}")  # noqa: TRY004, of bytes
-    return message
+def decode_up(data: bytes) -> Iterator[tuple[FromTask, int]]:
+    """The messages of an attempt in a frame, one or more, with their bytes.
+
+    Each is decoded when it is taken: ValueError is raised behind the last valid message before anything else.
+    """
+    for message, size in _decode_frame(data):
+        if not isinstance(message, FromTask):
+            raise ValueError(f"an attempt does not send {type(message).__name__}")  # noqa: TRY004, of bytes
+        yield message, size
+
+
+def decode_down(data: bytes) -> Iterator[tuple[ToTask, int]]:
+    """The messages of a driver to an attempt in a frame, as `decode_up`."""
+    for message, size in _decode_frame(data):
+        if not isinstance(message, ToTask):
+            raise ValueError(f"a driver does not send {type(message).__name__}")  # noqa: TRY004, of bytes
+        yield message, size

@@ -92,15 +92,19 @@ class HostileMessages:
     def case(self) -> None:
         """One; raises what nobody may see."""
         data = damaged(self._chance, self._chance.choice(self._good))
-        for read in (decode, decode_up, decode_down):
+        for read in (_only, decode_up, decode_down):
             try:
-                message = read(data)
+                messages = [message for message, _ in read(data)]
             except ValueError:
                 self.refused += 1
             else:
-                # What was taken is a message, and can be said again.
-                assert decode(encode(message)) == message
+                # What was taken is messages, and can be said again.
+                assert [decode(encode(message)) for message in messages] == messages
                 self.taken += 1
+
+
+def _only(data: bytes) -> list[tuple[WireMessage, int]]:
+    return [(decode(data), len(data))]
 
 
 @contextmanager

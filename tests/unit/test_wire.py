@@ -49,6 +49,7 @@ from coordlog.spark_integration.wire.messages import (
     CoordinatorAnswer,
     DescribeTypes,
     DriverHello,
+    FromTask,
     Heartbeat,
     MoreStates,
     TypeDescription,
@@ -256,18 +257,42 @@ def test_bytes_that_are_no_message_are_refused_and_nothing_else_is_raised(data: 
     assert decode(encode(message)) == message
 
 
+@given(st.lists(messages.filter(lambda one: isinstance(one, FromTask)), min_size=1, max_size=5))
+def test_the_messages_of_a_frame_are_read_in_order_with_their_sizes(
+    sent: list[WireMessage],
+) -> None:
+    parts = [encode(message) for message in sent]
+
+    assert list(decode_up(b"".join(parts))) == [
+        (message, len(part)) for message, part in zip(sent, parts, strict=True)
+    ]
+
+
+def test_what_precedes_the_damage_in_a_frame_is_read() -> None:
+    frame = decode_up(encode(Heartbeat()) + b"\xff")
+
+    assert next(frame) == (Heartbeat(), 1)
+    with pytest.raises(ValueError, match="no message of wire version 1"):
+        next(frame)
+
+
+def test_a_frame_without_a_message_is_refused() -> None:
+    with pytest.raises(ValueError, match="no message of wire version 1"):
+        list(decode_up(b""))
+
+
 def test_bytes_after_a_message_are_refused() -> None:
     with pytest.raises(ValueError, match="1 bytes are left over"):
         decode(encode(Heartbeat()) + b"\x00")
 
 
 def test_each_side_hears_only_what_the_other_says() -> None:
-    assert decode_up(encode(Heartbeat())) == Heartbeat()
-    assert decode_down(encode(Heartbeat())) == Heartbeat()
+    assert list(decode_up(encode(Heartbeat()))) == [(Heartbeat(), 1)]
+    assert list(decode_down(encode(Heartbeat()))) == [(Heartbeat(), 1)]
     with pytest.raises(ValueError, match="an attempt does not send InjectBarrier"):
-        decode_up(encode(InjectBarrier(checkpoint_id=1)))
+        list(decode_up(encode(InjectBarrier(checkpoint_id=1))))
     with pytest.raises(ValueError, match="a driver does not send AckEvent"):
-        decode_down(encode(AckEvent(operator_id="o", event_id=1, last_barrier=-1)))
+        list(decode_down(encode(AckEvent(operator_id="o", event_id=1, last_barrier=-1))))
 
 
 def test_a_field_of_another_type_is_refused_by_the_sender() -> None:
