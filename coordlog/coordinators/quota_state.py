@@ -159,7 +159,7 @@ class QuotaState:
     shares: Map[int, Share] = field(default_factory=Map)
     """Shares by subtask."""
     rescaled_to: int | None = None
-    """Parallelism of a reset whose redelivered events still have the old subtask numbers; until an attempt starts."""
+    """Parallelism of a reset, until an attempt starts: redelivered events have the old subtask numbers."""
 
     is_streaming: bool = False
     """Whether the job takes checkpoints."""

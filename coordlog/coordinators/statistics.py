@@ -105,7 +105,7 @@ class StatisticsState(VersionedState):
     sketches: Map[int, tuple[bytes, ...]] = field(default_factory=Map)
     """Newest sketch by subtask; several after a rescaling, until the subtask has sent a merged one."""
     rescaled_to: int | None = None
-    """Parallelism of a reset whose redelivered sketches still have the old subtask numbers; until an attempt starts."""
+    """Parallelism of a reset, until an attempt starts: redelivered sketches have the old subtask numbers."""
 
 
 def _fold(state: StatisticsState, record: Record, value: Payload | None) -> StatisticsState:
@@ -237,8 +237,8 @@ def statistics_operator(
 
     Args:
         statistic: The statistic; its class is in a module that the workers can import.
-        every: The statistic is renewed at checkpoints whose number is a multiple of this. A renewal stops the reading
-            of all subtasks for the duration of the next checkpoint.
+        every: The statistic is renewed at each checkpoint number that is a multiple of this. A renewal stops the
+            reading of all subtasks for the duration of the next checkpoint.
         operator_id: Id of the operator.
 
     Raises:

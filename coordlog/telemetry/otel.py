@@ -44,26 +44,26 @@ _NS: Final = 1_000
 class DerivedIds(RandomIdGenerator):
     """Generator of ids for a `TracerProvider`: spans of coordlog get their derived ids, all others random ones."""
 
-    _wanted = threading.local()
+    _next = threading.local()
 
     @classmethod
-    def want(cls, span: Span) -> None:
+    def set_next(cls, span: Span) -> None:
         """Set the ids of the next span of this thread."""
-        cls._wanted.ids = (span.trace_id, span.span_id)
+        cls._next.ids = (span.trace_id, span.span_id)
 
     @classmethod
     def clear(cls) -> None:
-        """Clear them."""
-        cls._wanted.ids = None
+        """Clear these ids."""
+        cls._next.ids = None
 
     def generate_trace_id(self) -> int:
         """See `IdGenerator`."""
-        ids: tuple[int, int] | None = getattr(self._wanted, "ids", None)
+        ids: tuple[int, int] | None = getattr(self._next, "ids", None)
         return super().generate_trace_id() if ids is None else ids[0]
 
     def generate_span_id(self) -> int:
         """See `IdGenerator`."""
-        ids: tuple[int, int] | None = getattr(self._wanted, "ids", None)
+        ids: tuple[int, int] | None = getattr(self._next, "ids", None)
         return super().generate_span_id() if ids is None else ids[1]
 
     def is_trace_id_random(self) -> bool:
@@ -86,7 +86,7 @@ class SpanSender:
         if span.parent_id is not None:
             parent = root or SpanContext(span.trace_id, span.parent_id, is_remote=False)
             context = set_span_in_context(NonRecordingSpan(parent), context)
-        DerivedIds.want(span)
+        DerivedIds.set_next(span)
         try:
             started = self._tracer.start_span(
                 span.name,

@@ -58,11 +58,11 @@ class StoredCheck:
 
     def opener(self, state: JobState) -> Callable[[bytes], bytes]:
         """Opener of payloads: their content in a record, or at its address."""
-        said, open_payload = state.launch_info.payload_store, self._open_payload or no_store
+        store, open_payload = state.launch_info.payload_store, self._open_payload or no_store
 
         def content(address: PayloadAddress) -> bytes:
-            data = open_payload(address, said)
-            return no_store(address, said) if data is None else data
+            data = open_payload(address, store)
+            return no_store(address, store) if data is None else data
 
         return lambda data: opened(data, content)
 

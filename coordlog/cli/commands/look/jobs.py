@@ -67,8 +67,8 @@ _DRIVERS: Final = {
 def jobs(logs: Logs, *, names: bool, is_whole: bool, as_json: bool) -> None:
     """List the jobs that have a log, with state, progress and driver of each.
 
-    STATUS is progressing, slow or stuck, or the end: stopped, finished or failed. A job whose driver
-    is gone without a stop is stuck. CHECKPOINT is the last completed one, with its age. ROWS and
+    STATUS is progressing, slow or stuck, or the end: stopped, finished or failed. A job is stuck if
+    its driver is gone without a stop. CHECKPOINT is the last completed one, with its age. ROWS and
     SPLITS are those of finished splits.
 
     Of a long log only the last records are read: counts with a + are those since a snapshot.
