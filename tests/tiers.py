@@ -55,7 +55,7 @@ class Share(NamedTuple):
 
     number: int
     """From 1."""
-    count: int
+    parts: int
 
     @classmethod
     def parse(cls, text: str) -> Share:
@@ -71,4 +71,4 @@ class Share(NamedTuple):
 
     def has(self, item: pytest.Item) -> bool:
         """Whether the test is in it: the tests of one file are in one share."""
-        return zlib.crc32(item.path.name.encode()) % self.count == self.number - 1
+        return zlib.crc32(item.path.name.encode()) % self.parts == self.number - 1
