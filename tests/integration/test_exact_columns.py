@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
 from typing import Any, cast
@@ -146,3 +148,17 @@ def test_staged_values_do_not_move_into_a_column_of_another_type(conninfo: str, 
         assert "'x' was staged as numeric(10,3) and is" in outcome.details["refused"]
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM coordlog_batches").fetchone() == (0,)
+
+
+def test_jobs_that_start_at_once_in_a_new_database_all_start(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS orders, coordlog_batches, coordlog_claims")
+        connection.execute("CREATE TABLE orders (id BIGINT)")
+    together = threading.Barrier(4)
+
+    def start(number: int) -> None:
+        together.wait(60)
+        DatabaseTable.postgresql(conninfo, "orders").prepare(f"job-{number}", cast("Any", None))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(start, range(4))) == [None] * 4

@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
+_CREATION: Final = 0x636F6F72646C6F67
+"""Key of PostgreSQL's lock for making tables: "coordlog" in bytes."""
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
@@ -139,6 +141,9 @@ class DatabaseTable:
         self._job_id = job_id
         with self._open("it cannot be made ready") as (connection, cursor):
             _begin(connection, cursor)
+            if not isinstance(connection, sqlite3.Connection):
+                # Without it, of two jobs that start at once in a new database one would fail.
+                cursor.execute(f"SELECT pg_advisory_xact_lock({_CREATION})")
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._prefix}{_MARKERS} (job VARCHAR(100), "
                 "query VARCHAR(100), batch BIGINT, sink VARCHAR(200), row_count BIGINT, "

@@ -139,7 +139,8 @@ class DeltaTable:
                     )
             except AnalysisException as error:
                 # A retry would fail, too. Should the table have the rows, it skips them when Spark replays the batch.
-                details["refused"] = _message(error)
+                columns = frame.schema.simpleString()[:500]
+                details["refused"] = f"{_message(error)}; the batch has {columns}"
             except (PySparkException, Py4JError, OSError) as error:
                 raise SinkError(
                     self.destination, f"it takes no batch: {_message(error)}", "fix the table"
