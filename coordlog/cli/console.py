@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import click
 from rich.cells import cell_len
-from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -51,6 +51,9 @@ _GAP: Final = 2
 
 _LAST_COLUMN_MIN: Final = 32
 """Least width of the last column, which may be folded."""
+
+_LAST_COLUMN_FOLDED: Final = 8
+"""Least width to which the last column is folded if the terminal is too narrow for all columns."""
 
 _REASON_CHARS: Final = 1000
 """Longest first line of a reason that is shown whole, in characters; only long paths make errors longer."""
@@ -157,11 +160,26 @@ def print_table(
         table.add_column(columns[index].name, justify=justify, no_wrap=not is_last, overflow="fold")
     for row in rows:
         table.add_row(*(row[index] for index in shown))
-    console.print(table)
+    width = sum(widths[index] + _GAP for index in shown)
+    least = width - max(0, widths[-1] - _LAST_COLUMN_FOLDED)
+    # Rich would cut numbers to fit them in; a terminal wraps the lines instead.
+    console.print(_Wide(table, width) if least > console.width else table, crop=False)
     left_out = [column.name for index, column in enumerate(columns) if index not in shown]
     if left_out:
         note = f"no room for {', '.join(left_out)}: a wider terminal shows them, and --json"
         console.print(note, style="dim")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wide:
+    """A table that is wider than its terminal."""
+
+    table: Table
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table at its own width."""
+        return console.render(self.table, options.update(width=self.width, max_width=self.width))
 
 
 def _columns_of(rows: Sequence[Sequence[str | Text]], count: int) -> list[tuple[str | Text, ...]]:

@@ -118,6 +118,22 @@ def test_cells_of_a_table_keep_their_lines_and_styles(capsys: pytest.CaptureFixt
     ]
 
 
+def test_a_narrow_terminal_cuts_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = (
+        Column("JOB"),
+        Column("ROWS", is_right=True),
+        Column("LEFT OUT", rank=1),
+        Column("WHY"),
+    )
+    console = new_console()
+    console.width = 12
+    print_table(console, columns, [("ingest", "1,234,567", "x", "because")])
+
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[1].split() == ["ingest", "1,234,567", "because"]
+    assert "LEFT OUT" in "".join(shown.splitlines()[2:]).replace("\n", " ")
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_json_escapes_what_a_terminal_obeys(indent: int | None) -> None:
     value: Json = {"é": f"a{ATTACK}b", "list": ["\U000e0001"]}
