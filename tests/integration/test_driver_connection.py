@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -21,6 +21,12 @@ from coordlog.spark_integration.driver import endpoint as endpoint_module
 from coordlog.spark_integration.task import driver_connection
 from coordlog.spark_integration.task.driver_connection import DriverConnection
 from coordlog.spark_integration.wire.driver_proof import require_proof
+from coordlog.spark_integration.wire.messages import (
+    FRAME_BYTES,
+    FRAME_MESSAGES_MAX,
+    FromTask,
+    decode_up,
+)
 from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
     TOKEN,
@@ -67,6 +73,64 @@ def test_what_is_said_arrives_in_order_both_ways_and_no_thread_is_left() -> None
         assert heard.messages(number) == [sent(n) for n in range(200)]
         assert got == [delivered(n) for n in range(200)]
     assert own_threads() == before
+
+
+@contextmanager
+def frames_of(monkeypatch: pytest.MonkeyPatch) -> Generator[list[list[object]], None, None]:
+    """Messages of each frame that the endpoint receives; events wait for further messages, however long."""
+    frames: list[list[object]] = []
+
+    def noted(data: bytes) -> Iterator[tuple[FromTask, int]]:
+        frames.append([message for message, _ in decode_up(data)])
+        return decode_up(data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(endpoint_module, "decode_up", noted)
+        patched.setattr(driver_connection, "_TOGETHER_S", 60.0)
+        yield frames
+
+
+def test_an_event_and_the_ack_behind_it_are_in_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    with frames_of(monkeypatch) as frames, running() as (endpoint, heard):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            number = heard.connection_of(0)
+            task.send(sent(1))
+            task._let_loop_pass()  # it would send what it had been woken for
+            task.send(sent(2))
+            task.send(acked(7))
+            wait_for(lambda: len(heard.messages(number)) == 3, "all have arrived")
+        assert frames == [[register()], [sent(1), sent(2), acked(7)]]
+
+
+def test_a_flush_does_not_wait_for_what_may_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    with frames_of(monkeypatch) as frames, running() as (endpoint, heard):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            number = heard.connection_of(0)
+            task.send(sent(1))
+            task.flush()
+            wait_for(lambda: heard.messages(number), "it has arrived")
+        assert frames == [[register()], [sent(1)]]
+
+
+def test_a_frame_has_a_limited_number_of_messages_and_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = b"x" * (FRAME_BYTES * 2 // 3)
+    with frames_of(monkeypatch) as frames, running() as (endpoint, heard):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            number = heard.connection_of(0)
+            for n in range(FRAME_MESSAGES_MAX + 1):
+                task.send(sent(n))
+            for n in range(2):
+                task.send(sent(n, large))
+            task.flush()
+            wait_for(
+                lambda: len(heard.messages(number)) == FRAME_MESSAGES_MAX + 3, "all have arrived"
+            )
+        assert [len(frame) for frame in frames] == [1, FRAME_MESSAGES_MAX, 2, 1]
 
 
 @pytest.mark.clause("E7")
