@@ -6,7 +6,7 @@ import shlex
 import unicodedata
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from browser import OpenReport
 from coordlog.report.page_file import page as page_of
@@ -60,10 +60,14 @@ def test_texts_that_hide_turn_or_flood_others_are_tamed(open_report: OpenReport)
 
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert max(map(len, texts)) < 1_000
-    assert any("… (10,000 characters)" in text for text in texts)
     marks = {mark for text in texts for mark in text if unicodedata.category(mark) in ("Cc", "Cf")}
     assert marks <= {"\n"}
     assert any("one\\u2028two" in text for text in texts)
+    story = page.locator("#panel-story li", has_text="subtask 9").inner_text()
+    assert story.endswith("Work has not gone on so far.")
+    row = page.evaluate("(id) => coordlogView.facts.splits.id.indexOf(id)", ATTACKS[-1])
+    page.evaluate("(row) => coordlogView.select({kind: 'splits', row})", row)
+    expect(page.locator("#panel-details h3").first).to_contain_text("… (10,000 characters)")
 
 
 def test_a_command_with_a_name_in_it_is_one_command(open_report: OpenReport) -> None:

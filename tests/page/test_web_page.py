@@ -53,8 +53,17 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
             "window.coordlogView.facts.size('attempts')"
         )
         assert attempts() == len(audit(logs.logs["flights"].records).attempts)
-        page.evaluate("window.coordlogView.select({kind: 'attempts', row: 0})")
+        selected = """(() => {
+          const {selection, facts} = coordlogView;
+          return [facts.attempts.sub[selection.row], facts.attempts.att[selection.row]];
+        })()"""
+        page.evaluate(
+            "coordlogView.select({kind: 'attempts', row: coordlogView.facts.size('attempts') - 1})"
+        )
+        before = page.evaluate(selected)
         page.evaluate("window.coordlogView.lanes.axis.zoom(0.5, 300)")
+        page.evaluate("coordlogView.drawAll()")
+        page.locator("#panel-epochs button.pick").first.focus()
         logs.is_away = True
         expect(page.locator("p[role=status]")).to_contain_text("does not answer", timeout=20_000)
         logs.is_away = False
@@ -63,8 +72,12 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
             "data-end", str(len(records)), timeout=20_000
         )
         assert attempts() == len(audit(logs.logs["flights"].records).attempts)
-        assert page.evaluate("window.coordlogView.selection.row") == 0
+        assert page.evaluate(selected) == before
+        assert page.evaluate("document.activeElement.closest('.panel').id") == "panel-epochs"
         assert page.evaluate("window.coordlogView.lanes.axis.isZoomed")
+        page.locator("#panel-lanes canvas").focus()
+        page.keyboard.press("0")
+        assert not page.evaluate("window.coordlogView.lanes.axis.isZoomed")
         logs.delete("flights")
         expect(page.locator("p[role=status]")).to_contain_text("there is no job", timeout=20_000)
         page.context.close()
