@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from browser import OpenReport
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.inspection.verdict import VerdictFold
+from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.tables.audit import Audit, audit, audit_records
 from coordlog.projections.tables.events import EventDirection, events
 from coordlog.schemas.record import Record

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from playwright.sync_api import Browser, expect
 
+from coordlog.cli.living import DriverFold
 from coordlog.cli.log_access import KafkaLogs, LogPlace
 from coordlog.cli.web import live_jobs
 from coordlog.cli.web.access import COOKIE
@@ -126,6 +127,22 @@ def test_a_silent_job_becomes_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch)
     for seconds in (0, 100_000):
         monkeypatch.setattr(time, "time_ns", lambda s=seconds: (last_us + s * 1_000_000) * 1000)
         facts = json.loads(gzip.decompress(live.answer(logs, "flights", "flights").body))["facts"]
+        states.append(facts["texts"][facts["verdicts"]["state"][-1]])
+
+    assert states == ["progressing", "stuck"]
+
+
+def test_a_job_whose_driver_is_gone_is_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = recorded_history()
+    logs = GrowingLogs(flights=log_of(records[: len(records) // 2], "flights"))
+    last_us = logs.logs["flights"].records[-1].timestamp_ms * 1000
+    monkeypatch.setattr(time, "time_ns", lambda: last_us * 1000)
+    states = []
+    for answers in (True, False):
+        monkeypatch.setattr(DriverFold, "answers", lambda _self, answers=answers: answers)
+        live = LiveJobs(lambda _content: None)
+        answer = live.answer(logs, "flights", "flights")
+        facts = json.loads(gzip.decompress(answer.body))["facts"]
         states.append(facts["texts"][facts["verdicts"]["state"][-1]])
 
     assert states == ["progressing", "stuck"]
