@@ -17,6 +17,9 @@ ATTACKS: Final = (
     '"><iframe srcdoc="<script>parent.document.title=1</script>">',
     "{{data}}{{script}}<!--",
     "\u202e\u0000\ud7ff${document.title='attacked'}`",
+    "x'; touch /tmp/attacked; echo '",
+    "one\u2028two\u2029three\u2066four\u202e\u200f",
+    "long-" * 2_000,
 )
 
 

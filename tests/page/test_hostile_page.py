@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import unicodedata
+
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from browser import OpenReport
 from coordlog.report.page_file import page as page_of
@@ -41,6 +44,39 @@ def test_script_in_names_and_reasons_is_text_and_does_not_run(open_report: OpenR
     shown = page.locator("#panels").inner_text()
     for attack in ATTACKS[:3]:
         assert attack in shown
+
+
+def test_texts_that_hide_turn_or_flood_others_are_tamed(open_report: OpenReport) -> None:
+    page = open_report(document_of(log_of(hostile_history()), "ingest"), width=390)
+    show_everything(page)
+    texts: list[str] = page.evaluate(
+        """() => {
+          const walker = document.createTreeWalker(document.querySelector("#panels"), NodeFilter.SHOW_TEXT);
+          const texts = [];
+          while (walker.nextNode()) texts.push(walker.currentNode.data);
+          return texts;
+        }"""
+    )
+
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert max(map(len, texts)) < 1_000
+    marks = {mark for text in texts for mark in text if unicodedata.category(mark) in ("Cc", "Cf")}
+    assert marks <= {"\n"}
+    assert any("one\\u2028two" in text for text in texts)
+    story = page.locator("#panel-story li", has_text="subtask 9").inner_text()
+    assert story.endswith("Work has not gone on so far.")
+    row = page.evaluate("(id) => coordlogView.facts.splits.id.indexOf(id)", ATTACKS[-1])
+    page.evaluate("(row) => coordlogView.select({kind: 'splits', row})", row)
+    expect(page.locator("#panel-details h3").first).to_contain_text("… (10,000 characters)")
+
+
+def test_a_command_with_a_name_in_it_is_one_command(open_report: OpenReport) -> None:
+    page = open_report(document_of(log_of(hostile_history()), "ingest"))
+    row = page.evaluate("(id) => coordlogView.facts.splits.id.indexOf(id)", ATTACKS[7])
+    page.evaluate("(row) => coordlogView.select({kind: 'splits', row})", row)
+    command = page.locator("#panel-details .command code").inner_text()
+
+    assert shlex.split(command) == ["coordlog", "explain", "ingest", "--split", ATTACKS[7]]
 
 
 def test_the_policy_forbids_script_that_is_not_in_the_file(open_report: OpenReport) -> None:

@@ -200,6 +200,38 @@ def test_the_keyboard_moves_zooms_and_selects(document: Document, open_report: O
     assert page.evaluate("coordlogView.moment") == 0
 
 
+def test_the_lanes_can_be_read_as_a_table_without_a_mouse(
+    log: MemoryLog, document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document)
+    page.locator("#panel-lanes summary").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel-lanes tbody tr")).to_have_count(len(audit(log.records).attempts))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+
+    expect(page.locator("#panel-details h3").first).to_have_text("Attempt 0 of subtask 0")
+    assert page.evaluate("document.activeElement.className") == "pick"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_each_focusable_thing_has_a_name_and_each_canvas_a_text(
+    document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document)
+    nameless = page.evaluate(
+        """() => {
+          coordlogView.drawAll();
+          const things = document.querySelectorAll("button, input, #panels canvas:not(.uplot *), [tabindex]");
+          const isNamed = (thing) => thing.textContent.trim() || thing.ariaLabel || thing.labels?.length;
+          return [...things].filter((thing) => !isNamed(thing)).map((thing) => thing.outerHTML);
+        }"""
+    )
+
+    assert nameless == []
+
+
 def test_failed_only_leaves_the_lanes_with_a_lost_attempt(open_report: OpenReport) -> None:
     page = open_report(document_of(log_of(one_failure())))
     page.get_by_role("button", name="failed only").click()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from playwright.sync_api import Browser, expect
 
+from coordlog.cli.living import DriverFold
 from coordlog.cli.log_access import KafkaLogs, LogPlace
 from coordlog.cli.web import live_jobs
 from coordlog.cli.web.access import COOKIE
@@ -53,8 +54,17 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
             "window.coordlogView.facts.size('attempts')"
         )
         assert attempts() == len(audit(logs.logs["flights"].records).attempts)
-        page.evaluate("window.coordlogView.select({kind: 'attempts', row: 0})")
+        selected = """(() => {
+          const {selection, facts} = coordlogView;
+          return [facts.attempts.sub[selection.row], facts.attempts.att[selection.row]];
+        })()"""
+        page.evaluate(
+            "coordlogView.select({kind: 'attempts', row: coordlogView.facts.size('attempts') - 1})"
+        )
+        before = page.evaluate(selected)
         page.evaluate("window.coordlogView.lanes.axis.zoom(0.5, 300)")
+        page.evaluate("coordlogView.drawAll()")
+        page.locator("#panel-epochs button.pick").first.focus()
         logs.is_away = True
         expect(page.locator("p[role=status]")).to_contain_text("does not answer", timeout=20_000)
         logs.is_away = False
@@ -63,8 +73,12 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
             "data-end", str(len(records)), timeout=20_000
         )
         assert attempts() == len(audit(logs.logs["flights"].records).attempts)
-        assert page.evaluate("window.coordlogView.selection.row") == 0
+        assert page.evaluate(selected) == before
+        assert page.evaluate("document.activeElement.closest('.panel').id") == "panel-epochs"
         assert page.evaluate("window.coordlogView.lanes.axis.isZoomed")
+        page.locator("#panel-lanes canvas").focus()
+        page.keyboard.press("0")
+        assert not page.evaluate("window.coordlogView.lanes.axis.isZoomed")
         logs.delete("flights")
         expect(page.locator("p[role=status]")).to_contain_text("there is no job", timeout=20_000)
         page.context.close()
@@ -113,6 +127,22 @@ def test_a_silent_job_becomes_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch)
     for seconds in (0, 100_000):
         monkeypatch.setattr(time, "time_ns", lambda s=seconds: (last_us + s * 1_000_000) * 1000)
         facts = json.loads(gzip.decompress(live.answer(logs, "flights", "flights").body))["facts"]
+        states.append(facts["texts"][facts["verdicts"]["state"][-1]])
+
+    assert states == ["progressing", "stuck"]
+
+
+def test_a_job_whose_driver_is_gone_is_stuck_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = recorded_history()
+    logs = GrowingLogs(flights=log_of(records[: len(records) // 2], "flights"))
+    last_us = logs.logs["flights"].records[-1].timestamp_ms * 1000
+    monkeypatch.setattr(time, "time_ns", lambda: last_us * 1000)
+    states = []
+    for answers in (True, False):
+        monkeypatch.setattr(DriverFold, "answers", lambda _self, answers=answers: answers)
+        live = LiveJobs(lambda _content: None)
+        answer = live.answer(logs, "flights", "flights")
+        facts = json.loads(gzip.decompress(answer.body))["facts"]
         states.append(facts["texts"][facts["verdicts"]["state"][-1]])
 
     assert states == ["progressing", "stuck"]

@@ -10,13 +10,15 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
 from coordlog.amounts import in_bytes
+from coordlog.cli.living import DriverFold
 from coordlog.cli.log_access import FileLogs, Logs, argument_of
-from coordlog.errors import LogUnavailableError, OutOfRangeError, TopicError
+from coordlog.errors import CoordlogError, LogUnavailableError, OutOfRangeError, TopicError
 from coordlog.log.interface import Log
 from coordlog.projections.tables.audit import AuditReader
 from coordlog.report.document import DocumentFold
@@ -88,6 +90,7 @@ class _LiveJob:
         self._lock = threading.Lock()
         self._log: Log | None = None
         self._reader: AuditReader | None = None
+        self._driver: DriverFold | None = None
         self._fold = DocumentFold(size_of=size_of)
         self._next = self._start = 0
         self._checked_s = 0.0
@@ -138,8 +141,9 @@ class _LiveJob:
                 self._reset()
                 self._read()
             if self._answer is None or self._is_due(self._answer):
+                answers = self._driver_answers()
                 with self._making:
-                    self._answer = self._made()
+                    self._answer = self._made(driver_answers=answers)
                 self._make_room(self)
         except LogUnavailableError:
             self._checked_s = 0.0  # the view goes on if it is the same log that returns
@@ -168,7 +172,7 @@ class _LiveJob:
     def _reset(self) -> None:
         if self._log is not None and not isinstance(self._logs, FileLogs):
             self._log.close()
-        self._log = self._reader = self._answer = None
+        self._log = self._reader = self._driver = self._answer = None
         self._fold = DocumentFold(size_of=self._size_of)
         self._next = self._start = self._end = self._content_bytes = 0
 
@@ -177,6 +181,9 @@ class _LiveJob:
         if self._reader is None:
             self._next = self._start = log.start_offset()
         end = self._end = log.high_watermark()
+        if self._driver is None:
+            self._driver = DriverFold(self._job, log.identity)
+        driver = self._driver
         if end < self._next:
             raise OutOfRangeError(log.identity.name, self._next, self._start, end)
         for stored in log.read(self._next, end):
@@ -184,6 +191,7 @@ class _LiveJob:
                 self._reader = AuditReader(beginning_of(stored))
             for entry in self._reader.feed(stored):
                 self._fold.apply(entry)
+                driver.apply(entry)
             self._next = stored.offset + 1
             self._content_bytes += len(stored.value or b"")
             if self._next % _STEP == 0:
@@ -204,7 +212,15 @@ class _LiveJob:
         self._log, self._checked_s = log, now_s
         return log
 
-    def _made(self) -> Answer:
+    def _driver_answers(self) -> bool | None:
+        """Whether the driver answers; None if it is not known, or does not matter."""
+        if self._driver is None or self._fold.is_over or isinstance(self._logs, FileLogs):
+            return None
+        with suppress(CoordlogError):  # the user's token is none
+            return self._driver.answers()
+        return None
+
+    def _made(self, *, driver_answers: bool | None) -> Answer:
         began_s = time.monotonic()
         fold = copy.deepcopy(self._fold)  # making a document ends a fold
         if self._reader is not None:
@@ -218,6 +234,7 @@ class _LiveJob:
             made_by=metadata.version("coordlog"),
             moment_us=None if is_file else now_us,
             argument=argument_of(self._logs, self._job),
+            driver_answers=driver_answers,
         )
         text = json.dumps(
             {"facts": report.facts, "records": report.records},

@@ -34,7 +34,7 @@ const DETAILS = {
         ["thrown away", isThrown && lost !== undefined ? `${facts.lost.is_whole[lost] ? "whole" : "what was read"} after ${facts.checkpointText(facts.lost.cp[lost])}: ${facts.text(facts.lost.reason[lost])}` : null],
         ["read again by", isThrown && next !== null ? facts.attemptText(h.sub[next], h.att[next]) : null],
         ["checkpoint", facts.isOver(h.cp_off[row], moment) ? (h.cp[row] === -1 ? "the end of the job" : h.cp[row]) : null]],
-      split: h.split[row], command: (job) => `coordlog explain ${job} --split '${facts.splits.id[h.split[row]]}'`,
+      split: h.split[row], command: (job) => `coordlog explain ${job} --split ${quoted(facts.splits.id[h.split[row]])}`,
     };
   },
   splits(view, row) {

@@ -17,7 +17,28 @@ function el(name, properties = {}, ...children) {
 }
 
 function asNode(child) {
-  return child instanceof Node ? child : document.createTextNode(String(child));
+  return child instanceof Node ? child : document.createTextNode(shown(String(child)));
+}
+
+const TEXT_MAX = 600;
+const BRIEF_MAX = 150;
+// Controls, line separators and the marks that turn the direction of the text after them.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** A text as it is shown: without characters that hide or turn others, and of bounded length. */
+function shown(text) {
+  const cut = text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}… (${number(text.length)} characters)` : text;
+  return cut.replace(UNSEEN, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** A text as a part of a sentence or of a row; details have it whole. */
+function brief(text) {
+  return text.length > BRIEF_MAX ? `${text.slice(0, BRIEF_MAX)}…` : text;
+}
+
+/** A text as one word of a command line. */
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 /** A number with its noun, in the plural unless it is 1. */

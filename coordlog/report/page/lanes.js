@@ -14,6 +14,7 @@ class Lanes {
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "lanes" });
     this.tall = el("div", { class: "tall" });
     this.box = el("div", { class: "lanes" }, this.tall, this.canvas);
+    this.more = el("span", {});
     this.words = el("div", { class: "unseen", "aria-live": "polite" });
     this.tableBody = el("div");
     this.table = el("details", { class: "as-table", ontoggle: () => view.changed(["lanes"]) }, el("summary", {}, "attempts as a table, each as subtask/attempt"), this.tableBody);
@@ -63,7 +64,8 @@ class Lanes {
     this._drawLanes(context, lanes, width, height);
     this._drawMarks(context, height);
     this._drawAxis(context, width);
-    const { attempts, holds } = this.painted;
+    const { attempts, holds, lanes: seen } = this.painted;
+    this.more.textContent = seen < lanes.length ? `${number(lanes.length)} subtasks: scroll` : "";
     this.canvas.setAttribute("aria-label",
       `${many(lanes.length, "subtask")}, ${many(attempts, "attempt")} and ${many(holds, "split")} drawn; arrow keys move, plus and minus zoom, n and p go to the next and the previous attempt`);
     if (this.table.open) this._drawTable();
@@ -348,7 +350,7 @@ function legend(view) {
   return el("div", { class: "legend" },
     parts.map(([name, text]) => el("span", {}, el("i", { class: `is-${name}` }), text)),
     el("span", {}, "low bar: work thrown away"), el("span", {}, "▼ failure, reset"), el("span", {}, "┃ epoch"),
-    view.facts.gaps.t.length ? el("span", {}, "┆ nothing happened") : null);
+    view.facts.gaps.t.length ? el("span", {}, "┆ nothing happened") : null, view.lanes.more);
 }
 
 definePanel({

@@ -18,7 +18,7 @@ function startLive() {
   const problem = el("p", { class: "partial wide", role: "status" }, "The log is being read.");
   main.before(problem);
   let [view, known] = [null, null];
-  const report = (words) => { problem.textContent = words; problem.hidden = false; };
+  const report = (words) => { problem.textContent = shown(words); problem.hidden = false; };
   const renew = async () => {
     try {
       const data = document.hidden && view !== null ? null : await askFacts(known);

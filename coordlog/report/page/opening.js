@@ -4,9 +4,9 @@
 function showMade(facts, verb) {
   const { records, void: voids } = facts.counts;
   const span = facts.last_off < 0 ? "" : `, offsets ${facts.first_off} to ${facts.last_off}`;
-  document.getElementById("job").textContent = facts.job;
-  document.getElementById("made").textContent = `${many(records, "record")} that count and ${number(voids)} that do not${span} of ${facts.where}. `
-    + `${verb} at ${facts.made} by coordlog ${facts.made_by}. Times are UTC.`;
+  document.getElementById("job").textContent = shown(facts.job);
+  document.getElementById("made").textContent = shown(`${many(records, "record")} that count and ${number(voids)} that do not${span} of ${facts.where}. `
+    + `${verb} at ${facts.made} by coordlog ${facts.made_by}. Times are UTC.`);
 }
 
 /** The view of the first facts, in the page's main element, which is drawn when it returns. */

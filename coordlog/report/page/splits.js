@@ -59,7 +59,7 @@ function splitLine(view, { split, thrown }) {
   const place = facts.splitPlace(split, moment);
   return {
     pick: () => view.select({ kind: "splits", row: split }),
-    cells: [facts.splits.id[split], el("span", { class: PLACE_CLASS[place] }, place), last === undefined ? "" : number(holds.rows[last]),
+    cells: [brief(facts.splits.id[split]), el("span", { class: PLACE_CLASS[place] }, place), last === undefined ? "" : number(holds.rows[last]),
       someOf(held.map((hold) => (holds.sub[hold] === null ? "a query" : `${holds.sub[hold]}/${holds.att[hold]}`))),
       thrown === 0 ? "" : el("span", { class: "text-bad" }, `${many(thrown, "time")}: ${someOf(reasons)}`), someOf(filesOf(view, split))],
   };

@@ -17,7 +17,7 @@ function storiesAt(view) {
 function someOf(names) {
   const different = [...new Set(names)];
   const rest = different.length - 3;
-  return different.slice(0, 3).join(", ") + (rest > 0 ? ` and ${number(rest)} more` : "");
+  return different.slice(0, 3).map(brief).join(", ") + (rest > 0 ? ` and ${number(rest)} more` : "");
 }
 
 function storyOf(view, story) {
@@ -44,7 +44,7 @@ function storyOf(view, story) {
   const pick = () => view.select({ kind: "failures", row: first });
   return el("li", { class: "pick", onclick: pick },
     el("div", {}, el("span", { class: "place" }, `${facts.clockText(f.t[first])} · epoch ${f.epoch[first]} `),
-      pickButton(`${who.charAt(0).toUpperCase()}${who.slice(1)} failed`), ": ", el("span", { class: "text-bad" }, facts.text(f.reason[first]) ?? "without a reason")),
+      pickButton(`${who.charAt(0).toUpperCase()}${who.slice(1)} failed`), ": ", el("span", { class: "text-bad" }, brief(facts.text(f.reason[first]) ?? "without a reason"))),
     el("div", {}, sentences.join(" ")));
 }
 

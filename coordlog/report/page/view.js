@@ -105,7 +105,8 @@ class View {
   open(main) {
     PANELS.sort((a, b) => a.place - b.place);
     for (const panel of PANELS) {
-      const body = el("div", { class: "body" });
+      const side = panel.size === "side" ? { tabindex: 0, role: "group", "aria-label": panel.title } : {};
+      const body = el("div", { class: "body", ...side });
       const command = panel.command.replaceAll("JOB", () => this.facts.argument);
       const tools = el("div", { class: "tools" }, panel.tools ? panel.tools(this) : []);
       const section = el("section", { class: `panel ${panel.size || ""}`, id: `panel-${panel.id}`, "aria-label": panel.title },
