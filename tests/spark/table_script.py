@@ -281,6 +281,7 @@ def check_changed(spark: SparkSession) -> None:
     case = StreamCase(spark, lambda: IcebergTable(table))
     driver = case.driver()
     case.give(driver, 0, spark.range(1).selectExpr("id", "1.5D AS price"))
+    spark.table(table).collect()  # now the session's catalog has its columns in its cache
     other.sql(f"ALTER TABLE {table} DROP COLUMN price")
     other.sql(f"ALTER TABLE {table} ADD COLUMN price INT")
     with pytest.raises(SinkError, match="column 'price' is double and in the table int"):
