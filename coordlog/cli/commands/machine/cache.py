@@ -57,7 +57,7 @@ def clear(*, yes: bool, as_json: bool) -> None:
     for entry in content.entries:
         click.echo(f"{entry.size_bytes:>14,} bytes  {entry.path}", err=as_json)
     if not yes:
-        click.confirm(f"Remove {_total(content)}?", abort=True, err=True)
+        click.confirm(f"Remove {_total(content)}?", abort=True, err=as_json)
     removed = clear_cache()
     if as_json:
         _print_removed(content, removed)
