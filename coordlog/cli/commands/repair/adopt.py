@@ -15,8 +15,8 @@ from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import CommandError, OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
+from coordlog.offline.adopt import Adopted, checked
 from coordlog.offline.adopt import adopt as adopt_history
-from coordlog.offline.adopt import checked
 from coordlog.projections.inspection.verify import Verified
 from coordlog.projections.tables.payload_json import Json
 from coordlog.spark_integration.driver.liveness import NamedDriver
@@ -105,34 +105,9 @@ def adopt(
             target.close()
     finally:
         source.close()
-    facts: dict[str, Json] = {
-        "job_id": job,
-        "status": "was adopted before" if adopted.is_before else "adopted",
-        "where": logs.where,
-        "record_count": adopted.record_count,
-        "payload_count": verified.payload_count,
-        "snapshot_count": verified.snapshot_count,
-        "from_cluster_id": adopted.cluster_id,
-        "from_topic_id": adopted.topic_id,
-        "next_epoch": adopted.epoch + 1,
-    }
+    _report(logs, job, adopted, verified, as_json=as_json)
     if adopted.is_before:
-        print_result(
-            f"job {job} has been adopted already at {logs.where}: it comes from cluster "
-            f"{adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch {adopted.epoch + 1}; "
-            "start it",
-            facts,
-            as_json=as_json,
-        )
         return
-    print_result(
-        f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, "
-        f"{verified.payload_count:,} payloads and {verified.snapshot_count:,} snapshots checked; it comes "
-        f"from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch "
-        f"{adopted.epoch + 1}",
-        facts,
-        as_json=as_json,
-    )
     if not driver.is_over:
         click.echo(
             f"a driver that has begun at the old cluster after epoch {driver.epoch} is not in this "
@@ -144,6 +119,30 @@ def adopt(
             "docs/adopting.md shows how to find them",
             err=True,
         )
+
+
+def _report(
+    logs: NewLogs, job: str, adopted: Adopted, verified: Verified, *, as_json: bool
+) -> None:
+    from_there = f"it comes from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch"
+    sentence = (
+        f"job {job} has been adopted already at {logs.where}: {from_there} {adopted.epoch + 1}; start it"
+        if adopted.is_before
+        else f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, {verified.payload_count:,} "
+        f"payloads and {verified.snapshot_count:,} snapshots checked; {from_there} {adopted.epoch + 1}"
+    )
+    facts: dict[str, Json] = {
+        "job_id": job,
+        "status": "was adopted before" if adopted.is_before else "adopted",
+        "where": logs.where,
+        "record_count": adopted.record_count,
+        "payload_count": verified.payload_count,
+        "snapshot_count": verified.snapshot_count,
+        "from_cluster_id": adopted.cluster_id,
+        "from_topic_id": adopted.topic_id,
+        "next_epoch": adopted.epoch + 1,
+    }
+    print_result(sentence, facts, as_json=as_json)
 
 
 def _refuse_unchecked(verified: Verified) -> None:

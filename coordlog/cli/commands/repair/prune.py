@@ -24,7 +24,7 @@ from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.offline.prune import planned
 from coordlog.offline.prune import prune as prune_log
 from coordlog.payloads.gc import clean, payload_use
-from coordlog.projections.inspection.prune_plan import PrunePlan
+from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace
 from coordlog.projections.job.state import JobState, sorted_items
 from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.payload_address import opened
@@ -119,16 +119,23 @@ def prune(
             ) from error
     finally:
         log.close()
+    _report(logs.where, job, plan, done, path, as_json=as_json)
+    clean_store()
+
+
+def _report(
+    where: str, job: str, plan: PrunePlan, done: SnapshotPlace, archive: Path, *, as_json: bool
+) -> None:
     print_result(
-        f"pruned job {job} at {logs.where}: {done.records_below:,} records are in {path}; its log "
+        f"pruned job {job} at {where}: {done.records_below:,} records are in {archive}; its log "
         f"begins with the snapshot at offset {done.offset:,}",
         {
             "job_id": job,
             "status": "pruned",
-            "where": logs.where,
+            "where": where,
             "start_offset": done.offset,
             "record_count": done.records_below,
-            "archive": str(path),
+            "archive": str(archive),
         },
         as_json=as_json,
     )
@@ -138,7 +145,6 @@ def prune(
             f"that store, {plan.state.launch_info.payload_store}",
             err=True,
         )
-    clean_store()
 
 
 def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callable[[], None]:
