@@ -33,8 +33,10 @@ class CountedLog(MemoryLog):
 
     count = 0
 
-    def read(self, first: int, end: int) -> Iterator[StoredRecord]:
-        for stored in super().read(first, end):
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        for stored in super().read(from_offset, to_offset, stall_s=stall_s):
             self.count += 1
             yield stored
 
