@@ -452,10 +452,10 @@ def test_topics_are_inputs_and_have_rows_if_there_is_one() -> None:
         (started,) = LineageFold().apply(record)
         return lineage_event(started)
 
-    (orders,) = begun("orders").inputs or ()
+    [orders] = begun("orders").inputs or []
     assert (orders.namespace, orders.name) == ("kafka://k1:9092", "orders")
     assert "inputStatistics" in (orders.inputFacets or {})
-    both = begun("orders", "refunds").inputs or ()
+    both = begun("orders", "refunds").inputs or []
     assert [dataset.name for dataset in both] == ["orders", "refunds"]
     assert not any(dataset.inputFacets for dataset in both)
 
