@@ -1,9 +1,9 @@
-"""Output that the commands with tables share: the option `--json`, rows as JSON, the line below a table."""
+"""Output that commands share: the option `--json`, rows and results as JSON, the line below a table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -11,18 +11,45 @@ from coordlog.amounts import many
 from coordlog.cli.console import (
     json_of,
     print_json,
+    print_line,
     table_json,
 )
 from coordlog.projections.tables.audit import Audit
 from coordlog.projections.tables.columns import TABLES
+from coordlog.projections.tables.payload_json import Json
 from coordlog.projections.tables.values import TableRow, values_of
 
-__all__ = ["json_option", "number_text", "print_all", "print_rows", "sum_up"]
+__all__ = [
+    "json_option",
+    "number_text",
+    "print_all",
+    "print_result",
+    "print_rows",
+    "result_option",
+    "sum_up",
+]
 
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, with all fields."
 )
+
+result_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print what was done as one JSON object."
+)
+
+
+def print_result(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:
+    """Report what a command has done: a sentence on the standard error, the facts as JSON on the standard output.
+
+    Args:
+        sentence: For a person; printed with `--json` too.
+        facts: The same for a program: the job's id and what happened to it as `status` first, then ids and places.
+        as_json: Whether `--json` is set; otherwise the standard output stays empty.
+    """
+    if as_json:
+        print_json(dict(facts))
+    print_line(sentence, err=True)
 
 
 def print_all(rows: Iterable[object]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from coordlog.coordinators.watermarks import watermark_operator
     from coordlog.projections.operators.operator_projection import OperatorProjection, StateCodec
     from coordlog.projections.operators.state_schema import DerivedCodec
+    from coordlog.schemas.source_types import RequestSplit, Split, SplitsDiscovered
 
 __all__ = [
     "CommitCoordinator",
@@ -56,13 +57,16 @@ __all__ = [
     "RaiseQuota",
     "ReadQuota",
     "ReadVersions",
+    "RequestSplit",
     "RoundEnded",
     "SchemaApplied",
     "Sketch",
+    "Split",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
     "SplitWatch",
+    "SplitsDiscovered",
     "StateCodec",
     "Statistic",
     "Version",
@@ -80,6 +84,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "SplitsDiscovered": "coordlog.schemas.source_types",
+    "Split": "coordlog.schemas.source_types",
+    "RequestSplit": "coordlog.schemas.source_types",
     "SchemaApplied": "coordlog.coordinators.schema_change",
     "Sketch": "coordlog.coordinators.statistics",
     "Statistic": "coordlog.coordinators.statistics",

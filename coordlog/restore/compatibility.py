@@ -52,6 +52,7 @@ def describe_operators(chain: Chain) -> str:
                 **_destination_of(link),
                 **_projection_of(link),
                 **_location_of(link),
+                **_inputs_of(link),
             }
             for link in chain.links
         ],
@@ -76,6 +77,12 @@ def _location_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
     """Location of a source, if declared."""
     location = link.location if isinstance(link, SourceSpec) else None
     return {} if location is None else {"location": location}
+
+
+def _inputs_of(link: SourceSpec | OperatorSpec) -> dict[str, list[str]]:
+    """Inputs of a source for lineage, if declared. They may change."""
+    inputs = list(link.inputs) if isinstance(link, SourceSpec) else []
+    return {"inputs": inputs} if inputs else {}
 
 
 def check_operators(

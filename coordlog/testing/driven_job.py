@@ -384,12 +384,12 @@ class HandDrivenJob:
             allow_non_restored_state=allow_non_restored_state,
             is_again=again,
             from_checkpoint=from_checkpoint,
+            runtime=options or RuntimeOptions(),
         )
-        self._open(options, configure, restore, driver_id)
+        self._open(configure, restore, driver_id)
 
     def _open(
         self,
-        options: RuntimeOptions | None,
         configure: Callable[[KernelConfig], KernelConfig] | None,
         restore: str | None,
         driver_id: str | None,
@@ -419,7 +419,7 @@ class HandDrivenJob:
         self.runtime = Runtime(
             chain=self.chain,
             config=replace(config, operators=rebuilt.state.operators),
-            options=options or RuntimeOptions(),
+            options=driver.runtime,
             state=rebuilt.state,
             clock=self.clock,
             connections=self,
@@ -461,6 +461,7 @@ class HandDrivenJob:
                 "cluster_id": self.log.identity.cluster_id,
                 "topic_id": self.log.identity.topic_id,
                 **self.payloads.options.attributes,
+                **self._driver.interval,
                 **limits_of(config),
             },
         )

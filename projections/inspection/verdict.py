@@ -84,6 +84,8 @@ class Verdict:
     """Begin of the state; microseconds since 1970, UTC. Of a slow or stuck job, the time of a threshold."""
     reason: str
     """One sentence for people, without its full stop."""
+    wait_since_us: int | None = None
+    """Begin of the wait that makes the job slow or stuck; None in another state, or if failures do."""
     waiting_for: tuple[Waiting, ...] = ()
     """All that the job waits for at the moment, the longest wait first."""
 
@@ -108,3 +110,8 @@ class Thresholds:
     """Time without any record, if the job has no checkpoint interval."""
     failures: int = VERDICT_FAILURES
     """Failures without a completed checkpoint between them from which a job is slow; those of 2 s count as one."""
+
+    def longest_s(self, interval_s: float | None) -> float:
+        """Seconds after which every wait makes a job stuck, with checkpoints at this interval."""
+        checkpoint_s = max(self.stuck_s, self.stuck_intervals * (interval_s or 0))
+        return max(checkpoint_s, self.subtask_stuck_s, self.append_stuck_s, self.commit_stuck_s)

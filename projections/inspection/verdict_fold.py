@@ -68,6 +68,7 @@ class VerdictFold:
                 state=VerdictState.STUCK,
                 since_us=waits.last_us,
                 reason="no driver answers, and the last one was not stopped in order",
+                wait_since_us=waits.last_us,
                 waiting_for=(gone, *waiting),
             )
         state, since_us, worst = self._state(symptoms, now_us)
@@ -75,7 +76,13 @@ class VerdictFold:
             reason = _progress_words(waits)
         else:
             reason = _failure_words(waits) if worst is None else worst.words()
-        return Verdict(state=state, since_us=since_us, reason=reason, waiting_for=waiting)
+        return Verdict(
+            state=state,
+            since_us=since_us,
+            reason=reason,
+            wait_since_us=None if worst is None else worst.since_us,
+            waiting_for=waiting,
+        )
 
     def state(self, now_us: int | None = None) -> VerdictState:
         """The state of `verdict` at a moment, without its words: quick enough for each record of a log."""

@@ -25,6 +25,11 @@ _TRIGGERS_MIN: Final = 4
 _TRIGGERS_REMEMBERED: Final = 16
 _US: Final = 1_000_000
 
+_END_REASONS: Final = {
+    VerdictState.FINISHED: "all work of the job is done",
+    VerdictState.STOPPED: "its driver was stopped",
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
@@ -104,7 +109,8 @@ class WaitFold:
         ends = {Phase.FINISHED: VerdictState.FINISHED, Phase.FAILED: VerdictState.FAILED}
         stopped = VerdictState.STOPPED if state.driver_stop is DriverStop.DONE else None
         self.end = ends.get(state.phase, stopped) if state.epoch >= 0 else VerdictState.NEW
-        self.end_reason = state.reasons[0] if state.reasons else ""
+        of_end = "" if self.end is None else _END_REASONS.get(self.end, "")
+        self.end_reason = state.reasons[0] if state.reasons else of_end
         self.ended_us = now_us
         for checkpoint in sorted_values(state.pending):
             self.pending[checkpoint.checkpoint_id] = Pending(
@@ -145,11 +151,12 @@ class WaitFold:
             case Kind.GLOBAL_FAILURE:
                 self._failed(record)
             case Kind.JOB_FINISHED:
-                self._over(VerdictState.FINISHED, record, "all work of the job is done")
+                self._over(VerdictState.FINISHED, record, _END_REASONS[VerdictState.FINISHED])
             case Kind.JOB_FAILED:
                 self._over(VerdictState.FAILED, record, reason_in_words(record) or "")
             case Kind.FACT if is_driver_stopped(record):
-                self._over(VerdictState.STOPPED, record, record.reason or "its driver was stopped")
+                reason = record.reason or _END_REASONS[VerdictState.STOPPED]
+                self._over(VerdictState.STOPPED, record, reason)
             case _:
                 self._of_checkpoint(record)
 

@@ -29,6 +29,8 @@ class LaunchedOperator:
     """Destination of its rows, or None if undeclared."""
     location: str | None
     """Location of a source's input, or None if undeclared."""
+    inputs: tuple[str, ...]
+    """URLs of a source's inputs that are no location, such as topics."""
     has_format: bool
     """Whether the operator reads files of a format."""
 
@@ -133,6 +135,7 @@ def _operators_in(text: str) -> tuple[LaunchedOperator, ...]:
             projection=operator.get("projection"),
             destination=operator.get("destination"),
             location=operator.get("location"),
+            inputs=tuple(operator.get("inputs", ())),
             has_format="format" in operator.get("options", {}),
         )
         for operator in json.loads(text)

@@ -122,7 +122,12 @@ class LineageFold:
             epoch=epoch,
             is_batch=launch.get("mode") == "batch",
             run_id=run_id_of(job_id, epoch),
-            inputs=tuple(dataset_of(link.location) for link in operators if link.location),
+            inputs=tuple(
+                dataset_of(place)
+                for link in operators
+                for place in (*link.inputs, link.location)
+                if place
+            ),
             outputs=tuple(dataset_of(link.destination) for link in operators if link.destination),
             rows_read=0,
             rows_published=0,

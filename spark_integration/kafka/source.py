@@ -140,6 +140,7 @@ class KafkaSource:
             operator_id=operator_id,
             create_reader=partial(KafkaReader, options),
             merge_states=merge_reader_states,
+            inputs=self._urls(),
             is_unbounded=not self._discovery.is_bounded,
             coordinator=SplitCoordinatorProvider(
                 operator_id,
@@ -147,6 +148,11 @@ class KafkaSource:
                 payload_types=(KafkaListing, KafkaSplitsReturned),
             ),
         )
+
+    def _urls(self) -> tuple[str, ...]:
+        """Each topic as a URL with the first broker's address, as OpenLineage names it; none by a pattern."""
+        server = self._cluster.bootstrap_servers.partition(",")[0].strip()
+        return tuple(f"kafka://{server}/{topic}" for topic in self._discovery.topics)
 
     def coordinated(self) -> CoordinatedSource:
         """The source for queries: `coordlog.spark_integration.dataframes`.

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import click
+import kubernetes_validate
 import pytest
+import yaml
 
 from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.cli.ingest.command import ingest
@@ -90,6 +92,17 @@ def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> Non
 
     about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, about_it) == (0, [])
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34", "1.37"])
+def test_the_manifest_is_valid_by_the_schemas_of_kubernetes(version: str) -> None:
+    manifests = list(yaml.safe_load_all(MANIFEST.read_text("utf-8")))
+    assert [manifest["kind"] for manifest in manifests] == ["Job"]
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+        manifest["spec"]["podReplacement"] = manifest["spec"].pop("podReplacementPolicy")
+        with pytest.raises(kubernetes_validate.ValidationError, match="podReplacement"):
+            kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_the_manifest_fails_the_job_where_the_docs_say_no() -> None:

@@ -20,15 +20,17 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 from google.protobuf import json_format
+from openlineage.client.event_v2 import RunEvent as LineageEvent
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from coordlog import Chain, KafkaSource, Kind, Record
 from coordlog.cli.main import main
 from coordlog.errors import EnvironmentSetupError, OptionError, OptionsError
 from coordlog.history import History
 from coordlog.limits import METRICS_CONNECTIONS_MAX
 from coordlog.log.file import ExportedLog
 from coordlog.projections.inspection.verdict import Verdict, VerdictState
-from coordlog.projections.telemetry.lineage import dataset_of
+from coordlog.projections.telemetry.lineage import LineageFold, dataset_of
 from coordlog.projections.telemetry.metrics import (
     JOB_LABEL,
     METRICS,
@@ -37,9 +39,11 @@ from coordlog.projections.telemetry.metrics import (
     prometheus_name,
 )
 from coordlog.projections.telemetry.spans import spans
+from coordlog.restore.compatibility import describe_operators
 from coordlog.spark_integration.job_options import Telemetry
 from coordlog.telemetry import opening
 from coordlog.telemetry.health import Health, health_of
+from coordlog.telemetry.lineage import lineage_event
 from coordlog.telemetry.logs import JobLogFilter, JsonFormatter
 from coordlog.telemetry.opening import open_telemetry
 from coordlog.telemetry.otlp import otlp_lines
@@ -431,6 +435,29 @@ def test_datasets_have_the_names_of_the_conventions(place: str, namespace: str, 
     dataset = dataset_of(place)
 
     assert (dataset.namespace, dataset.name) == (namespace, name)
+
+
+def test_topics_are_inputs_and_have_rows_if_there_is_one() -> None:
+    def begun(*topics: str) -> LineageEvent:
+        source = KafkaSource(topics, bootstrap_servers="k1:9092,k2:9092").spec()
+        record = Record(
+            epoch=0,
+            driver_id="d",
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=1,
+            job_id="job",
+            attributes={"operators": describe_operators(Chain(source=source, operators=[]))},
+        )
+        (started,) = LineageFold().apply(record)
+        return lineage_event(started)
+
+    [orders] = begun("orders").inputs or []
+    assert (orders.namespace, orders.name) == ("kafka://k1:9092", "orders")
+    assert "inputStatistics" in (orders.inputFacets or {})
+    both = begun("orders", "refunds").inputs or []
+    assert [dataset.name for dataset in both] == ["orders", "refunds"]
+    assert not any(dataset.inputFacets for dataset in both)
 
 
 # --- log lines --------------------------------------------------------------------------------------------------------

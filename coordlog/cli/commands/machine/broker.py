@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from coordlog.cli.console import day_of, time_of
+from coordlog.cli.console import day_of, iso, print_json, time_of
 from coordlog.cli.exit_status import Exit
+from coordlog.cli.table_output import result_option
 from coordlog.log.broker.shared import (
     SharedBrokerStatus,
     StopOutcome,
@@ -32,16 +33,22 @@ def broker() -> None:
     metavar="N",
     help="Minutes without a client after which it stops, 0 for never (default 60).",
 )
-def start(*, idle_minutes: float | None) -> None:
+@result_option
+def start(*, idle_minutes: float | None, as_json: bool) -> None:
     """Start the broker, if it does not run."""
     status = start_shared(notify=lambda line: click.echo(line, err=True), idle_minutes=idle_minutes)
-    click.echo(_described(status))
+    _print(status, as_json=as_json)
 
 
 @broker.command()
-def stop() -> None:
+@result_option
+def stop(*, as_json: bool) -> None:
     """Stop the broker, if it runs; its data stay."""
-    match stop_shared():
+    outcome = stop_shared()
+    if as_json:
+        print_json({"status": outcome.value})
+        return
+    match outcome:
         case StopOutcome.NOT_RUNNING:
             click.echo("the shared broker does not run")
         case StopOutcome.STOPPED:
@@ -51,15 +58,40 @@ def stop() -> None:
 
 
 @broker.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def status(context: click.Context) -> None:
+def status(context: click.Context, *, as_json: bool) -> None:
     """Show whether the broker runs, and its address; exit status 1 if it does not run, 5 if it does not answer."""
     broker_status = shared_status()
-    click.echo(_described(broker_status))
+    _print(broker_status, as_json=as_json)
     if not broker_status.running:
         context.exit(Exit.FAILED)
     if not broker_status.answering:
         context.exit(Exit.UNREACHABLE)
+
+
+def _print(status: SharedBrokerStatus, *, as_json: bool) -> None:
+    if not as_json:
+        click.echo(_described(status))
+        return
+    print_json(
+        {
+            "status": _word(status),
+            "bootstrap_servers": status.bootstrap_servers,
+            "pid": status.pid,
+            "since": None if status.since is None else iso(int(status.since * 1_000_000)),
+            "connections": status.clients,
+            "idle_minutes": status.idle_minutes,
+            "folder": str(status.folder),
+            "log": str(status.log_path),
+        }
+    )
+
+
+def _word(status: SharedBrokerStatus) -> str:
+    if not status.running:
+        return "not running"
+    return "running" if status.answering else "not answering"
 
 
 def _described(status: SharedBrokerStatus) -> str:

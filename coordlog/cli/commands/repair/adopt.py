@@ -11,12 +11,14 @@ from coordlog.cli.completing import JOB
 from coordlog.cli.living import refuse_live_driver
 from coordlog.cli.log_access import NewLogs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import CommandError, OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
+from coordlog.offline.adopt import Adopted, checked
 from coordlog.offline.adopt import adopt as adopt_history
-from coordlog.offline.adopt import checked
 from coordlog.projections.inspection.verify import Verified
+from coordlog.projections.tables.payload_json import Json
 from coordlog.spark_integration.driver.liveness import NamedDriver
 
 __all__ = ["FILE", "adopt", "copied"]
@@ -58,6 +60,7 @@ def _checked(offset: int) -> None:
     help="Assume that no driver runs, also at the old cluster, if that cannot be known.",
 )
 @payload_store_option
+@result_option
 @with_logs
 def adopt(
     logs: NewLogs,
@@ -67,6 +70,7 @@ def adopt(
     topic: str | None,
     is_take_over: bool,
     payload_store: str | None,
+    as_json: bool,
 ) -> None:
     """Let JOB continue at this broker, from an exported or a mirrored history, after the loss of its cluster.
 
@@ -101,21 +105,9 @@ def adopt(
             target.close()
     finally:
         source.close()
+    _report(logs, job, adopted, verified, as_json=as_json)
     if adopted.is_before:
-        click.echo(
-            f"job {job} has been adopted already at {logs.where}: it comes from cluster "
-            f"{adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch {adopted.epoch + 1}; "
-            "start it",
-            err=True,
-        )
         return
-    click.echo(
-        f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, "
-        f"{verified.payload_count:,} payloads and {verified.snapshot_count:,} snapshots checked; it comes "
-        f"from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch "
-        f"{adopted.epoch + 1}",
-        err=True,
-    )
     if not driver.is_over:
         click.echo(
             f"a driver that has begun at the old cluster after epoch {driver.epoch} is not in this "
@@ -127,6 +119,30 @@ def adopt(
             "docs/adopting.md shows how to find them",
             err=True,
         )
+
+
+def _report(
+    logs: NewLogs, job: str, adopted: Adopted, verified: Verified, *, as_json: bool
+) -> None:
+    from_there = f"it comes from cluster {adopted.cluster_id}, topic {adopted.topic_id}, and continues in epoch"
+    sentence = (
+        f"job {job} has been adopted already at {logs.where}: {from_there} {adopted.epoch + 1}; start it"
+        if adopted.is_before
+        else f"adopted job {job} at {logs.where}: {adopted.record_count:,} records, {verified.payload_count:,} "
+        f"payloads and {verified.snapshot_count:,} snapshots checked; {from_there} {adopted.epoch + 1}"
+    )
+    facts: dict[str, Json] = {
+        "job_id": job,
+        "status": "was adopted before" if adopted.is_before else "adopted",
+        "where": logs.where,
+        "record_count": adopted.record_count,
+        "payload_count": verified.payload_count,
+        "snapshot_count": verified.snapshot_count,
+        "from_cluster_id": adopted.cluster_id,
+        "from_topic_id": adopted.topic_id,
+        "next_epoch": adopted.epoch + 1,
+    }
+    print_result(sentence, facts, as_json=as_json)
 
 
 def _refuse_unchecked(verified: Verified) -> None:

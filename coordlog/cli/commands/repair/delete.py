@@ -9,16 +9,18 @@ from typing import NamedTuple
 import click
 
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import iso
+from coordlog.cli.console import iso, print_json
 from coordlog.cli.living import driver_in, refuse_live_driver
 from coordlog.cli.log_access import Logs, no_such_job, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened
+from coordlog.cli.table_output import result_option
 from coordlog.errors import CommandError, CoordlogError, OptionError, PayloadStoreError, TopicError
 from coordlog.history import History
 from coordlog.log.interface import LogIdentity
 from coordlog.log.payload_store import PayloadFile, PayloadStore, is_draft, is_payload
 from coordlog.payloads.gc import FileUse, PayloadUse, payload_use
+from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.header import Header
 
 __all__ = ["delete"]
@@ -52,6 +54,7 @@ _OF_KNOWN_EPOCHS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
     help="Remove all of the job's folder in the payload store, because no other log of it is needed.",
 )
 @payload_store_option
+@result_option
 @with_logs
 def delete(
     logs: Logs,
@@ -62,6 +65,7 @@ def delete(
     is_keeping: bool,
     is_all: bool,
     payload_store: str | None,
+    as_json: bool,
 ) -> None:
     """Delete the log of JOB, with its history and its large payloads; committed files stay.
 
@@ -78,12 +82,15 @@ def delete(
     if job not in job_ids:
         if not is_all or payload_store is None:
             raise no_such_job(job, logs.where, job_ids)
-        _delete_left_payloads(logs, PayloadStore(payload_store, job), yes=yes)
+        folder = PayloadStore(payload_store, job)
+        count = _delete_left_payloads(logs, folder, yes=yes)
+        if as_json:
+            print_json(_facts(job, logs.where, folder, count, "payloads deleted"))
         return
     if not is_take_over:
         _refuse_live_driver(logs, job)
     if not yes:
-        click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
+        click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True, err=True)
     finder = None if is_keeping else StoreFinder(job, payload_store)
     store, doomed, why_kept = _payloads_of(logs, job, finder, is_all=is_all)
     if not is_take_over:
@@ -97,15 +104,35 @@ def delete(
         kept = "others of its large payloads" if doomed else "its large payloads, if there are any,"
         where = "" if store is None else f" in {store.where}"
         click.echo(f"{kept} stay{where}: {why_kept}", err=True)
+    if as_json:
+        facts = _facts(job, logs.where, store, len(doomed), "deleted")
+        print_json({**facts, "kept_payloads": why_kept or None})
 
 
-def _delete_left_payloads(logs: Logs, store: PayloadStore, *, yes: bool) -> None:
-    """Remove the payloads of a job that has no log: only the user knows whether another log needs them."""
+def _facts(
+    job: str, where: str, store: PayloadStore | None, payload_count: int, status: str
+) -> dict[str, Json]:
+    """Result of a deletion, printed after all of it: a failed removal of payloads has an error only."""
+    return {
+        "job_id": job,
+        "status": status,
+        "where": where,
+        "payload_store": None if store is None else store.where,
+        "payload_count": payload_count,
+    }
+
+
+def _delete_left_payloads(logs: Logs, store: PayloadStore, *, yes: bool) -> int:
+    """Remove the payloads of a job that has no log: only the user knows whether another log needs them.
+
+    Returns their number.
+    """
     left = [kept for kept in store.listed() if is_payload(kept) or is_draft(kept)]
     if left and not yes:
         described = f"job {store.job_id} has no log at {logs.where}, and {len(left):,} payloads in {store.where}"
-        click.confirm(f"{described}. Delete them for good?", abort=True)
+        click.confirm(f"{described}. Delete them for good?", abort=True, err=True)
     _remove(store, left)
+    return len(left)
 
 
 def _remove(store: PayloadStore, doomed: Sequence[PayloadFile]) -> None:

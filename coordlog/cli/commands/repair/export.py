@@ -12,6 +12,7 @@ from coordlog.amounts import many
 from coordlog.cli.completing import JOB
 from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.reading import opened, progress_printer, whole
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.export import write_exported
 from coordlog.log.credentials import without_credentials
 from coordlog.log.file import check_target
@@ -40,8 +41,11 @@ __all__ = ["export"]
     is_flag=True,
     help="Write traces of checkpoints, failovers and restores in place of records; FILE may be a URL.",
 )
+@result_option
 @with_history
-def export(logs: Logs, *, job: str, file: str, force: bool, redact: bool, otlp: bool) -> None:
+def export(
+    logs: Logs, *, job: str, file: str, force: bool, redact: bool, otlp: bool, as_json: bool
+) -> None:
     """Write the whole log of JOB, void records included, to FILE.
 
     FILE is an Avro container file, written whole or not at all. JOB may be such a file. With --otlp FILE has traces in
@@ -52,19 +56,19 @@ def export(logs: Logs, *, job: str, file: str, force: bool, redact: bool, otlp: 
             "give either --otlp or --redact; traces of a redacted file have no reasons"
         )
     if otlp and file.lower().startswith(("http://", "https://")):
-        _send_traces(logs, job, file)
+        _send_traces(logs, job, file, as_json=as_json)
         return
     path = Path(file)
     check_target(path, "FILE")
     if path.exists() and not force:
         raise click.BadParameter(f"{path} exists; --force replaces it", param_hint="FILE")
     if otlp:
-        _write_traces(logs, job, path, is_overwriting=force)
+        _write_traces(logs, job, path, is_overwriting=force, as_json=as_json)
         return
-    _export(logs, job, path, force=force, redact=redact)
+    _export(logs, job, path, force=force, redact=redact, as_json=as_json)
 
 
-def _export(logs: Logs, job: str, file: Path, *, force: bool, redact: bool) -> None:
+def _export(logs: Logs, job: str, file: Path, *, force: bool, redact: bool, as_json: bool) -> None:
     log = logs.open(job)
     try:
         count = write_exported(
@@ -82,10 +86,20 @@ def _export(logs: Logs, job: str, file: Path, *, force: bool, redact: bool) -> N
     finally:
         log.close()
     records = many(count, "redacted record" if redact else "record")
-    click.echo(f"exported {records} of job {job} to {file}", err=True)
+    print_result(
+        f"exported {records} of job {job} to {file}",
+        {
+            "job_id": job,
+            "status": "exported",
+            "file": str(file),
+            "record_count": count,
+            "is_redacted": redact,
+        },
+        as_json=as_json,
+    )
 
 
-def _write_traces(logs: Logs, job: str, path: Path, *, is_overwriting: bool) -> None:
+def _write_traces(logs: Logs, job: str, path: Path, *, is_overwriting: bool, as_json: bool) -> None:
     with opened(logs, job) as log, naming(path), unnamed_draft_of(path) as (draft, file):
         count = write_spans(_spans_of(log), file)
         file.flush()
@@ -95,17 +109,25 @@ def _write_traces(logs: Logs, job: str, path: Path, *, is_overwriting: bool) -> 
             raise click.BadParameter(
                 f"{path} exists; --force replaces it", param_hint="FILE"
             ) from error
-    click.echo(f"exported {many(count, 'span')} of job {job} to {path}", err=True)
+    print_result(
+        f"exported {many(count, 'span')} of job {job} to {path}",
+        {"job_id": job, "status": "exported", "file": str(path), "span_count": count},
+        as_json=as_json,
+    )
 
 
-def _send_traces(logs: Logs, job: str, endpoint: str) -> None:
+def _send_traces(logs: Logs, job: str, endpoint: str, *, as_json: bool) -> None:
     check_extras("otlp", "--otlp with a URL")
     from coordlog.telemetry.otlp_http import send_spans  # noqa: PLC0415, an extra
 
     with opened(logs, job) as log:
         count = send_spans(_spans_of(log), endpoint)
     shown = without_credentials(endpoint, "(hidden)")
-    click.echo(f"sent {many(count, 'span')} of job {job} to {shown}", err=True)
+    print_result(
+        f"sent {many(count, 'span')} of job {job} to {shown}",
+        {"job_id": job, "status": "sent", "endpoint": shown, "span_count": count},
+        as_json=as_json,
+    )
 
 
 def _spans_of(log: Log) -> Iterator[Span]:

@@ -11,6 +11,7 @@ from coordlog.cli.completing import JOB
 from coordlog.cli.living import driver_in, driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import (
     CommandError,
     CoordlogError,
@@ -23,7 +24,7 @@ from coordlog.log.local.paths import home_folder, private_folder
 from coordlog.offline.prune import planned
 from coordlog.offline.prune import prune as prune_log
 from coordlog.payloads.gc import clean, payload_use
-from coordlog.projections.inspection.prune_plan import PrunePlan
+from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace
 from coordlog.projections.job.state import JobState, sorted_items
 from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.payload_address import opened
@@ -57,6 +58,7 @@ _PROGRESS_EVERY = 50_000
     help="Assume that no driver runs, if that cannot be known.",
 )
 @payload_store_option
+@result_option
 @with_logs
 def prune(
     logs: WritableLogs,
@@ -67,6 +69,7 @@ def prune(
     yes: bool,
     is_take_over: bool,
     payload_store: str | None,
+    as_json: bool,
 ) -> None:
     """Remove the beginning of JOB's log, up to its newest snapshot.
 
@@ -84,7 +87,7 @@ def prune(
         sequence = _snapshot(job, driver, is_take_over=is_take_over)
         plan = planned(log, job, sequence=sequence, on_progress=_folded)
         if plan.begins_with is None:
-            _nothing_to_remove(job, plan)
+            _nothing_to_remove(job, plan, as_json=as_json)
             return
         description = _described(job, plan)
         if plan.state.savepoints:
@@ -96,7 +99,7 @@ def prune(
                 err=True,
             )
         if not yes:
-            click.confirm(f"{description}. Archive and remove them?", abort=True)
+            click.confirm(f"{description}. Archive and remove them?", abort=True, err=True)
         path = archive or _archive(job, plan)
         clean_store = _cleaning(log, finder, plan.begins_with.offset if is_dropping else None)
         try:
@@ -116,10 +119,25 @@ def prune(
             ) from error
     finally:
         log.close()
-    click.echo(
-        f"pruned job {job} at {logs.where}: {done.records_below:,} records are in {path}; its log "
+    _report(logs.where, job, plan, done, path, as_json=as_json)
+    clean_store()
+
+
+def _report(
+    where: str, job: str, plan: PrunePlan, done: SnapshotPlace, archive: Path, *, as_json: bool
+) -> None:
+    print_result(
+        f"pruned job {job} at {where}: {done.records_below:,} records are in {archive}; its log "
         f"begins with the snapshot at offset {done.offset:,}",
-        err=True,
+        {
+            "job_id": job,
+            "status": "pruned",
+            "where": where,
+            "start_offset": done.offset,
+            "record_count": done.records_below,
+            "archive": str(archive),
+        },
+        as_json=as_json,
     )
     if done.kept_apart:
         click.echo(
@@ -127,7 +145,6 @@ def prune(
             f"that store, {plan.state.launch_info.payload_store}",
             err=True,
         )
-    clean_store()
 
 
 def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callable[[], None]:
@@ -172,7 +189,7 @@ def _folded(offset: int) -> None:
         click.echo(f"checked {offset:,} records", err=True)
 
 
-def _nothing_to_remove(job: str, plan: PrunePlan) -> None:
+def _nothing_to_remove(job: str, plan: PrunePlan, *, as_json: bool) -> None:
     """Print the reason if the log is pruned already.
 
     Raises:
@@ -184,7 +201,17 @@ def _nothing_to_remove(job: str, plan: PrunePlan) -> None:
             f"nothing of its log can be removed: {plan.why_not}",
             "prune it while it runs, or after its next orderly end: its driver takes a snapshot then",
         )
-    click.echo(f"nothing of job {job} is to be removed: {plan.why_not}", err=True)
+    print_result(
+        f"nothing of job {job} is to be removed: {plan.why_not}",
+        {
+            "job_id": job,
+            "status": "nothing to remove",
+            "start_offset": plan.start,
+            "record_count": 0,
+            "archive": None,
+        },
+        as_json=as_json,
+    )
 
 
 def _projections_of_users(state: JobState) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import click
 from coordlog.cli.completing import JOB
 from coordlog.cli.log_access import CreatingLogs, Logs, with_logs
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.log.job_id import check_job_id
 from coordlog.offline.fork import find_fork_point, fork_to
 
@@ -22,8 +23,9 @@ _SHOWN_FROM: Final = 50_000
 @click.argument("job", shell_complete=JOB)
 @click.argument("origin", metavar="OTHER@CHECKPOINT")
 @payload_store_option
+@result_option
 @with_logs
-def fork(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> None:
+def fork(logs: Logs, *, job: str, origin: str, payload_store: str | None, as_json: bool) -> None:
     """Begin a new job JOB from a checkpoint of OTHER; the history of OTHER up to it is copied.
 
     CHECKPOINT is the name of a savepoint, or a number.
@@ -57,10 +59,18 @@ def fork(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> Non
     finally:
         other_log.close()
     done = f"{fork_point.end_offset:,} records copied" if is_new else "an earlier call has begun it"
-    click.echo(
+    print_result(
         f"job {job} begins from checkpoint {fork_point.checkpoint_id} of job {other}: {done}; run it with a "
         "destination of its own",
-        err=True,
+        {
+            "job_id": job,
+            "status": "begun" if is_new else "was begun before",
+            "from_job_id": other,
+            "checkpoint": fork_point.checkpoint_id,
+            "record_count": fork_point.end_offset,
+            "unsettled_checkpoints": list(fork_point.unsettled),
+        },
+        as_json=as_json,
     )
     if fork_point.unsettled:
         numbers = ", ".join(map(str, fork_point.unsettled))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import print_json
 from coordlog.cli.driver_request import live_driver, request_driver
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
-from coordlog.cli.table_output import json_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.history import History
 from coordlog.schemas.builtin_types import AttemptKilled, KillAttempt
 
@@ -27,7 +26,7 @@ __all__ = ["kill_attempt"]
     help="Only if this attempt is the live one.",
 )
 @click.option("--reason", default="", metavar="TEXT", help="Reason, recorded in the history.")
-@json_option
+@result_option
 @with_logs
 def kill_attempt(
     logs: Logs, *, job: str, subtask: int, number: int | None, reason: str, as_json: bool
@@ -46,16 +45,14 @@ def kill_attempt(
     )
     assert isinstance(answer.response, AttemptKilled), "it was decoded as that"
     killed = answer.response.attempt_number
-    if as_json:
-        print_json(
-            {
-                "job_id": job,
-                "subtask": subtask,
-                "attempt_number": killed,
-                "sequence": answer.sequence,
-            }
-        )
-    click.echo(
+    print_result(
         f"attempt {killed} of subtask {subtask} of job {job} was killed, at sequence {answer.sequence}",
-        err=True,
+        {
+            "job_id": job,
+            "status": "killed",
+            "sequence": answer.sequence,
+            "subtask": subtask,
+            "attempt_number": killed,
+        },
+        as_json=as_json,
     )

@@ -11,6 +11,7 @@ from coordlog.cli.completing import JOB
 from coordlog.cli.driver_request import ask_driver
 from coordlog.cli.living import driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import SavepointError
 from coordlog.offline.epoch import append_fact, read_job
 from coordlog.projections.job.savepoints import to_take, why_not_released
@@ -46,6 +47,7 @@ _NEXT: Final = "`coordlog checkpoint JOB` lists them"
     is_flag=True,
     help="Replace the driver if this command cannot find out whether it runs.",
 )
+@result_option
 @with_logs
 def savepoint(
     logs: WritableLogs,
@@ -55,6 +57,7 @@ def savepoint(
     number: int | None,
     is_release: bool,
     is_take_over: bool,
+    as_json: bool,
 ) -> None:
     """Retain a checkpoint of JOB as savepoint NAME, until it is released.
 
@@ -65,17 +68,23 @@ def savepoint(
     request = (
         ReleaseSavepoint(name=name) if is_release else TakeSavepoint(name=name, checkpoint=number)
     )
-    _change(logs, job, request, is_take_over=is_take_over)
+    _change(logs, job, request, is_take_over=is_take_over, as_json=as_json)
 
 
 def _change(
-    logs: WritableLogs, job: str, request: TakeSavepoint | ReleaseSavepoint, *, is_take_over: bool
+    logs: WritableLogs,
+    job: str,
+    request: TakeSavepoint | ReleaseSavepoint,
+    *,
+    is_take_over: bool,
+    as_json: bool,
 ) -> None:
     """Carry out the request by the driver, if one runs; else in an epoch of this command."""
     with contextlib.closing(logs.open_to_write(job)) as log:
         rebuild = read_job(log, job, lambda state: _check(state, request))
         number, was_before = _wanted(rebuild.state, request)
         by = ""
+        sequence: int | None = None
         if driver_lives(NamedDriver.of(rebuild.state), is_take_over=is_take_over):
             answer = ask_driver(
                 job,
@@ -87,7 +96,8 @@ def _change(
             )
             assert isinstance(answer.response, SavepointRecorded), "it was decoded as that"
             number, was_before = answer.response.checkpoint, answer.response.was_so_before
-            by = f", by its driver, at sequence {answer.sequence}"
+            sequence = answer.sequence
+            by = f", by its driver, at sequence {sequence}"
         elif not was_before:
             fact: SavepointTaken | SavepointReleased = SavepointReleased(name=request.name)
             if isinstance(request, TakeSavepoint):
@@ -104,7 +114,18 @@ def _change(
     if was_before:
         by = " already"
     verb = "is" if isinstance(request, TakeSavepoint) else "is no longer"
-    click.echo(f"checkpoint {number} of job {job} {verb} savepoint {request.name!r}{by}", err=True)
+    status = "taken" if isinstance(request, TakeSavepoint) else "released"
+    print_result(
+        f"checkpoint {number} of job {job} {verb} savepoint {request.name!r}{by}",
+        {
+            "job_id": job,
+            "status": f"was {status} before" if was_before else status,
+            "sequence": sequence,
+            "checkpoint": number,
+            "savepoint": request.name,
+        },
+        as_json=as_json,
+    )
 
 
 def _exactly(

@@ -10,6 +10,7 @@ from coordlog.cli.completing import JOB
 from coordlog.cli.driver_request import ask_driver
 from coordlog.cli.living import driver_lives
 from coordlog.cli.log_access import WritableLogs, with_logs
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import SkipError
 from coordlog.history import History
 from coordlog.log.interface import Log
@@ -75,6 +76,7 @@ class _Target:
     is_flag=True,
     help="Replace the driver if this command cannot find out whether it runs.",
 )
+@result_option
 @with_logs
 def skip(
     logs: WritableLogs,
@@ -85,6 +87,7 @@ def skip(
     reason: str,
     rest_of_partition: bool,
     is_take_over: bool,
+    as_json: bool,
 ) -> None:
     """Skip a split, or an event, of JOB: the job continues without it, also after a restart.
 
@@ -109,13 +112,31 @@ def skip(
         if split_id is not None and not rest_of_partition:
             _check_is_no_partition(state, split_id)
         if _is_skipped(state, target):
-            click.echo(f"{target.shown} of job {job} is skipped already", err=True)
+            sentence, sequence_done = f"{target.shown} of job {job} is skipped already", None
         elif driver_lives(NamedDriver.of(state), is_take_over=is_take_over):
-            _skip_by_driver(job, state, target, why)
+            sequence_done = _skip_by_driver(job, state, target, why)
+            sentence = (
+                f"skipped {target.shown} of job {job}, by its driver, at sequence {sequence_done}"
+            )
         else:
-            _append(log, job, rebuild, target, why)
+            sequence_done = _append(log, rebuild, target, why)
+            sentence = (
+                f"skipped {target.shown} of job {job}, at sequence {sequence_done}; "
+                "run the job again to continue"
+            )
     finally:
         log.close()
+    print_result(
+        sentence,
+        {
+            "job_id": job,
+            "status": "was skipped before" if sequence_done is None else "skipped",
+            "sequence": sequence_done,
+            "split_id": split_id,
+            "event_sequence": sequence,
+        },
+        as_json=as_json,
+    )
 
 
 def _check_can_skip(state: JobState) -> None:
@@ -227,7 +248,8 @@ def _is_skipped(state: JobState, target: _Target) -> bool:
     return key in state.skipped_events
 
 
-def _skip_by_driver(job: str, state: JobState, target: _Target, why: str) -> None:
+def _skip_by_driver(job: str, state: JobState, target: _Target, why: str) -> int:
+    """Have the driver record the skip. Returns the sequence of its answer."""
     fact = target.fact
     request: SkipSplit | SkipEvent
     if isinstance(fact, SplitSkipped):
@@ -244,14 +266,12 @@ def _skip_by_driver(job: str, state: JobState, target: _Target, why: str) -> Non
         refusal=SkipError,
         next_step="`coordlog splits` shows the split",
     )
-    click.echo(
-        f"skipped {target.shown} of job {job}, by its driver, at sequence {answer.sequence}",
-        err=True,
-    )
+    return answer.sequence
 
 
-def _append(log: Log, job: str, rebuild: Rebuild, target: _Target, why: str) -> None:
-    sequence = append_fact(
+def _append(log: Log, rebuild: Rebuild, target: _Target, why: str) -> int:
+    """Record the skip in an epoch of this command. Returns its sequence."""
+    return append_fact(
         log,
         rebuild,
         target.fact,
@@ -260,8 +280,4 @@ def _append(log: Log, job: str, rebuild: Rebuild, target: _Target, why: str) -> 
         operator_id=target.operator_id,
         subtask=target.subtask,
         why=why,
-    )
-    click.echo(
-        f"skipped {target.shown} of job {job}, at sequence {sequence}; run the job again to continue",
-        err=True,
     )

@@ -9,15 +9,15 @@ import click
 
 from coordlog.cli.awaiting import wait_for_records
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import print_json, print_line
 from coordlog.cli.driver_request import driver_of, live_driver, request_driver, timeout_option
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
-from coordlog.cli.table_output import json_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import CheckpointFailedError, JobFailedError, NoDriverError
 from coordlog.history import History
 from coordlog.limits import STOP_RECORD_S, STOP_TIMEOUT_S
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.builtin_types import SavepointTaken, StopRecorded, StopWanted
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -43,7 +43,7 @@ _NEXT: Final = "`coordlog jobs` shows its state"
 )
 @click.option("--no-wait", is_flag=True, help="End once the stop is recorded.")
 @timeout_option(_TIMEOUT_S, "Longest wait for the driver's end.")
-@json_option
+@result_option
 @with_logs
 def stop(
     logs: Logs,
@@ -152,34 +152,30 @@ def _is_stopped(history: History, job: str, *, as_json: bool) -> bool:
     if driver is None or not (driver.is_stopped or driver.is_over):
         return False
     state = "was stopped before" if driver.is_stopped else "has ended before"
-    if as_json:
-        print_json(
-            {"job_id": job, "status": state, "sequence": None, "checkpoint": None, "savepoints": []}
-        )
-    click.echo(f"job {job} {state}: no driver of it runs", err=True)
+    facts = _facts(job, _End(how=state), None)
+    print_result(f"job {job} {state}: no driver of it runs", facts, as_json=as_json)
     return True
 
 
 def _report(job: str, end: _End, sequence: int, *, as_json: bool, is_awaited: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "job_id": job,
-                "status": end.how,
-                "sequence": sequence,
-                "checkpoint": end.checkpoint,
-                "savepoints": list(end.savepoints),
-            }
-        )
+    facts = _facts(job, end, sequence)
     if not is_awaited:
-        click.echo(
-            f"job {job}: the stop is recorded at sequence {sequence}; `coordlog tail {job}` follows it",
-            err=True,
-        )
+        sentence = f"job {job}: the stop is recorded at sequence {sequence}; `coordlog tail {job}` follows it"
+        print_result(sentence, facts, as_json=as_json)
         return
     parts = [] if end.checkpoint is None else [f"its last checkpoint is {end.checkpoint}"]
     parts += [f"savepoint {name!r}" for name in end.savepoints]
     if end.reason:
         parts.insert(0, end.reason)
     details = f": {', '.join(parts)}" if parts else ""
-    print_line(f"job {job} {end.how}{details}", err=True)
+    print_result(f"job {job} {end.how}{details}", facts, as_json=as_json)
+
+
+def _facts(job: str, end: _End, sequence: int | None) -> dict[str, Json]:
+    return {
+        "job_id": job,
+        "status": end.how,
+        "sequence": sequence,
+        "checkpoint": end.checkpoint,
+        "savepoints": list(end.savepoints),
+    }

@@ -6,11 +6,11 @@ import click
 
 from coordlog.cli.awaiting import wait_for_records
 from coordlog.cli.completing import JOB
-from coordlog.cli.console import lasted, print_json
+from coordlog.cli.console import lasted
 from coordlog.cli.driver_request import live_driver, request_driver, timeout_option
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
-from coordlog.cli.table_output import json_option
+from coordlog.cli.table_output import print_result, result_option
 from coordlog.errors import CheckpointFailedError
 from coordlog.history import History
 from coordlog.limits import CHECKPOINT_TIMEOUT_S
@@ -25,7 +25,7 @@ __all__ = ["trigger"]
 @click.argument("job", shell_complete=JOB)
 @click.option("--no-wait", is_flag=True, help="End once the request is recorded.")
 @timeout_option(CHECKPOINT_TIMEOUT_S, "Longest wait for the checkpoint.")
-@json_option
+@result_option
 @with_logs
 def trigger(logs: Logs, *, job: str, no_wait: bool, timeout_s: float, as_json: bool) -> None:
     """Take a checkpoint of JOB now, and wait until it has completed.
@@ -49,24 +49,21 @@ def trigger(logs: Logs, *, job: str, no_wait: bool, timeout_s: float, as_json: b
             timeout_s=timeout_s,
             waits_for=f"checkpoint {number}",
         )
-    if as_json:
-        print_json(
-            {
-                "job_id": job,
-                "checkpoint": number,
-                "status": awaited.status,
-                "sequence": answer.sequence,
-            }
-        )
     took = awaited.took
     end = (
         f"has completed{f' in {took}' if took else ''}"
         if awaited.status == "completed"
         else "is requested"
     )
-    click.echo(
+    print_result(
         f"checkpoint {number} of job {job} {end} (request recorded at sequence {answer.sequence})",
-        err=True,
+        {
+            "job_id": job,
+            "status": awaited.status,
+            "sequence": answer.sequence,
+            "checkpoint": number,
+        },
+        as_json=as_json,
     )
 
 
