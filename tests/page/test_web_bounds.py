@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, expect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coordlog.cli.log_access import FileLogs
 from coordlog.cli.web import connections, live_jobs
@@ -140,35 +143,66 @@ def test_files_of_the_same_job_have_pages_of_their_own(tmp_path: Path, browser: 
         page.context.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", b"GET /large HTTP/1.1\r\n"])
-def test_a_reader_that_stops_is_cut_off(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+_REQUEST: Final = b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "then"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nHost: ", b""),
+        (_REQUEST % b"large", b""),
+        (_REQUEST % b"", b"GET / HT"),
+    ],
+    ids=["silent", "half a request", "takes nothing", "half a second request"],
+)
+def test_a_reader_that_stops_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, then: bytes
+) -> None:
     monkeypatch.setattr(connections, "_PATIENCE_S", 0.2)
 
-    async def app(scope: object, receive: object, send: object) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
-        await send({"type": "http.response.body", "body": bytes(50_000_000)})  # type: ignore[operator]
+    with listening(_small_or_large) as server:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as reader:
+            reader.sendall(sent)
+            wait_until(lambda: bool(server.server_state.connections))
+            if then:
+                assert reader.recv(1_000).startswith(b"HTTP/1.1 200")
+                reader.sendall(then)
+            wait_until(lambda: not server.server_state.connections)
 
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="critical", lifespan="off", http=BoundedConnection)
+
+async def _small_or_large(scope: Scope, _receive: Receive, send: Send) -> None:
+    size = 50_000_000 if scope["path"] == "/large" else 2
+    headers = [(b"content-length", str(size).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": bytes(size)})
+
+
+@contextmanager
+def listening(app: ASGIApp) -> Generator[uvicorn.Server]:
+    """A server of an application, at any port; it would keep idle connections for longer than the test waits."""
+    config = uvicorn.Config(
+        app,
+        port=0,
+        log_level="critical",
+        lifespan="off",
+        http=BoundedConnection,
+        timeout_keep_alive=3_600,
     )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        until = time.monotonic() + _WAIT_S
-        while not server.started:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as reader:
-            reader.sendall(sent + (b"Host: a\r\n\r\n" if sent.endswith(b"1.1\r\n") else b""))
-            while True:  # until the server has accepted it, and then has cut it off
-                if server.server_state.connections:
-                    break
-                assert time.monotonic() < until
-                time.sleep(0.01)
-            while server.server_state.connections:
-                assert time.monotonic() < until
-                time.sleep(0.02)
+        wait_until(lambda: server.started)
+        yield server
     finally:
         server.should_exit = True
         thread.join(_WAIT_S)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + _WAIT_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -19,6 +19,8 @@ class BoundedConnection(H11Protocol):
     _check: asyncio.TimerHandle | None = None
     _left = 0
     """Bytes of answers that the reader had not taken at the last check."""
+    _was_waiting = True
+    """Whether a request was awaited at the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the checks."""
@@ -33,9 +35,15 @@ class BoundedConnection(H11Protocol):
 
     def _checked(self) -> None:
         left = self.transport.get_write_buffer_size()
-        is_idle = self.cycle is None  # no request so far; uvicorn bounds the wait for the next one
-        if is_idle or (left and left >= self._left > 0):
+        is_waiting = self._is_waiting()
+        if (is_waiting and self._was_waiting) or left >= self._left > 0:
             self.transport.abort()
             return
-        self._left = left
+        self._left, self._was_waiting = left, is_waiting
         self._check = self.loop.call_later(_PATIENCE_S, self._checked)
+
+    def _is_waiting(self) -> bool:
+        """Whether no request has come, or a part of one; uvicorn itself bounds the wait for a next one's begin."""
+        if self.cycle is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return True
+        return self.cycle.response_complete and self.timeout_keep_alive_task is None
