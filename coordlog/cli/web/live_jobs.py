@@ -205,7 +205,13 @@ class _LiveJob:
         log = self._logs.open(self._job)
         if self._log is not None:
             identity, start = self._log.identity, self._start
-            if log.identity != identity or log.start_offset() != start:
+            try:
+                is_same = log.identity == identity and log.start_offset() == start
+            except CoordlogError:
+                if log is not self._log:
+                    log.close()
+                raise
+            if not is_same:
                 self._reset()  # another log of this name, or a pruned one
             elif log is not self._log:
                 self._log.close()
@@ -292,6 +298,12 @@ class LiveJobs:
                 live.looked_s = time.monotonic()
                 if not live.users and not live.is_read:
                     del self._jobs[name]
+
+    def close(self) -> None:
+        """Free the views that no request uses."""
+        with self._lock:
+            for live in self._jobs.values():
+                live.drop()
 
     def _make_room(self, growing: _LiveJob) -> None:
         """Drop views until all fit.

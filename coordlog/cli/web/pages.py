@@ -6,13 +6,15 @@ import html
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -205,10 +207,17 @@ def application(
         token: Secret of the readers, or None.
         memory_bytes: As in `LiveJobs`.
     """
-    pages = _Pages(broker, only, files, LiveJobs(size_of, memory_bytes))
+    live = LiveJobs(size_of, memory_bytes)
+    pages = _Pages(broker, only, files, live)
+
+    @asynccontextmanager
+    async def closed_at_end(_app: Starlette) -> AsyncGenerator[None]:
+        yield
+        await run_in_threadpool(live.close)
+
     routes = [
         Route("/", pages.index),
         Route("/jobs/{job}", pages.job),
         Route("/jobs/{job}/facts", pages.facts),
     ]
-    return Guard(Starlette(routes=routes), host, token)
+    return Guard(Starlette(routes=routes, lifespan=closed_at_end), host, token)
