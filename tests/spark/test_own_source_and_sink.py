@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.tier("matrix"),
 ]
 
