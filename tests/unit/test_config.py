@@ -73,6 +73,8 @@ def sample(option: click.Option) -> object:
             value = default is not True
         case click.Choice():
             value = next(str(one) for one in kind.choices if one != default)
+        case click.IntRange(min=int() as lowest):
+            value = lowest + 7
         case click.types.IntParamType():
             value = 7
         case click.types.FloatParamType():
