@@ -333,6 +333,12 @@ CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
 CSV_SAMPLE_FILES_MAX: Final = 64
 """Files that are sampled to infer the types of CSV or JSON lines: first, last, evenly between."""
 
+BAD_ROW_TEXT_BYTES: Final = 64 * 1024
+"""Bytes of a bad row's text that its reject has: a row may be longer than memory."""
+
+SIFTED_ROWS: Final = 256
+"""Rows of a block with bad rows that one poll judges: a tenth of a second if all of them are bad."""
+
 BAD_FILES_TRIED_MAX: Final = 256
 """Files of a source that are tried one by one after a bad file, to name all bad files in one run: tens of seconds."""
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
+from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import CsvRows
 from coordlog.spark_integration.files.formats.csv.schema import settle_csv_schema
+from coordlog.spark_integration.files.formats.csv.sifted import sifted_csv
 from coordlog.spark_integration.files.formats.json.rows import JsonRows
 from coordlog.spark_integration.files.formats.json.schema import settle_json_schema
+from coordlog.spark_integration.files.formats.json.sifted import sifted_json
 from coordlog.spark_integration.files.formats.parquet_rows import (
     ParquetRows,
     parquet_row_groups,
@@ -44,6 +47,11 @@ class SplitRows(Protocol):
     bytes_read: int
     skip_rows: int
     """Rows of the next batches that are still to be passed over."""
+
+    @property
+    def bad_rows(self) -> Sequence[BadRow]:
+        """Rows that were left out of the last batch; none unless the format sifts."""
+        ...
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
@@ -100,12 +108,16 @@ class CsvFormat:
     unit: ClassVar[str] = "bytes"
     options: CsvText
     compression: Compression
+    sifts: bool = False
+    """True: bad rows are left out. A format that does not sift refuses them."""
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
     ) -> pa.Schema:
         """See `FileFormat`."""
-        return settle_csv_schema(files, listed, self.options, expected, self.compression)
+        return settle_csv_schema(
+            files, listed, self.options, expected, self.compression, sifts=self.sifts
+        )
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
@@ -119,6 +131,7 @@ class CsvFormat:
         """See `FileFormat`."""
         options = self.options
         return _text_of(
+            block_bytes=options.block_bytes,
             compression=self.compression,
             delimiter=options.csv.delimiter,
             encoding=options.encoding,
@@ -132,9 +145,10 @@ class CsvFormat:
         """See `FileFormat`."""
         values = json.loads(rules)
         compression, encoding = values.pop("compression"), values.pop("encoding")
+        block_bytes = _block_bytes(values, self.options.block_bytes, sifts=self.sifts)
         names = None if values.pop("has_header") else tuple(schema.names)
         csv = replace(self.options.csv, column_names=names, **values)
-        options = replace(self.options, csv=csv, encoding=encoding)
+        options = replace(self.options, csv=csv, encoding=encoding, block_bytes=block_bytes)
         return replace(self, options=options, compression=compression)
 
     def read(
@@ -147,6 +161,15 @@ class CsvFormat:
         batch_rows: int,
     ) -> SplitRows:
         """See `FileFormat`."""
+        if self.sifts:
+            return sifted_csv(
+                files,
+                split,
+                schema,
+                options=self.options,
+                compression=self.compression,
+                skip_rows=skip_rows,
+            )
         return CsvRows(
             files,
             split,
@@ -165,6 +188,8 @@ class _LineFormat:
     encoding: str
     block_bytes: int
     compression: Compression
+    sifts: bool = False
+    """True: bad rows are left out. A format that does not sift refuses them."""
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
@@ -176,11 +201,15 @@ class _LineFormat:
 
     def row_rules(self) -> str:
         """See `FileFormat`."""
-        return _text_of(compression=self.compression, encoding=self.encoding)
+        return _text_of(
+            block_bytes=self.block_bytes, compression=self.compression, encoding=self.encoding
+        )
 
     def ruled_by(self, rules: str, schema: pa.Schema) -> Self:
         """See `FileFormat`."""
-        return replace(self, **json.loads(rules))
+        values = json.loads(rules)
+        block_bytes = _block_bytes(values, self.block_bytes, sifts=self.sifts)
+        return replace(self, **values, block_bytes=block_bytes)
 
     def _blocks(self, files: InputFiles, split: FileSplit) -> LineBlocks:
         return LineBlocks(
@@ -212,6 +241,7 @@ class JsonLinesFormat(_LineFormat):
             compression=self.compression,
             block_bytes=self.block_bytes,
             expected=expected,
+            sifts=self.sifts,
         )
 
     def read(
@@ -224,11 +254,24 @@ class JsonLinesFormat(_LineFormat):
         batch_rows: int,
     ) -> SplitRows:
         """See `FileFormat`."""
+        unexpected: Literal["ignore", "error"] = "ignore" if self.ignores_new_fields else "error"
+        if self.sifts:
+            return sifted_json(
+                files,
+                split,
+                schema,
+                encoding=self.encoding,
+                compression=self.compression,
+                block_bytes=self.block_bytes,
+                unexpected=unexpected,
+                bytes_read=_read_bytes(split),
+                skip_rows=skip_rows,
+            )
         return JsonRows(
             path=split.path,
             blocks=self._blocks(files, split),
             schema=schema,
-            unexpected="ignore" if self.ignores_new_fields else "error",
+            unexpected=unexpected,
             bytes_read=_read_bytes(split),
             skip_rows=skip_rows,
         )
@@ -328,8 +371,14 @@ class ParquetFormat:
         )
 
 
-def _text_of(**options: str | bool | None) -> str:
+def _text_of(**options: str | bool | int | None) -> str:
     return json.dumps(options, sort_keys=True)
+
+
+def _block_bytes(rules: dict[str, Any], wanted: int, *, sifts: bool) -> int:
+    """Take it out of `rules`. It decides which rows are too long, and only if those are left out."""
+    begun: int = rules.pop("block_bytes", wanted)
+    return begun if sifts else wanted
 
 
 def _read_bytes(split: FileSplit) -> int:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_caster, refuse_nulls
+from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.schema_difference import schemas_differ
@@ -73,6 +74,7 @@ class ParquetRows:
             skip_rows -= metadata.row_group(first).num_rows
             first += 1
         self.skip_rows = skip_rows
+        self.bad_rows: Sequence[BadRow] = ()
         """Number of unwanted rows at the start of the next batches; the caller drops them."""
         self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
         groups = range(first, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -76,6 +76,9 @@ class CsvText:
         if self.block_bytes < 1:
             raise OptionError("block_bytes", self.block_bytes, "at least 1")
 
+    skips_ragged: bool = False
+    """True: rows with another number of fields are left out, as samples of files with bad rows need it."""
+
     @property
     def is_utf8(self) -> bool:
         """Whether Arrow can read the bytes as they are."""
@@ -85,6 +88,10 @@ class CsvText:
     def may_split(self) -> bool:
         """Whether each byte that looks like a line end is one, so that files may be split."""
         return self.csv.no_newlines_in_fields and has_whole_line_ends(self.encoding)
+
+    def with_names(self, names: Sequence[str]) -> CsvText:
+        """The same, of rows without a header, in UTF-8."""
+        return replace(self, csv=replace(self.csv, column_names=tuple(names)), encoding="utf-8")
 
     def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:
         """Options of Arrow's reader: one thread, because a task has one core."""
@@ -102,6 +109,7 @@ class CsvText:
             quote_char=self.csv.quote or False,
             escape_char=self.csv.escape or False,
             newlines_in_values=not self.csv.no_newlines_in_fields,
+            invalid_row_handler=_left_out if self.skips_ragged else None,
         )
 
     def convert_options(self, schema: pa.Schema | None) -> pa_csv.ConvertOptions:
@@ -109,3 +117,7 @@ class CsvText:
         return pa_csv.ConvertOptions(
             null_values=list(self.csv.null_values), strings_can_be_null=True, column_types=schema
         )
+
+
+def _left_out(_row: pa_csv.InvalidRow) -> str:
+    return "skip"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from coordlog.spark_integration.casts.exact_cast import (
 )
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
+from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.text.text_bytes import (
     TextBytes,
@@ -28,11 +30,17 @@ from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
 
 __all__ = [
+    "CsvPart",
     "CsvRows",
     "check_csv_types",
+    "check_names",
+    "doubtful_floats",
+    "float_columns",
     "number_columns",
     "open_csv",
+    "open_part",
     "reading_error",
+    "refused_decimals",
     "typed_rows",
 ]
 
@@ -75,23 +83,19 @@ class CsvRows:
         """
         self.skip_rows = skip_rows
         """Rows of the next batches that are still to be passed over: lines have no index."""
-        self.bytes_read = max(split.size_bytes, 0)
+        self.bad_rows: Sequence[BadRow] = ()
         self._schema, self._path = schema, split.path
         self._files, self._split = files, split
         self._options = options
         self._compression: Compression = compression
         self._texts: frozenset[str] = frozenset()
         """Columns that are read as texts, because a value of Arrow's was in doubt."""
-        self._floats = tuple(
-            (index, column.name)
-            for index, column in enumerate(schema)
-            if pa.types.is_floating(_read_type(column.type))
-        )
-        """Columns that Arrow reads as floats, if not as texts."""
+        self._floats = float_columns(schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
-        self._begins_at = 0
         self._rows = 0
-        self._bytes, is_empty = self._opened()
+        part = self._opened()
+        self._bytes, is_empty = part.text, part.is_empty
+        self._begins_at, self.bytes_read = part.begins_at, part.bytes_read
         # A headless part without a line has no block that Arrow could begin with.
         try:
             is_empty = is_empty or not self._bytes.has_text(options.block_bytes)
@@ -100,32 +104,8 @@ class CsvRows:
             raise
         self._reader = None if is_empty else self._open()
 
-    def _opened(self) -> tuple[TextBytes, bool]:
-        """The part's bytes, from the beginning, and whether it has none."""
-        split, options = self._split, self._options
-        file = self._files.open(split)
-        ranges: list[tuple[int, int]] | None = None
-        try:
-            if (split.start, split.end) != (0, split.size_bytes):
-                header = header_end(file, split.size_bytes) if self._header_rows else 0
-                start = max(line_start(file, split.start, split.size_bytes), header)
-                end = max(line_start(file, split.end, split.size_bytes), header)
-                ranges = [(0, header), (start, end)]
-                self._begins_at = start if split.start else 0
-                self.bytes_read = end - start if split.start else end
-            text = TextBytes(
-                split.path,
-                file,
-                ranges,
-                None if options.is_utf8 else options.encoding,
-                codec=codec_of(split.path, self._compression),
-            )
-        except Exception as error:  # file systems raise errors of any type
-            file.close()
-            raise SourceError(
-                split.path, f"it cannot be read: {error}", "check that the file is whole"
-            ) from error
-        return text, ranges is not None and all(start == end for start, end in ranges)
+    def _opened(self) -> CsvPart:
+        return open_part(self._files, self._split, self._options, self._compression)
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
@@ -147,12 +127,7 @@ class CsvRows:
 
     def _doubtful_floats(self, batch: pa.RecordBatch) -> frozenset[str]:
         """Columns in which a whole number may have been rounded, or a number was too large."""
-        doubtful = [
-            name
-            for index, name in self._floats
-            if name not in self._texts and not _are_certain(batch.column(index))
-        ]
-        return frozenset(doubtful)
+        return doubtful_floats(batch, self._floats) - self._texts
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
@@ -178,7 +153,7 @@ class CsvRows:
         """
         self.close()
         self._texts |= columns
-        self._bytes, _ = self._opened()
+        self._bytes = self._opened().text
         self._reader = self._open()
         rows = 0
         while rows < self._rows:
@@ -197,11 +172,7 @@ class CsvRows:
             )
 
     def _refused_decimals(self, error: Exception) -> frozenset[str]:
-        """Columns of decimals, if one may be the one that Arrow has refused, without a row."""
-        if _DECIMAL.search(str(error)) is None:
-            return frozenset()
-        decimals = {field.name for field in self._schema if pa.types.is_decimal(field.type)}
-        return frozenset(decimals - self._texts)
+        return refused_decimals(error, self._schema) - self._texts
 
     def _error(self, error: Exception) -> SourceError:
         return reading_error(self._path, error, self._schema, self._begins_at, self._header_rows)
@@ -216,24 +187,94 @@ class CsvRows:
             if not decimals:
                 raise self._error(error) from error
             self._texts |= decimals
-            self._bytes, _ = self._opened()
+            self._bytes = self._opened().text
             return self._open()
         except SourceError:
             self._bytes.close()
             raise
-        if names != self._schema.names:
+        try:
+            check_names(self._path, names, self._schema)
+        except SourceError:
             reader.close()
             self._bytes.close()
-            raise SourceError(
-                self._path,
-                f"its columns are {names}, those of the source are {self._schema.names}",
-                "use files of one header, or those of the other in a source of their own",
-            )
+            raise
         return reader
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvPart:
+    """The bytes of a split, after those of its file's header."""
+
+    text: TextBytes
+    is_empty: bool
+    """Whether the split has no byte, and its file no header."""
+    begins_at: int
+    """First byte of its rows in the file; 0 if the split begins with the file."""
+    header_bytes: int
+    """Bytes of the header that precede them in `text`, if they are a part of the file that is cut out."""
+    bytes_read: int
+    """Bytes of the split for the progress."""
+
+
+def open_part(
+    files: InputFiles,
+    split: FileSplit,
+    options: CsvText,
+    compression: Compression,
+    *,
+    for_csv: bool = True,
+) -> CsvPart:
+    """Open the file of a split. `for_csv` as in `TextBytes`.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    file = files.open(split)
+    ranges: list[tuple[int, int]] | None = None
+    begins_at, header, bytes_read = 0, 0, max(split.size_bytes, 0)
+    try:
+        if (split.start, split.end) != (0, split.size_bytes):
+            has_header = options.csv.column_names is None
+            header = header_end(file, split.size_bytes) if has_header else 0
+            start = max(line_start(file, split.start, split.size_bytes), header)
+            end = max(line_start(file, split.end, split.size_bytes), header)
+            ranges = [(0, header), (start, end)]
+            begins_at = start if split.start else 0
+            bytes_read = end - start if split.start else end
+        text = TextBytes(
+            split.path,
+            file,
+            ranges,
+            None if options.is_utf8 else options.encoding,
+            codec=codec_of(split.path, compression),
+            for_csv=for_csv,
+        )
+    except Exception as error:  # file systems raise errors of any type
+        file.close()
+        raise SourceError(
+            split.path, f"it cannot be read: {error}", "check that the file is whole"
+        ) from error
+    return CsvPart(
+        text=text,
+        is_empty=ranges is not None and all(start == end for start, end in ranges),
+        begins_at=begins_at,
+        header_bytes=header,
+        bytes_read=bytes_read,
+    )
+
+
+def check_names(path: str, names: list[str], schema: pa.Schema) -> None:
+    """Raise SourceError if the columns of a file are not those of `schema`."""
+    if names != schema.names:
+        raise SourceError(
+            path,
+            f"its columns are {names}, those of the source are {schema.names}",
+            "use files of one header, or those of the other in a source of their own",
+        )
+
+
 def open_csv(
-    stream: TextBytes,
+    stream: TextBytes | pa.NativeFile,
     options: CsvText,
     *,
     schema: pa.Schema | None,
@@ -293,8 +334,30 @@ def number_columns(schema: pa.Schema) -> frozenset[str]:
     )
 
 
-def _are_certain(floats: pa.Array) -> bool:
-    return are_whole_exact(floats, floats.type)
+def float_columns(schema: pa.Schema) -> Sequence[tuple[int, str]]:
+    """Places and names of the columns that Arrow reads as floats, if not as texts."""
+    return tuple(
+        (index, column.name)
+        for index, column in enumerate(schema)
+        if pa.types.is_floating(_read_type(column.type))
+    )
+
+
+def doubtful_floats(batch: pa.RecordBatch, floats: Sequence[tuple[int, str]]) -> frozenset[str]:
+    """Columns in which a whole number may have been rounded, or a number was too large."""
+    columns = ((name, batch.column(index)) for index, name in floats)
+    return frozenset(
+        name
+        for name, values in columns
+        if pa.types.is_floating(values.type) and not are_whole_exact(values, values.type)
+    )
+
+
+def refused_decimals(error: Exception, schema: pa.Schema) -> frozenset[str]:
+    """Columns of decimals, if one may be the one that Arrow has refused, without a row."""
+    if _DECIMAL.search(str(error)) is None:
+        return frozenset()
+    return frozenset(field.name for field in schema if pa.types.is_decimal(field.type))
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:

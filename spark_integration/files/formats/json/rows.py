@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.inferring import infer_json
 from coordlog.spark_integration.files.formats.json.values import parse_json
 from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
@@ -35,6 +37,7 @@ class JsonRows:
     bytes_read: int
     skip_rows: int
     """Rows of the next batches that are still to be passed over: lines have no index."""
+    bad_rows: Sequence[BadRow] = ()
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last. A field that an object lacks is null."""

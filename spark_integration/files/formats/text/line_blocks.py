@@ -14,7 +14,7 @@ from coordlog.spark_integration.files.formats.text.encoding import is_utf8
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes, line_start
 from coordlog.spark_integration.files.listing import InputFiles, SeenFile
 
-__all__ = ["LineBlocks", "line_parts"]
+__all__ = ["LineBlocks", "line_parts", "open_lines"]
 
 
 class LineBlocks:
@@ -42,26 +42,8 @@ class LineBlocks:
         """Whether the last block was the end of the part."""
         self._path, self._block_bytes, self._encoding = seen.path, block_bytes, encoding
         self._rest, self._lines = b"", 0
-        self._begins_at, size = 0, seen.size_bytes
-        file = files.open(seen)
-        ranges: list[tuple[int, int]] | None = None
-        try:
-            if (start, end) != (0, size):
-                self._begins_at = line_start(file, start, size, by_cr=False)
-                last = line_start(file, end, size, by_cr=False)
-                ranges = [(self._begins_at, max(last, self._begins_at))]
-        except Exception as error:  # whatever its file system raises
-            file.close()
-            raise SourceError(
-                seen.path, f"it cannot be read: {error}", "check that the file is whole"
-            ) from error
-        self._bytes = TextBytes(
-            seen.path,
-            file,
-            ranges,
-            None if is_utf8(encoding) else encoding,
-            codec=codec_of(seen.path, compression),
-            for_csv=False,
+        self._bytes, self._begins_at = open_lines(
+            files, seen, start=start, end=end, encoding=encoding, compression=compression
         )
 
     @property
@@ -115,6 +97,44 @@ class LineBlocks:
     def close(self) -> None:
         """Close the file."""
         self._bytes.close()
+
+
+def open_lines(
+    files: InputFiles,
+    seen: SeenFile,
+    *,
+    start: int,
+    end: int,
+    encoding: str,
+    compression: Compression,
+) -> tuple[TextBytes, int]:
+    """The whole lines of a part, and the byte of the file at which they begin.
+
+    Raises:
+        SourceError: The file cannot be read, or has changed.
+    """
+    begins_at, size = 0, seen.size_bytes
+    file = files.open(seen)
+    ranges: list[tuple[int, int]] | None = None
+    try:
+        if (start, end) != (0, size):
+            begins_at = line_start(file, start, size, by_cr=False)
+            last = line_start(file, end, size, by_cr=False)
+            ranges = [(begins_at, max(last, begins_at))]
+    except Exception as error:  # whatever its file system raises
+        file.close()
+        raise SourceError(
+            seen.path, f"it cannot be read: {error}", "check that the file is whole"
+        ) from error
+    text = TextBytes(
+        seen.path,
+        file,
+        ranges,
+        None if is_utf8(encoding) else encoding,
+        codec=codec_of(seen.path, compression),
+        for_csv=False,
+    )
+    return text, begins_at
 
 
 def line_parts(size_bytes: int, split_bytes: int, *, may_cut: bool) -> list[tuple[int, int]]:

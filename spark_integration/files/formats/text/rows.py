@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 
 __all__ = ["TEXT_SCHEMA", "TextRows"]
@@ -23,6 +25,7 @@ class TextRows:
     bytes_read: int
     skip_rows: int
     """Number of rows that the caller must still drop from the next batches: lines have no index to seek by."""
+    bad_rows: Sequence[BadRow] = ()
 
     def next(self) -> pa.RecordBatch | None:
         """Next lines, without their line ends, or None after the last."""

@@ -1,0 +1,65 @@
+"""Rows of a file that are left out because they cannot be parsed or cast: what is kept of each, and their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from coordlog.limits import BAD_ROW_TEXT_BYTES
+
+__all__ = ["REJECTS_SCHEMA", "BadRow", "are_rejects", "rejects_batch", "shown_text"]
+
+_MARK: Final = {b"coordlog.rejects": b"1"}
+
+REJECTS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file", pa.string()),
+        pa.field("line", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("row", pa.string()),
+    ]
+)
+"""Columns of rejects, as their files have them."""
+
+_MARKED: Final = REJECTS_SCHEMA.with_metadata(_MARK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row that was left out."""
+
+    line: int | None
+    """Line of the file in which the row begins, from 1; None in a split that begins later in the file."""
+    offset: int | None
+    """First byte of the row in the unpacked file; None if the file is not in UTF-8."""
+    reason: str
+    text: str
+    """Text of the row without its line end, see `shown_text`."""
+
+
+def shown_text(row: bytes) -> str:
+    """The text of a row: bytes that are not UTF-8 as `\\xNN`, and only the first of a very long row."""
+    return row[:BAD_ROW_TEXT_BYTES].rstrip(b"\r\n").decode("utf-8", "backslashreplace")
+
+
+def rejects_batch(path: str, rows: Sequence[BadRow]) -> pa.RecordBatch:
+    """The rows as a batch of rejects, which `are_rejects` tells from rows of the source."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([path] * len(rows), pa.string()),
+            pa.array([row.line for row in rows], pa.int64()),
+            pa.array([row.offset for row in rows], pa.int64()),
+            pa.array([row.reason for row in rows], pa.string()),
+            pa.array([row.text for row in rows], pa.string()),
+        ],
+        schema=_MARKED,
+    )
+
+
+def are_rejects(batch: pa.RecordBatch) -> bool:
+    """Whether a batch is one of `rejects_batch`."""
+    return (batch.schema.metadata or {}).items() >= _MARK.items()

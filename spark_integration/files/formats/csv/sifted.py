@@ -1,0 +1,160 @@
+"""Rows of CSV splits without the bad ones, and samples of files that have bad rows."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from coordlog.errors import SourceError
+from coordlog.spark_integration.files.compression import Compression
+from coordlog.spark_integration.files.formats.csv.options import CsvText
+from coordlog.spark_integration.files.formats.csv.rows import (
+    CsvPart,
+    check_names,
+    doubtful_floats,
+    float_columns,
+    open_csv,
+    open_part,
+    reading_error,
+    refused_decimals,
+    typed_rows,
+)
+from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
+from coordlog.spark_integration.files.formats.text.row_cutter import CutRow, RowCutter, csv_form
+from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileSplit
+
+__all__ = ["sifted_csv", "whole_rows"]
+
+_PLACE: Final = re.compile(r"^(?:a row|row \d+)(?:, | )")
+"""Place that an error has of a row among those parsed with it."""
+_TEXT: Final = re.compile(r"(?<=are expected): .*", re.DOTALL)
+
+
+def sifted_csv(
+    files: InputFiles,
+    split: FileSplit,
+    schema: pa.Schema,
+    *,
+    options: CsvText,
+    compression: Compression = "infer",
+    skip_rows: int = 0,
+) -> SiftedRows:
+    """The rows of a split; those that cannot be parsed or cast are left out.
+
+    Raises:
+        SourceError: The file cannot be read, or its header is not that of `schema`.
+    """
+    part = open_part(files, split, options, compression, for_csv=False)
+    try:
+        cutter = _cutter(part, options)
+        has_header = options.csv.column_names is None
+        header = cutter.next_one() if has_header else None
+        if header is not None:
+            check_names(split.path, _names(split.path, header, options), schema)
+        if part.begins_at:
+            cutter.offset = part.begins_at
+            cutter.line = None
+    except BaseException:
+        part.text.close()
+        raise
+    return SiftedRows(
+        None if has_header and header is None else cutter,
+        partial(_parsed, split.path, schema, options),
+        schema=schema,
+        is_utf8=options.is_utf8,
+        bytes_read=part.bytes_read,
+        skip_rows=skip_rows,
+        close=part.text.close,
+    )
+
+
+def whole_rows(path: str, stream: TextBytes, options: CsvText, size_bytes: int) -> bytes:
+    """The header and the first rows of a file, at least `size_bytes` if there are so many, without damaged rows.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    part = CsvPart(text=stream, is_empty=False, begins_at=0, header_bytes=0, bytes_read=0)
+    cutter, kept, size = _cutter(part, options), list[bytes](), 0
+    while size < size_bytes and (rows := cutter.next()):
+        size += sum(len(row.data) for row in rows)
+        kept += [row.data for row in rows if not row.fault and _is_utf8(row.data)]
+    return b"".join(kept)
+
+
+def _cutter(part: CsvPart, options: CsvText) -> RowCutter:
+    csv = options.csv
+    return RowCutter(
+        part.text,
+        csv_form(csv.delimiter, csv.quote, csv.escape),
+        block_bytes=options.block_bytes,
+        # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.
+        row_bytes_max=2 * options.block_bytes,
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def _names(path: str, header: CutRow, options: CsvText) -> list[str]:
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(header.data.rstrip(b"\r\n") + b"\n"),
+            read_options=options.read_options(block_bytes=len(header.data) + 2),
+            parse_options=options.parse_options(),
+        )
+        names: list[str] = table.schema.names  # decodes the header
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        raise reading_error(path, error, None) from error
+    return names
+
+
+def _parsed(path: str, schema: pa.Schema, options: CsvText, data: bytes) -> pa.RecordBatch:
+    """Whole rows, as `CsvRows` has them.
+
+    Raises:
+        BadRowError: Some are no rows of `schema`.
+    """
+    texts: frozenset[str] = frozenset()
+    floats = float_columns(schema)
+    while True:
+        try:
+            batch = _read(data, schema, options, texts)
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            doubtful = refused_decimals(error, schema) - texts
+            if not doubtful:
+                problem = reading_error(path, error, schema, header_rows=0).problem
+                raise BadRowError(_TEXT.sub("", _PLACE.sub("", problem))) from error
+        else:
+            doubtful = doubtful_floats(batch, floats) - texts
+            if not doubtful:
+                break
+        texts |= doubtful
+    try:
+        return typed_rows(path, batch, schema, row=1, header_rows=0)
+    except SourceError as error:
+        raise BadRowError(_PLACE.sub("", error.problem)) from error
+
+
+def _read(
+    data: bytes, schema: pa.Schema, options: CsvText, texts: frozenset[str]
+) -> pa.RecordBatch:
+    headless = options.with_names(schema.names)
+    source = pa.BufferReader(data)
+    with open_csv(
+        source, headless, schema=schema, block_bytes=len(data) + 1, texts=texts
+    ) as reader:
+        table = reader.read_all().combine_chunks()
+    (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    return batch

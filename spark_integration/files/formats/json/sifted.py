@@ -1,0 +1,118 @@
+"""Rows of JSON lines without the bad ones, and samples of files that have bad rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from coordlog.spark_integration.files.compression import Compression
+from coordlog.spark_integration.files.formats.json.values import parse_json
+from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
+from coordlog.spark_integration.files.formats.text.encoding import is_utf8
+from coordlog.spark_integration.files.formats.text.line_blocks import open_lines
+from coordlog.spark_integration.files.formats.text.row_cutter import LINES, RowCutter
+from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileSplit
+
+__all__ = ["sifted_json", "whole_objects"]
+
+_WORDS: Final = re.compile(r"^JSON parse error: | in row \d+$")
+
+
+def sifted_json(
+    files: InputFiles,
+    split: FileSplit,
+    schema: pa.Schema,
+    *,
+    encoding: str,
+    compression: Compression,
+    block_bytes: int,
+    unexpected: Literal["error", "ignore"],
+    bytes_read: int,
+    skip_rows: int = 0,
+) -> SiftedRows:
+    """The rows of a split; lines that are no object, or do not have the schema's types, are left out.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    text, begins_at = open_lines(
+        files, split, start=split.start, end=split.end, encoding=encoding, compression=compression
+    )
+    cutter = RowCutter(
+        text,
+        LINES,
+        block_bytes=block_bytes,
+        row_bytes_max=block_bytes,
+        offset=begins_at,
+        line=None if begins_at else 1,
+    )
+    return SiftedRows(
+        cutter,
+        partial(_parsed, schema, unexpected),
+        schema=schema,
+        is_utf8=is_utf8(encoding),
+        bytes_read=bytes_read,
+        skip_rows=skip_rows,
+        close=text.close,
+    )
+
+
+def whole_objects(stream: TextBytes, block_bytes: int, size_bytes: int) -> str:
+    """The first lines of a file that are objects, of at least `size_bytes` if there are so many.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    cutter = RowCutter(stream, LINES, block_bytes=block_bytes, row_bytes_max=block_bytes)
+    kept, size = list[str](), 0
+    while size < size_bytes and (rows := cutter.next()):
+        size += sum(len(row.data) for row in rows)
+        texts = (_text_of(row.data) for row in rows if not row.fault)
+        kept += [text for text in texts if text is not None and _problem(text) is None]
+    return "\n".join(kept)
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode().strip()
+    except UnicodeError:
+        return None
+
+
+def _parsed(
+    schema: pa.Schema, unexpected: Literal["error", "ignore"], data: bytes
+) -> pa.RecordBatch:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise BadRowError(f"the text is not UTF-8: {error.reason} (0x{byte:02x})") from error
+    try:
+        table = parse_json(text, schema, unexpected)
+    except (pa.ArrowException, ValueError, RecursionError) as error:
+        raise BadRowError(_reason(text, error)) from error
+    (batch,) = table.combine_chunks().to_batches() or [
+        pa.RecordBatch.from_pylist([], schema=schema)
+    ]
+    return batch
+
+
+def _reason(text: str, error: Exception) -> str:
+    return _problem(text.strip()) or _WORDS.sub("", str(error))
+
+
+def _problem(line: str) -> str | None:
+    """Why a line is no object; None if it is one."""
+    try:
+        value = json.loads(line)
+    except RecursionError:
+        return "it is nested too deep"
+    except ValueError as error:
+        return f"it is no JSON: {error}"
+    return None if isinstance(value, dict) else "it is no JSON object"
