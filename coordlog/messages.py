@@ -99,6 +99,8 @@ class FinishSplit:
     operator_id: str
     last_barrier: int
     finished: SplitFinished
+    rejected: int = 0
+    """Rows of the split that were left out as bad."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

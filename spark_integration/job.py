@@ -74,6 +74,13 @@ class _OperatorLike(Protocol):
     def spec(self, operator_id: str = "sink") -> OperatorSpec: ...
 
 
+@runtime_checkable
+class _Preparing(Protocol):
+    """A sink that makes its destination ready before any attempt starts."""
+
+    def prepare(self, job_id: str) -> None: ...
+
+
 Operators = Sequence[SourceSpec | OperatorSpec | _SourceLike | _OperatorLike]
 
 
@@ -286,6 +293,10 @@ class Job:
     def _start_driver(self, spark: SparkSession, telemetry: JobTelemetry | None) -> None:
         for sink in self._sinks:
             sink.prepare(self.job_id)  # type: ignore[union-attr]
+        for link in self.chain.source.followers:
+            sink_of_source = None if link.coordinator is None else link.coordinator.sink
+            if isinstance(sink_of_source, _Preparing):
+                sink_of_source.prepare(self.job_id)
         payloads = self._payloads.on(spark, self.log)
         surroundings = SparkSurroundings(
             spark,

@@ -47,6 +47,9 @@ class SourceSpec:
     """Whether a reader reads its splits one after the other, in the order in which they were added. Then a process that
     was killed was reading the first unfinished split."""
 
+    followers: Sequence[OperatorSpec] = ()
+    """Operators of the source's own, directly after it: they take batches that are not for the chain."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSpec:
@@ -99,14 +102,14 @@ class Chain:
         classes: list[type[Payload]] = [*BUILTIN_PAYLOADS]
         for provider in self.coordinators:
             classes.extend(provider.payload_types)
-        for operator in self.operators:
+        for operator in (*self.source.followers, *self.operators):
             classes.extend(operator.payload_types)
         object.__setattr__(self, "payload_types", PayloadTypes(dict.fromkeys(classes)))
 
     @property
     def links(self) -> tuple[SourceSpec | OperatorSpec, ...]:
         """All links, in order."""
-        return (self.source, *self.operators)
+        return (self.source, *self.source.followers, *self.operators)
 
     @property
     def coordinators(self) -> tuple[CoordinatorProvider, ...]:

@@ -185,6 +185,8 @@ class FinishedSplit:
     rows: int
     """Rows read of the split since its beginning, by this attempt and those that it was restored from."""
     bytes_read: int
+    rejected: int = 0
+    """Rows of the split that were left out as bad, and are not among `rows`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

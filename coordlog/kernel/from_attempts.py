@@ -175,6 +175,7 @@ def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit
         reason = too_large(f"the end of split {message.finished.split_id!r}", data)
         fail_sender(step, sender.subtask, sender.attempt_number, reason)
         return
+    rejected = {"rejected": str(message.rejected)} if message.rejected else {}
     kept = {"kept": str(step.config.keeps_finished_splits).lower()} if step.config.is_batch else {}
     step.add(
         Kind.SPLIT_FINISHED,
@@ -184,7 +185,7 @@ def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit
         last_barrier=message.last_barrier,
         payload_type=key,
         payload=data,
-        attributes=kept,
+        attributes=kept | rejected,
     )
 
 

@@ -282,6 +282,7 @@ class AttemptRunner:
                         operator_id=self._chain.source_id,
                         last_barrier=self.last_barrier,
                         finished=finished,
+                        rejected=poll.finished.rejected,
                     )
                 )
                 self._flush()

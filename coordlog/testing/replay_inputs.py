@@ -155,6 +155,7 @@ def _message_of(record: Record) -> AttemptMessage | None:
                 operator_id=operator_id,
                 last_barrier=last_barrier,
                 finished=_decoded(record, builtin.SplitFinished),
+                rejected=int(record.attributes.get("rejected", "0")),
             )
         case Kind.FACT if record.payload_type == _SPLIT_SKIPPED and record.subtask is not None:
             skipped = _decoded(record, builtin.SplitSkipped)

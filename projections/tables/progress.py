@@ -46,6 +46,7 @@ class FinishedWork:
     """Whether it stays finished when its attempt dies (L4: kept finished splits)."""
     rows: int
     bytes_read: int
+    rejected: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ class Progress:
     """Rows of the finished splits."""
     bytes_read: int = 0
     """Bytes of the finished splits."""
+    rejected: int = 0
+    """Rows of the finished splits that were left out as bad."""
     splits_thrown_away: int = 0
     """Number of finished splits that had to be read again."""
     live: Map[int, int] = field(default_factory=Map)
@@ -387,6 +390,7 @@ def _split_finished(state: Progress, record: Record, fields: Fields) -> Progress
         is_kept=record.attributes.get("kept") == "true",
         rows=_number(fields, "rows"),
         bytes_read=_number(fields, "bytes_read"),
+        rejected=int(record.attributes.get("rejected", "0")),
     )
     split_id = str(fields.get("split_id"))
     before = state.finished.get(split_id)
@@ -395,6 +399,7 @@ def _split_finished(state: Progress, record: Record, fields: Fields) -> Progress
         finished=state.finished.set(split_id, work),
         rows=state.rows + work.rows - (before.rows if before else 0),
         bytes_read=state.bytes_read + work.bytes_read - (before.bytes_read if before else 0),
+        rejected=state.rejected + work.rejected - (before.rejected if before else 0),
     )
 
 
@@ -403,18 +408,21 @@ def _reset(state: Progress, record: Record) -> Progress:
     number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
     is_local = record.kind is Kind.SUBTASK_RESET
     finished, rows, bytes_read, thrown = state.finished, state.rows, state.bytes_read, 0
+    rejected = state.rejected
     for split_id, work in sorted_items(state.finished):
         if is_local and (work.subtask != record.subtask or work.is_kept):
             continue
         if work.last_barrier >= number:
             finished = finished.delete(split_id)
             rows, bytes_read = rows - work.rows, bytes_read - work.bytes_read
+            rejected -= work.rejected
             thrown += 1
     state = evolve(
         state,
         finished=finished,
         rows=rows,
         bytes_read=bytes_read,
+        rejected=rejected,
         splits_thrown_away=state.splits_thrown_away + thrown,
     )
     if is_local:

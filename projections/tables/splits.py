@@ -106,6 +106,8 @@ class SplitRow:
     """Reason of the skip, or None if the split is not skipped."""
     committed_us: int | None = None
     """Time of the commit, or None if the split is not committed."""
+    rejected: int | None = None
+    """Rows of the split that were left out as bad; None if it is not finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,7 @@ class _Hold:
     """Last barrier before the split was finished, or before the reader released it as skipped."""
     is_skipped: bool = False
     rows: int | None = 0
+    rejected: int = 0
     is_kept: bool = False
     is_over: bool = False
     completion: _Completion | None = None
@@ -436,6 +439,7 @@ class SplitFold:
         barrier = record.last_barrier
         hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
         hold.rows = rows if isinstance(rows, int) else 0
+        hold.rejected = int(record.attributes.get("rejected", "0"))
         hold.is_kept = record.attributes.get("kept") == "true"
         hold.ended = record.sequence
         self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
@@ -598,6 +602,7 @@ class SplitFold:
             committed_us=completion.committed_us
             if completion is not None and place is SplitPlace.COMMITTED
             else None,
+            rejected=done.rejected if done is not None and is_finished else None,
         )
 
 

@@ -7,11 +7,14 @@ from coordlog.schemas.payload import Payload, event, payload
 __all__ = [
     "FileChanged",
     "FileReaderState",
+    "FileReaderStateV1",
     "FileSplit",
     "FilesAsRead",
     "FilesPublished",
     "PublishFiles",
+    "RejectsPublished",
     "SplitProgress",
+    "SplitProgressV1",
     "StagedFile",
 ]
 
@@ -45,12 +48,30 @@ class FileSplit(Payload):
 
 
 @payload("coordlog.split_progress", version=1)
+class SplitProgressV1(Payload):
+    """How far a reader has come in one split, before rows could be left out. Read, not written."""
+
+    split: FileSplit
+    rows: int
+    read_as: str
+
+
+@payload("coordlog.file_reader_state", version=1)
+class FileReaderStateV1(Payload):
+    """A file reader's unfinished splits, before rows could be left out. Read, not written."""
+
+    splits: list[SplitProgressV1]
+
+
+@payload("coordlog.split_progress", version=2)
 class SplitProgress(Payload):
     """How far a reader has come in one split."""
 
     split: FileSplit
     rows: int
     """Number of rows emitted to the chain."""
+    rejected: int
+    """Number of bad rows that were left out, and emitted as rejects if there is a place for them."""
     read_as: str
     """By which options it was begun, where they decide which row is which (`FileFormat.row_rules`).
 
@@ -58,7 +79,7 @@ class SplitProgress(Payload):
     """
 
 
-@payload("coordlog.file_reader_state", version=1)
+@payload("coordlog.file_reader_state", version=2)
 class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 
@@ -113,3 +134,13 @@ class FilesPublished(Payload):
     file_count: int
     rows: int
     size_bytes: int
+
+
+@payload("coordlog.rejects_published", version=1)
+class RejectsPublished(Payload):
+    """The outcome of an intent whose files hold rejects: they have their final names, on disk."""
+
+    checkpoint_id: int
+    reject_file_count: int
+    rejects: int
+    reject_bytes: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import Final
 
 from coordlog.api.chain import Chain
@@ -48,6 +49,7 @@ def check_apart(chain: Chain) -> None:
             place leads to it.
     """
     source = chain.source.location
+    _check_destinations([provider.destination for provider in chain.coordinators])
     for provider in chain.coordinators:
         destination = provider.destination
         if source is None or destination is None:
@@ -61,6 +63,20 @@ def check_apart(chain: Chain) -> None:
             )
         if source.startswith("/") and destination.startswith("/"):
             _check_links(source, destination)
+
+
+def _check_destinations(destinations: Sequence[str | None]) -> None:
+    """Refuse destinations of one job within one another: a reader of the outer one would get the files of both."""
+    places = [(place, parts) for place in destinations if place and (parts := _parts(place))]
+    for (place, parts), (other, others) in combinations(places, 2):
+        shorter = min(len(parts), len(others))
+        if parts[:shorter] == others[:shorter]:
+            raise OptionError(
+                "a destination",
+                place,
+                f"apart from {other}, another of this job: neither below it nor above it; use a folder or a "
+                "prefix beside it",
+            )
 
 
 def _check_links(source: str, destination: str) -> None:

@@ -134,6 +134,7 @@ _files: Final = _Group(Part.FILES, _FILES)
 _watch: Final = _Group(Part.WATCH, _FILES, _WATCH)
 _csv: Final = _Group(Part.CSV, _FILES, _formats("csv"))
 _texts: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "text"))
+_rows: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl"))
 _typed: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "parquet"))
 
 
@@ -204,6 +205,12 @@ class IngestOptions:
     )
     on_error: Literal["fail", "skip"] = _files(
         "fail", "Fail, or skip a file or a part of it, if it cannot be read after the listing."
+    )
+    bad_rows: str = _rows(
+        "fail",
+        "CSV, JSON lines: fail at a row that cannot be parsed or cast, skip it, or write it to this folder or "
+        "s3:// URL, as Parquet with file, line, offset and reason.",
+        "fail|skip|DIR",
     )
     exclude: tuple[str, ...] = _files(
         (),

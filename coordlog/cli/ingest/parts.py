@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
@@ -21,6 +21,7 @@ from coordlog.limits import HISTORY_MIN_S
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
@@ -49,6 +50,16 @@ class IngestParts:
     timeouts: Timeouts
     telemetry: Telemetry
     history: Literal["forever"] | timedelta
+
+    @property
+    def rejects(self) -> RejectsSink | None:
+        """Sink of the rows that the source leaves out; None if they have no place."""
+        return self.source.rejects if isinstance(self.source, FileSource) else None
+
+    @property
+    def sinks(self) -> Sequence[ParquetSink]:
+        """All sinks of the job."""
+        return [self.sink] if self.rejects is None else [self.sink, self.rejects]
 
     def chain(self) -> Chain:
         """Chain of these parts, as `Job` makes it."""

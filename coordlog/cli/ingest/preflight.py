@@ -31,6 +31,7 @@ from coordlog.restore.rebuild import (
 from coordlog.schemas.record import JobMode, Record
 from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
+from coordlog.spark_integration.files.sink.rejects import REJECTS
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 __all__ = ["Found", "UnreadableHistoryError", "look"]
@@ -122,11 +123,15 @@ def look(
                 refuse_unless_gone(NamedDriver.of(state))
             if not elsewhere:
                 _check_destination(job_id, fold, parts.sink)
-        parts.sink.prepare(job_id)
-        if is_new or elsewhere:
-            parts.sink.refuse_earlier_output(job_id)
+                if parts.rejects is not None and _has_rejects(state):
+                    _check_destination(job_id, fold, parts.rejects)
+        for sink in parts.sinks:
+            sink.prepare(job_id)
+            if is_new or elsewhere:
+                sink.refuse_earlier_output(job_id)
         log.create()
-        parts.sink.claim(job_id, log.identity, state.launch_info.former_logs)
+        for sink in parts.sinks:
+            sink.claim(job_id, log.identity, state.launch_info.former_logs)
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
@@ -178,6 +183,11 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
             path,
             "use the source of its first run, or another job id",
         )
+
+
+def _has_rejects(state: JobState) -> bool:
+    """Whether the last driver wrote rejects."""
+    return any(operator.operator_id == REJECTS for operator in state.launch_info.operators)
 
 
 def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> None:

@@ -253,6 +253,7 @@ class _Ingest:
             log_name=job_log.log.identity.name,
             servers_option=self._servers_option(),
             seconds=time.monotonic() - self._began_s,
+            rejects=None if self._parts.rejects is None else self._parts.rejects.destination,
         )
         if result.status is JobStatus.STOPPED:
             lines = stopped_lines(progress, around, stop_checkpoint=result.stop_checkpoint)

@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from coordlog.amounts import in_bytes
+from coordlog.amounts import in_bytes, many
 from coordlog.cli.console import iso
 from coordlog.limits import CLOCK_AHEAD_S
+from coordlog.projections.job.state import sorted_items
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.projections.tables.progress import JobEnd, Progress
 from coordlog.restore.rebuild import Restored, RestoreMode
@@ -47,6 +48,8 @@ class Surrounding:
     """` --bootstrap-servers …` and the like, if the advised commands need options; else empty."""
     seconds: float
     """Duration of the run."""
+    rejects: str | None = None
+    """Destination of bad rows; None if they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,8 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
         parts.append(f"{progress.rows:,} rows read")
     else:
         parts.append(f"{progress.rows_published:,} rows published")
+    if progress.rejected:
+        parts.append(many(progress.rejected, "bad row"))
     parts.append(rates_text(rates))
     if not progress.is_batch:
         parts.append(f"checkpoint {checkpoint_text(progress, now_us)}")
@@ -229,6 +234,10 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
         + (f", {again:,} read again after that" if again else "")
         + (f", {len(progress.skipped):,} skipped" if progress.skipped else ""),
     ]
+    if progress.rejected:
+        where = "left out" if around.rejects is None else f"in {around.rejects}"
+        splits = sum(1 for _, work in sorted_items(progress.finished) if work.rejected)
+        lines.append(f"  bad rows     {progress.rejected:,} of {many(splits, 'split')}, {where}")
     if progress.openings > 1:
         rows = progress.rows_published - progress.rows_before
         files = progress.files_published - progress.files_before

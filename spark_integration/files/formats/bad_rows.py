@@ -42,7 +42,7 @@ class BadRow:
 
 
 def shown_text(row: bytes) -> str:
-    """The text of a row: bytes that are not UTF-8 as `\\xNN`, and only the first of a very long row."""
+    """The text of a row: other bytes than UTF-8 in hexadecimal, and only the first of a very long row."""
     return row[:BAD_ROW_TEXT_BYTES].rstrip(b"\r\n").decode("utf-8", "backslashreplace")
 
 

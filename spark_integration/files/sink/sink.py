@@ -28,7 +28,12 @@ from coordlog.option_types import check_all, check_types
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
-from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
+from coordlog.spark_integration.files.payloads import (
+    FilesPublished,
+    PublishFiles,
+    RejectsPublished,
+    StagedFile,
+)
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
@@ -161,7 +166,7 @@ class ParquetSink(Sink):
                 operator_id,
                 sink=self,
                 make_intent=self.make_intent,
-                payload_types=(StagedFile, PublishFiles, FilesPublished),
+                payload_types=(StagedFile, PublishFiles, FilesPublished, RejectsPublished),
                 committables_per_intent=per_intent,
                 destination=self.destination,
             ),
@@ -256,7 +261,7 @@ class ParquetSink(Sink):
         ]
         return PublishFiles(checkpoint_id=checkpoint_id, files=files)
 
-    def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
+    def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:
         """Publish the files of `intent` that are not published yet. Any thread; may run twice at once.
 
         `at` is called at each place at which a crash would leave files; tests crash there.

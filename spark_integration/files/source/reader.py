@@ -20,6 +20,7 @@ from coordlog.api.operator import (
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
+from coordlog.spark_integration.files.formats.bad_rows import BadRow, rejects_batch
 from coordlog.spark_integration.files.formats.formats import FileFormat, SplitRows
 from coordlog.spark_integration.files.listing import InputFiles, as_listed
 from coordlog.spark_integration.files.payloads import (
@@ -51,6 +52,8 @@ class FileReaderOptions:
     """False: splits are assigned without a request."""
     skips_unreadable: bool = False
     """True: a split whose file is at fault is skipped; else the attempt fails."""
+    emits_rejects: bool = False
+    """True: rows that the format leaves out are emitted as batches of rejects; else they are counted alone."""
     run_id: str | None
     """Id of this run of the job, or None. With it a file that an earlier run has listed, and that
     has changed since, is read as it is now, if none of its rows was read before."""
@@ -66,8 +69,8 @@ def merge_reader_states(states: Sequence[bytes]) -> bytes:
 class FileReader(SourceReader):
     """Reads splits in the order in which they were added, each from the first row not yet emitted.
 
-    Its state is its unfinished splits and the number of rows emitted of each. A restored reader
-    opens the file again and passes over exactly that many rows. In pull mode it holds one split at
+    Its state is its unfinished splits and the number of rows emitted of each, good ones and bad ones.
+    A restored reader opens the file again and passes over exactly that many of each. In pull mode it holds one split at
     a time: it requests the next once a split has been read and the chain has handled its end, so
     that a slow subtask gets fewer.
     """
@@ -79,6 +82,9 @@ class FileReader(SourceReader):
         self._rows: SplitRows | None = None
         self._parsed: pa.RecordBatch | None = None
         self._emitted = 0
+        self._rejected = 0
+        self._rejects_to_skip = 0
+        """Bad rows of the first split that are still to be passed over."""
         self._is_as_begun = False
         """Whether the first split is read by other rules than those of the options."""
         self._finished_split_id: str | None = None
@@ -92,7 +98,7 @@ class FileReader(SourceReader):
         if state is not None:
             restored = decode_state(state)
             self._splits.extend(restored.splits)
-            self._emitted = self._splits[0].rows if self._splits else 0
+            self._go_to_first()
 
     def start(self) -> None:
         """Request the first split, unless a restored one is to be continued."""
@@ -102,7 +108,9 @@ class FileReader(SourceReader):
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Queue `splits`, each an encoded FileSplit."""
         for encoded in splits:
-            self._splits.append(SplitProgress(split=decode_split(encoded), rows=0, read_as=""))
+            self._splits.append(
+                SplitProgress(split=decode_split(encoded), rows=0, rejected=0, read_as="")
+            )
 
     def notify_no_more_splits(self) -> None:
         """End once all queued splits have been read."""
@@ -139,14 +147,31 @@ class FileReader(SourceReader):
             passed_over = min(self._rows.skip_rows, self._parsed.num_rows)
             self._rows.skip_rows -= passed_over
             self._parsed = self._parsed.slice(passed_over)
+            if (rejects := self._rejects(self._rows.bad_rows)) is not None:
+                return Poll(status=PollStatus.BATCH, batch=rejects)
         return self._emit(self._parsed)
+
+    def _rejects(self, bad_rows: Sequence[BadRow]) -> pa.RecordBatch | None:
+        """Count bad rows that were not counted before a restore. Returns the batch of them, if it is to be emitted."""
+        passed_over = min(self._rejects_to_skip, len(bad_rows))
+        self._rejects_to_skip -= passed_over
+        new = bad_rows[passed_over:]
+        self._rejected += len(new)
+        if not new or not self._options.emits_rejects:
+            return None
+        return rejects_batch(self._splits[0].split.path, new)
+
+    def _go_to_first(self) -> None:
+        """Set the position to that of the first unfinished split."""
+        first = self._splits[0] if self._splits else None
+        self._emitted, self._rejected = (0, 0) if first is None else (first.rows, first.rejected)
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
         """Drop those of these splits that the restored state has."""
         skips = frozenset(split_ids)
         dropped = [each for each in self._splits if each.split.split_id in skips]
         self._splits = deque(each for each in self._splits if each.split.split_id not in skips)
-        self._emitted = self._splits[0].rows if self._splits else 0
+        self._go_to_first()
         return [
             SkippedSplit(split_id=each.split.split_id, rows=each.rows, reason="it is skipped")
             for each in dropped
@@ -163,7 +188,9 @@ class FileReader(SourceReader):
         return encode_state(
             FileReaderState(
                 splits=[
-                    replace(progress, rows=self._emitted) if index == 0 else progress
+                    replace(progress, rows=self._emitted, rejected=self._rejected)
+                    if index == 0
+                    else progress
                     for index, progress in enumerate(self._splits)
                 ]
             )
@@ -187,9 +214,11 @@ class FileReader(SourceReader):
     def _open(self, progress: SplitProgress) -> SplitRows:
         split, run_id = progress.split, self._options.run_id
         is_of_earlier_run = run_id is not None and split.listed_by != run_id
-        if is_of_earlier_run and not progress.rows and split.parts == 1:
+        is_begun = bool(progress.rows or progress.rejected)
+        if is_of_earlier_run and not is_begun and split.parts == 1:
             progress = self._splits[0] = replace(progress, split=self._as_it_is(split))
-        self._emitted = progress.rows
+        self._go_to_first()
+        self._rejects_to_skip = progress.rejected
         schema = self._schema_of(progress.split)
         return self._format_for(progress, schema).read(
             self._options.files,
@@ -216,9 +245,12 @@ class FileReader(SourceReader):
         """
         wanted = self._options.format
         rules = wanted.row_rules()
-        begun = progress.read_as if progress.rows and progress.read_as else rules
+        is_begun = bool(progress.rows or progress.rejected)
+        begun = progress.read_as if is_begun and progress.read_as else rules
         self._splits[0] = replace(progress, read_as=begun)
-        self._is_as_begun = begun != rules
+        as_begun = wanted if begun == rules else wanted.ruled_by(begun, schema)
+        # The size of a block is a rule for some formats alone.
+        self._is_as_begun = as_begun.row_rules() != rules
         if not self._is_as_begun:
             return wanted
         _log.warning(
@@ -227,7 +259,7 @@ class FileReader(SourceReader):
             begun,
             rules,
         )
-        return wanted.ruled_by(begun, schema)
+        return as_begun
 
     def _as_it_is(self, split: FileSplit) -> FileSplit:
         """The split of a whole file of which nothing was read, as the file is now.
@@ -286,12 +318,22 @@ class FileReader(SourceReader):
                 "to which it was read before",
                 "put back the file as it was: its content has changed since",
             )
+        if self._rejects_to_skip:
+            raise SourceError(
+                split.path,
+                f"split {split.split_id} has {self._rejects_to_skip} bad rows less than the "
+                f"{self._rejected} that were left out before",
+                "put back the file as it was, and the options of the source",
+            )
         finished = FinishedSplit(
-            split_id=split.split_id, rows=self._emitted, bytes_read=rows.bytes_read
+            split_id=split.split_id,
+            rows=self._emitted,
+            bytes_read=rows.bytes_read,
+            rejected=self._rejected,
         )
         self.close()
         self._splits.popleft()
-        self._emitted = self._splits[0].rows if self._splits else 0
+        self._go_to_first()
         self._finished_split_id, self._is_skipped = split.split_id, False
         return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
 
@@ -299,7 +341,7 @@ class FileReader(SourceReader):
         split_id, rows = self._splits[0].split.split_id, self._emitted
         self.close()
         self._splits.popleft()
-        self._emitted = self._splits[0].rows if self._splits else 0
+        self._go_to_first()
         self._finished_split_id, self._is_skipped = split_id, True
         skipped = SkippedSplit(split_id=split_id, rows=rows, reason=str(error))
         return Poll(status=PollStatus.SPLIT_SKIPPED, skipped=skipped)

@@ -42,6 +42,7 @@ from coordlog.spark_integration.files.formats.json.values import check_json_type
 from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.places import location_of
+from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
     FileListing,
@@ -73,9 +74,12 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "csv": ("csv",),
     "encoding": ("csv", "jsonl", "text"),
     "block_bytes": ("csv", "jsonl", "text"),
+    "bad_rows": ("csv", "jsonl"),
 }
 """Formats for which an option has an effect, if not all."""
 _ENCODING: Final = "utf-8"
+_FAIL: Final = "fail"
+_SKIP: Final = "skip"
 
 
 class FileSource:
@@ -124,6 +128,11 @@ class FileSource:
             split is skipped, and the history has the reason. In batch, if no link of the chain keeps
             state across splits, none of its rows stay; else the rows before the first unreadable one
             stay, and the history has their number.
+        bad_rows: Treatment of a row of CSV or JSON lines that cannot be parsed or cast. `"fail"`: an error
+            of its file, see `on_error`. `"skip"`: it is left out; the history has the number for each
+            split. Any other value is a folder or a URL as that of a `ParquetSink`: such rows are
+            written there as Parquet, with file, line, offset, reason and text, and are published once,
+            with the checkpoint that holds the other rows. A rejects folder belongs to one job.
         exclude: Globs of files and folders that are left out of every listing. A glob without a slash
             is compared with each name below the path, a glob with a slash with the path below it, a
             glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
@@ -158,6 +167,7 @@ class FileSource:
         encoding: str = _ENCODING,
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
+        bad_rows: str | os.PathLike[str] = "fail",
         exclude: str | Sequence[str] = (),
         allow_other_path: bool = False,
         partition_folders: PartitionFolders = "refuse",
@@ -181,15 +191,21 @@ class FileSource:
                 csv=None if csv == CsvOptions() else csv,
                 encoding=None if encoding == _ENCODING else encoding,
                 block_bytes=None if block_bytes == CSV_BLOCK_BYTES else block_bytes,
+                bad_rows=None if bad_rows == _FAIL else bad_rows,
             ),
+            lambda: _rejects_sink(bad_rows),
         )
+        self.rejects = _rejects_sink(bad_rows)
+        """Sink of the rows that are left out; None if they have no place."""
         self._batch_rows, self._assignment = batch_rows, assignment
         self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or on_error == "skip"
         self._discovery = Discovery(
             files=_input_files(url, storage_options, changed_by, exclude),
-            format=_format_of(format, compression, text(), columns, is_lenient=is_lenient),
+            format=_format_of(
+                format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
+            ),
             schema=columns,
             schemas=schemas,
             split_bytes=split_bytes,
@@ -210,6 +226,7 @@ class FileSource:
             batch_rows=self._batch_rows,
             asks_for_splits=self._assignment == "pull",
             skips_unreadable=self._skips_unreadable,
+            emits_rejects=self.rejects is not None,
             # A watch itself compares the files with their listing.
             run_id=None if self._watching is not None else self._discovery.run_id,
         )
@@ -240,6 +257,7 @@ class FileSource:
             merge_states=merge_reader_states,
             reads_in_order=True,
             coordinator=provider,
+            followers=() if self.rejects is None else (self.rejects.spec(),),
         )
 
     def coordinated(self) -> CoordinatedSource:
@@ -253,6 +271,13 @@ class FileSource:
             on_error=("skip" if self._skips_unreadable else "fail", "fail"),
             schemas=(self._discovery.schemas, "one"),
         )
+        if self.rejects is not None:
+            raise OptionError(
+                "bad_rows",
+                self.rejects.destination,
+                "'fail' or 'skip', if queries read the source: Spark writes their output, and no checkpoint has "
+                "the rejects",
+            )
         options = FileReaderOptions(
             files=self._discovery.files,
             format=self._discovery.format,
@@ -423,16 +448,18 @@ def _format_of(
     schema: pa.Schema | None,
     *,
     is_lenient: bool,
+    sifts: bool,
 ) -> FileFormat:
     match name:
         case "csv":
-            return CsvFormat(options=text, compression=compression)
+            return CsvFormat(options=text, compression=compression, sifts=sifts)
         case "jsonl":
             return JsonLinesFormat(
                 encoding=text.encoding,
                 block_bytes=text.block_bytes,
                 compression=compression,
                 ignores_new_fields=schema is not None,
+                sifts=sifts,
             )
         case "text":
             return TextFormat(
@@ -444,6 +471,14 @@ def _format_of(
                     "compression", compression, "for other formats: Parquet packs its columns"
                 )
             return ParquetFormat(is_lenient=is_lenient, is_given=schema is not None)
+
+
+def _rejects_sink(bad_rows: str | os.PathLike[str]) -> RejectsSink | None:
+    if bad_rows in (_FAIL, _SKIP):
+        return None
+    if not os.fspath(bad_rows):
+        raise OptionError("bad_rows", bad_rows, "fail, skip, a folder, or s3://BUCKET/PREFIX")
+    return RejectsSink(bad_rows)
 
 
 def _uses(name: Format, **values: object) -> Iterator[Callable[[], object]]:

@@ -9,7 +9,12 @@ import pyarrow as pa
 
 from coordlog.schemas.payload import decode_versioned, encode_versioned
 from coordlog.schemas.source_types import Split
-from coordlog.spark_integration.files.payloads import FileReaderState, FileSplit
+from coordlog.spark_integration.files.payloads import (
+    FileReaderState,
+    FileReaderStateV1,
+    FileSplit,
+    SplitProgress,
+)
 
 __all__ = [
     "decode_schema",
@@ -40,7 +45,15 @@ def encode_state(state: FileReaderState) -> bytes:
 
 def decode_state(content: bytes) -> FileReaderState:
     """The state in `content`. Raises ValueError if it is none that this version knows."""
-    return decode_versioned(FileReaderState, content)
+    if content[:1] != b"\x01":
+        return decode_versioned(FileReaderState, content)
+    earlier = decode_versioned(FileReaderStateV1, content)
+    return FileReaderState(
+        splits=[
+            SplitProgress(split=each.split, rows=each.rows, rejected=0, read_as=each.read_as)
+            for each in earlier.splits
+        ]
+    )
 
 
 def encode_schema(schema: pa.Schema) -> bytes:

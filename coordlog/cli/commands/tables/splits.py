@@ -39,12 +39,16 @@ _PLACE_STYLES = {
 }
 
 
+_REJECTED = Column("BAD ROWS", is_right=True, rank=2)
+"""Only shown if a split has some."""
+
 _SPLIT_COLUMNS = (
     Column("SPLIT"),
     Column("PLACE"),
     Column("CKPT", is_right=True, rank=3),
     Column("READ BY"),
     Column("ROWS", is_right=True, rank=2),
+    _REJECTED,
     Column("ASSIGNED TO", rank=1),
     Column("WHY SKIPPED, OR THROWN AWAY"),
 )
@@ -72,7 +76,10 @@ def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: b
     if as_json:
         print_rows("splits", rows)
         return
-    print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(row) for row in rows])
+    has_rejects = any(row.rejected for row in audit.splits)
+    columns = [column for column in _SPLIT_COLUMNS if has_rejects or column is not _REJECTED]
+    cells = [_split_cells(row, has_rejects=has_rejects) for row in rows]
+    print_table(new_console(), columns, cells)
     losses = [loss for row in audit.splits for loss in row.thrown_away]
     whole = sum(loss.is_whole for loss in losses)
     total = (
@@ -82,7 +89,7 @@ def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: b
     sum_up(total, Counter(row.place.value for row in audit.splits), audit)
 
 
-def _split_cells(row: SplitRow) -> tuple[str | Text, ...]:
+def _split_cells(row: SplitRow, *, has_rejects: bool) -> tuple[str | Text, ...]:
     attempts = [
         f"{assignment.subtask}/{assignment.attempt_number}" for assignment in row.assignments
     ]
@@ -92,6 +99,7 @@ def _split_cells(row: SplitRow) -> tuple[str | Text, ...]:
         number_text(row.checkpoint_id),
         "" if row.finished_by is None else f"{row.finished_by[0]}/{row.finished_by[1]}",
         "" if row.rows is None else f"{row.rows:,}",
+        *([f"{row.rejected:,}" if row.rejected else ""] if has_rejects else []),
         " ".join(attempts),
         "\n".join(
             [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     reading_error,
     typed_rows,
 )
+from coordlog.spark_integration.files.formats.csv.sifted import whole_rows
 from coordlog.spark_integration.files.formats.inferring import WIDE, evenly, type_of_texts
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
@@ -38,10 +41,20 @@ def settle_csv_schema(
     options: CsvText,
     expected: pa.Schema | None,
     compression: Compression = "infer",
+    *,
+    sifts: bool = False,
 ) -> pa.Schema:
     """Names from the headers and types from the sample's values, or `expected`, checked against them.
 
     A column without a value in the sample is of strings, which take every later value.
+
+    Args:
+        files: Opens the files.
+        listed: The files.
+        options: Form of the files.
+        expected: The schema, if it is set or settled already.
+        compression: Compression of the files.
+        sifts: True: damaged rows are left out of the sample, and no value is checked.
 
     Raises:
         SourceError: Two headers differ, or a sampled file cannot be read.
@@ -49,6 +62,8 @@ def settle_csv_schema(
     for file in listed:
         refuse_archive(file.path, compression)
     sampled = evenly([file for file in listed if file.size_bytes != 0])
+    if sifts:
+        options = replace(options, skips_ragged=True)
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
     settled: pa.Schema | None = expected
     first = ""
@@ -87,13 +102,15 @@ def _schema_of(
     compression: Compression,
 ) -> pa.Schema | None:
     """Schema of one file, or None without a row and a header; `settled` is that of the files before."""
+    if options.skips_ragged and expected is not None:
+        return _named_as_expected(files, file, options, expected, block_bytes, compression)
     if expected is None:
         quick = _quick_schema(files, file, options, settled, block_bytes, compression)
         if quick is not None:
             return quick
     elif _is_compatible(files, file, options, expected, block_bytes, compression):
         return expected
-    stream = _stream(files, file, options, compression)
+    stream = _stream(files, file, options, block_bytes, compression)
     try:
         if not stream.has_text(block_bytes):
             return None
@@ -130,15 +147,51 @@ def _schema_of(
 
 
 def _stream(
-    files: InputFiles, file: ListedFile, options: CsvText, compression: Compression
+    files: InputFiles,
+    file: ListedFile,
+    options: CsvText,
+    block_bytes: int,
+    compression: Compression,
 ) -> TextBytes:
-    return TextBytes(
+    stream = TextBytes(
         file.path,
         files.open(file),
         None,
         None if options.is_utf8 else options.encoding,
         codec=codec_of(file.path, compression),
+        for_csv=not options.skips_ragged,
     )
+    if not options.skips_ragged:
+        return stream
+    try:
+        sample = whole_rows(stream, replace(options, block_bytes=block_bytes))
+    finally:
+        stream.close()
+    return TextBytes(file.path, io.BytesIO(sample), None, None)
+
+
+def _named_as_expected(
+    files: InputFiles,
+    file: ListedFile,
+    options: CsvText,
+    expected: pa.Schema,
+    block_bytes: int,
+    compression: Compression,
+) -> pa.Schema | None:
+    """`expected` with the names of the file; None without a row and a header."""
+    stream = _stream(files, file, options, block_bytes, compression)
+    try:
+        if not stream.has_text():
+            return None
+        texts = pa.schema(pa.field(name, pa.string()) for name in expected.names)
+        with open_csv(stream, options, schema=texts, block_bytes=block_bytes) as reader:
+            names: list[str] = reader.schema.names  # decodes the header
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        raise reading_error(file.path, error, expected) from error
+    finally:
+        stream.close()
+    types = [] if names == expected.names else [pa.string()] * len(names)
+    return expected if not types else pa.schema(zip(names, types, strict=True))
 
 
 def _is_compatible(
@@ -150,7 +203,7 @@ def _is_compatible(
     compression: Compression,
 ) -> bool:
     """Whether the first block is compatible as Arrow reads it; if not, its texts decide, and name the first fault."""
-    stream = _stream(files, file, options, compression)
+    stream = _stream(files, file, options, block_bytes, compression)
     try:
         if not stream.has_text(block_bytes):
             return False
@@ -238,7 +291,7 @@ def _first_types(
     compression: Compression,
 ) -> pa.Schema | None:
     """Types that Arrow infers of a file's first rows; None for a file without a row and a header."""
-    stream = _stream(files, file, options, compression)
+    stream = _stream(files, file, options, block_bytes, compression)
     try:
         if not stream.has_text():
             return None
@@ -263,7 +316,7 @@ def _with_texts(
         for column in schema
         if _is_of_numbers(column.type) or pa.types.is_null(column.type)
     ]
-    stream = _stream(files, file, options, compression)
+    stream = _stream(files, file, options, block_bytes, compression)
     try:
         with open_csv(
             stream, options, schema=schema, block_bytes=block_bytes, texts=texts

@@ -13,7 +13,6 @@ from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import (
-    CsvPart,
     check_names,
     doubtful_floats,
     float_columns,
@@ -52,7 +51,7 @@ def sifted_csv(
     """
     part = open_part(files, split, options, compression, for_csv=False)
     try:
-        cutter = _cutter(part, options)
+        cutter = _cutter(part.text, options)
         has_header = options.csv.column_names is None
         header = cutter.next_one() if has_header else None
         if header is not None:
@@ -74,24 +73,21 @@ def sifted_csv(
     )
 
 
-def whole_rows(path: str, stream: TextBytes, options: CsvText, size_bytes: int) -> bytes:
-    """The header and the first rows of a file, at least `size_bytes` if there are so many, without damaged rows.
+def whole_rows(stream: TextBytes, options: CsvText) -> bytes:
+    """The header and the first rows of a file, as many as are in a block, without damaged rows.
 
     Raises:
         SourceError: The file cannot be read.
     """
-    part = CsvPart(text=stream, is_empty=False, begins_at=0, header_bytes=0, bytes_read=0)
-    cutter, kept, size = _cutter(part, options), list[bytes](), 0
-    while size < size_bytes and (rows := cutter.next()):
-        size += sum(len(row.data) for row in rows)
-        kept += [row.data for row in rows if not row.fault and _is_utf8(row.data)]
-    return b"".join(kept)
+    rows = _cutter(stream, options).next()
+    kept = [row.data for row in rows if not row.fault and _is_utf8(row.data)]
+    return b"".join(kept)[: options.block_bytes]
 
 
-def _cutter(part: CsvPart, options: CsvText) -> RowCutter:
+def _cutter(stream: TextBytes, options: CsvText) -> RowCutter:
     csv = options.csv
     return RowCutter(
-        part.text,
+        stream,
         csv_form(csv.delimiter, csv.quote, csv.escape),
         block_bytes=options.block_bytes,
         # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.

@@ -17,6 +17,7 @@ from coordlog.spark_integration.files.formats.inferring import (
     infer_json,
 )
 from coordlog.spark_integration.files.formats.json.rows import wrong_json
+from coordlog.spark_integration.files.formats.json.sifted import whole_objects
 from coordlog.spark_integration.files.formats.json.values import parse_json
 from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
@@ -33,16 +34,20 @@ def settle_json_schema(
     compression: Compression,
     block_bytes: int,
     expected: pa.Schema | None,
+    sifts: bool = False,
 ) -> pa.Schema:
     """The fields of the sample in the order in which they come, or `expected`, tried on the sample.
 
-    A field without a value in the sample is of strings.
+    A field without a value in the sample is of strings. If `sifts` is True, lines that are no objects are left out of
+    the sample, and `expected` is not tried.
 
     Raises:
         SourceError: A sampled file cannot be read, or two files have incompatible types of a field.
     """
     for file in listed:
         refuse_archive(file.path, compression)
+    if sifts and expected is not None:
+        return expected
     sampled = evenly([file for file in listed if file.size_bytes != 0])
     sample_bytes = max(block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
     settled: pa.Schema | None = expected
@@ -58,7 +63,7 @@ def settle_json_schema(
             block_bytes=sample_bytes,
         )
         try:
-            inferred = _schema_of(file.path, blocks, expected)
+            inferred = _schema_of(file.path, blocks, expected, sifts=sifts)
         finally:
             blocks.close()
         if inferred is None or expected is not None:
@@ -82,8 +87,10 @@ def settle_json_schema(
     )
 
 
-def _schema_of(path: str, blocks: LineBlocks, expected: pa.Schema | None) -> pa.Schema | None:
-    text = blocks.next()
+def _schema_of(
+    path: str, blocks: LineBlocks, expected: pa.Schema | None, *, sifts: bool
+) -> pa.Schema | None:
+    text = whole_objects(blocks.stream, blocks.block_bytes) if sifts else blocks.next()
     if text is None or not text.strip():
         return None
     try:

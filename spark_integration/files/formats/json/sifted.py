@@ -63,19 +63,19 @@ def sifted_json(
     )
 
 
-def whole_objects(stream: TextBytes, block_bytes: int, size_bytes: int) -> str:
-    """The first lines of a file that are objects, of at least `size_bytes` if there are so many.
+def whole_objects(stream: TextBytes, block_bytes: int) -> str:
+    """The first lines of a file, as many as are in a block; those that are no objects are empty.
 
     Raises:
         SourceError: The file cannot be read.
     """
-    cutter = RowCutter(stream, LINES, block_bytes=block_bytes, row_bytes_max=block_bytes)
-    kept, size = list[str](), 0
-    while size < size_bytes and (rows := cutter.next()):
-        size += sum(len(row.data) for row in rows)
-        texts = (_text_of(row.data) for row in rows if not row.fault)
-        kept += [text for text in texts if text is not None and _problem(text) is None]
-    return "\n".join(kept)
+    lines: list[str] = []
+    for row in RowCutter(stream, LINES, block_bytes=block_bytes, row_bytes_max=block_bytes).next():
+        assert row.line is not None, "a sample begins with its file"
+        text = None if row.fault else _text_of(row.data)
+        lines += [""] * (row.line - 1 - len(lines))
+        lines.append("" if text is None or _problem(text) is not None else text)
+    return "\n".join(lines)
 
 
 def _text_of(data: bytes) -> str | None:
@@ -110,9 +110,18 @@ def _reason(text: str, error: Exception) -> str:
 def _problem(line: str) -> str | None:
     """Why a line is no object; None if it is one."""
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=_object)
     except RecursionError:
         return "it is nested too deep"
     except ValueError as error:
         return f"it is no JSON: {error}"
     return None if isinstance(value, dict) else "it is no JSON object"
+
+
+def _object(fields: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(fields)
+    if len(value) < len(fields):
+        names = [name for name, _ in fields]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the field {doubled!r} more than once")
+    return value

@@ -40,11 +40,18 @@ class LineBlocks:
         """Lines of this part before the last block."""
         self.is_at_end = False
         """Whether the last block was the end of the part."""
-        self._path, self._block_bytes, self._encoding = seen.path, block_bytes, encoding
+        self._path, self._encoding = seen.path, encoding
+        self.block_bytes = block_bytes
+        """Bytes that are read at once."""
         self._rest, self._lines = b"", 0
         self._bytes, self._begins_at = open_lines(
             files, seen, start=start, end=end, encoding=encoding, compression=compression
         )
+
+    @property
+    def stream(self) -> TextBytes:
+        """The bytes of the part, for a caller that cuts them itself and calls `next` never."""
+        return self._bytes
 
     @property
     def bytes_read(self) -> int:
@@ -59,7 +66,7 @@ class LineBlocks:
         """
         if self.is_at_end:
             return None
-        wanted = self._block_bytes - len(self._rest)
+        wanted = self.block_bytes - len(self._rest)
         read = self._bytes.read(wanted)
         data, self.is_at_end = self._rest + read, len(read) < wanted
         cut = len(data) if self.is_at_end else data.rfind(b"\n") + 1
@@ -67,7 +74,7 @@ class LineBlocks:
         if not cut and data:
             raise SourceError(
                 self._path,
-                f"{self.line(0)} is longer than a block of {self._block_bytes} bytes",
+                f"{self.line(0)} is longer than a block of {self.block_bytes} bytes",
                 "check that it is a file of lines, or set a larger `block_bytes=`",
             )
         block, self._rest = data[:cut], data[cut:]
