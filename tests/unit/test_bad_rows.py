@@ -65,7 +65,7 @@ def opened(
     return reader
 
 
-def read_file(folder: Path, data: bytes, name: str = "a.csv", **options: Any) -> Read:
+def read_file(folder: Path, data: bytes, name: str = "a.csv", **options: Any) -> Read:  # noqa: ANN401, options of a source
     (folder / name).write_bytes(data)
     source = FileSource(folder / name, **{"bad_rows": folder / "rejects", **options})
     read = Read()
@@ -327,6 +327,7 @@ def test_a_job_goes_on_with_rejects_from_the_place_where_it_failed(tmp_path: Pat
     with pytest.raises(SourceError, match="'q' is no int64"):
         read_until(reader, read)
     state = reader.snapshot_state(1)
+    reader.close()
     again = opened(with_rejects, state)
     read_until(again, read)
 
@@ -341,6 +342,7 @@ def test_a_begun_split_keeps_the_length_from_which_rows_are_bad(tmp_path: Path) 
     reader, read = opened(FileSource(tmp_path / "a.csv", **options, block_bytes=100)), Read()
     read_until(reader, read, polls_max=5)
     state = reader.snapshot_state(1)
+    reader.close()
     assert decode_state(state).splits[0].rejected == 1
     again = opened(FileSource(tmp_path / "a.csv", **options, block_bytes=1000), state)
     read_until(again, read)

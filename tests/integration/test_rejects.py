@@ -1,0 +1,233 @@
+"""Rejects of a job: each line of its files is published once, as a row or as a reject, whatever dies when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from coordlog.api.chain import Chain
+from coordlog.errors import OptionError
+from coordlog.history import History
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.tables.progress import Progress, progress
+from coordlog.projections.tables.splits import SplitRow, splits
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.record import Record
+from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.transform import transform_spec
+from coordlog.testing.in_memory import InMemorySurroundings
+from file_pipeline import KilledError, kill_driver
+
+FILES, LINES, SUBTASKS = 6, 60, 2
+WAIT_S = 60.0
+
+pytestmark = pytest.mark.slow
+
+
+def is_bad(number: int) -> bool:
+    return number % 5 == 2
+
+
+@dataclass
+class Case:
+    """Files with bad rows, a destination, a folder of rejects and one log; a driver after the other."""
+
+    folder: Path
+    is_batch: bool
+    format: str = "csv"
+    log: MemoryLog = field(default_factory=lambda: MemoryLog("job"))
+
+    def __post_init__(self) -> None:
+        (self.folder / "in").mkdir(parents=True)
+        for number in range(FILES):
+            lines = range(number * LINES, (number + 1) * LINES)
+            text = "".join(map(self._line, lines))
+            (self.folder / "in" / f"{number}.{self.format}").write_text(text, encoding="utf-8")
+
+    def _line(self, number: int) -> str:
+        if self.format == "jsonl":
+            value = f'"bad {number}"' if is_bad(number) else str(number)
+            return f'{{"a": {value}}}\n'
+        header = "a,b\n" if number % LINES == 0 else ""
+        return header + (f"bad {number},x\n" if is_bad(number) else f"{number},x\n")
+
+    def drive(self, kill_after: int | None = None) -> JobStatus:
+        """Run one driver to its end, or up to its kill after so many records."""
+        options: dict[str, Any] = {"format": self.format, "schema": "a bigint, b string"}
+        source = FileSource(
+            self.folder / "in",
+            batch_rows=9,
+            block_bytes=100,
+            bad_rows=self.folder / "rejects",
+            **options,
+        )
+        sink = ParquetSink(self.folder / "out")
+        assert source.rejects is not None
+        sink.prepare("job")
+        source.rejects.prepare("job")
+        chain = Chain(
+            source=source.spec(), operators=[transform_spec(lambda batch: batch), sink.spec()]
+        )
+        check_apart(chain)
+        surroundings = InMemorySurroundings(chain, "job", SUBTASKS)
+        seen = 0
+
+        def released(records: Sequence[Record]) -> None:
+            nonlocal seen
+            before, seen = seen, seen + len(records)
+            if kill_after is not None and before < kill_after <= seen:
+                kill_driver(driver, surroundings)
+
+        driver = JobDriver(
+            chain=chain,
+            log=self.log,
+            options=DriverOptions(
+                job_id="job",
+                parallelism=SUBTASKS,
+                is_batch=self.is_batch,
+                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.02),
+                restart_backoff_s=0.01,
+            ),
+            surroundings=surroundings,
+            on_released=released,
+        )
+        driver.start()
+        result = driver.wait(WAIT_S)
+        assert result is not None, f"not over within {WAIT_S} s"
+        return result.status
+
+    def rows(self) -> list[int]:
+        """Published rows, sorted."""
+        out = self.folder / "out"
+        return (
+            sorted(pq.read_table(out).column("a").to_pylist())
+            if list(out.glob("*.parquet"))
+            else []
+        )
+
+    def rejects(self) -> list[tuple[str, int, int, str]]:
+        """Published rejects: file, line, offset and row, sorted."""
+        folder = self.folder / "rejects"
+        if not list(folder.glob("*.parquet")):
+            return []
+        table = pq.read_table(folder).select(["file", "line", "offset", "row"])
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+    def expected_rejects(self) -> list[tuple[str, int, int, str]]:
+        """As the files have them."""
+        found = []
+        for path in sorted((self.folder / "in").iterdir()):
+            offset = 0
+            for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+                if b"bad" in line:
+                    found.append((str(path), number, offset, line.decode().rstrip("\n")))
+                offset += len(line)
+        return sorted(found)
+
+    def check_partial(self) -> None:
+        """No row and no reject is there twice, or wrong."""
+        rows, rejects = self.rows(), self.rejects()
+        assert len(set(rows)) == len(rows)
+        assert len(set(rejects)) == len(rejects)
+        assert set(rejects) <= set(self.expected_rejects())
+
+    def check_whole(self) -> None:
+        """Each line is published once."""
+        every = range(FILES * LINES)
+        assert self.rows() == [number for number in every if not is_bad(number)]
+        assert self.rejects() == self.expected_rejects()
+        assert len(self.rows()) + len(self.rejects()) == FILES * LINES
+        staged = self.folder.rglob(".coordlog/staging/**/*")
+        assert [path for path in staged if path.is_file()] == []
+
+    def records(self) -> list[Record]:
+        return [one.record() for turn in History(self.log).turns() for one in turn.entries]
+
+    def progress(self) -> Progress:
+        return progress(self.records())
+
+    def splits(self) -> tuple[SplitRow, ...]:
+        return splits(self.records())
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_each_line_is_a_row_or_a_reject_and_the_history_has_their_numbers(
+    tmp_path: Path,
+    format: str,  # noqa: A002, the option
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    case = Case(tmp_path, is_batch, format)
+    assert case.drive() is JobStatus.FINISHED
+
+    case.check_whole()
+    bad = sum(map(is_bad, range(FILES * LINES)))
+    counted = case.progress()
+    assert (counted.rejected, counted.rows) == (bad, FILES * LINES - bad)
+    assert counted.rows_published == FILES * LINES - bad, "rejects are no published rows"
+    assert {(one.rows, one.rejected) for one in case.splits()} == {(48, 12)}
+
+
+@pytest.mark.clause("H1")
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
+    tmp_path: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+    seed: int,
+    dose: int,
+) -> None:
+    whole = Case(tmp_path / "whole", is_batch)
+    whole.drive()
+    count = len(whole.records())
+    chance = random.Random(seed)
+    places = chance.sample(range(1, count), min(count - 1, 24 * dose))
+    for place in places:
+        case = Case(tmp_path / str(place), is_batch)
+        try:
+            case.drive(kill_after=place)
+        except KilledError:
+            case.check_partial()
+            # The next driver dies too, somewhere else.
+            try:
+                case.drive(kill_after=chance.randrange(1, count))
+            except KilledError:
+                case.check_partial()
+                case.drive()
+        case.check_whole()
+        assert case.progress().rejected == whole.progress().rejected
+
+
+def test_a_reset_takes_the_rejects_of_a_split_with_its_rows(tmp_path: Path) -> None:
+    """The number of a split that is read again counts once."""
+    case = Case(tmp_path, is_batch=False)
+    count = 0
+    for place in (40, 60, 80):
+        try:
+            case.drive(kill_after=place)
+        except KilledError:
+            count += 1
+    if case.progress().end.value != "finished":
+        case.drive()
+
+    assert count
+    case.check_whole()
+    assert sum(one.rejected or 0 for one in case.splits()) == case.progress().rejected == 72
+
+
+def test_rejects_are_not_written_into_the_source_or_the_destination(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for rejects in (tmp_path / "in" / "bad", tmp_path / "out" / "bad"):
+        source = FileSource(tmp_path / "in", bad_rows=rejects)
+        with pytest.raises(OptionError, match="apart from"):
+            check_apart(
+                Chain(source=source.spec(), operators=[ParquetSink(tmp_path / "out").spec()])
+            )
