@@ -122,9 +122,7 @@ def look(
                 # The driver checks this too, after Spark's start.
                 refuse_unless_gone(NamedDriver.of(state))
             if not elsewhere:
-                _check_destination(job_id, fold, parts.sink)
-                if parts.rejects is not None and _has_rejects(state):
-                    _check_destination(job_id, fold, parts.rejects)
+                _check_destinations(job_id, fold, state, parts)
         for sink in parts.sinks:
             sink.prepare(job_id)
             if is_new or elsewhere:
@@ -185,9 +183,13 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
         )
 
 
-def _has_rejects(state: JobState) -> bool:
-    """Whether the last driver wrote rejects."""
-    return any(operator.operator_id == REJECTS for operator in state.launch_info.operators)
+def _check_destinations(
+    job_id: str, fold: ProgressFold, state: JobState, parts: IngestParts
+) -> None:
+    _check_destination(job_id, fold, parts.sink)
+    had_rejects = any(operator.operator_id == REJECTS for operator in state.launch_info.operators)
+    if parts.rejects is not None and had_rejects:
+        _check_destination(job_id, fold, parts.rejects)
 
 
 def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> None:
