@@ -1,6 +1,6 @@
 """Reads a split although some of its rows are bad: these are left out, each with its place and the reason.
 
-One function, `parse`, decides about rows, many at once: a block that it refuses is halved until the bad rows are alone.
+One function, `parse`, decides about rows, many at once: what it refuses is divided until the bad rows are alone.
 So each row is judged as if there were no bad one.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from coordlog.errors import SourceError
 from coordlog.limits import SIFTED_ROWS
 from coordlog.spark_integration.files.formats.bad_rows import BadRow, shown_text
 from coordlog.spark_integration.files.formats.text.row_cutter import CutRow, RowCutter
@@ -20,7 +19,16 @@ __all__ = ["BadRowError", "SiftedRows"]
 
 
 class BadRowError(Exception):
-    """Rows cannot be parsed or cast; the message is the reason."""
+    """Rows cannot be parsed or cast.
+
+    Attributes:
+        reason: Cause, without the place.
+        row: Index of the row that seems to be bad, among those that were parsed; None if unknown.
+    """
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason, row)
+        self.reason, self.row = reason, row
 
 
 class SiftedRows:
@@ -63,11 +71,11 @@ class SiftedRows:
         """
         self.bad_rows = ()
         if not self._pieces:
+            if (batch := self._whole()) is not None:
+                return batch
             rows = [] if self._cutter is None else self._cutter.next()
             if not rows:
                 return None
-            if (batch := self._judged(rows)) is not None:
-                return batch
             # A block of bad rows takes long: in parts, so that barriers need not wait for all of it.
             starts = range(0, len(rows), SIFTED_ROWS)
             self._pieces.extend(rows[start : start + SIFTED_ROWS] for start in starts)
@@ -77,15 +85,29 @@ class SiftedRows:
         """Close the file."""
         self._close()
 
-    def _judged(self, rows: Sequence[CutRow]) -> pa.RecordBatch | None:
-        """The rows, or None if one is bad."""
-        if any(row.fault for row in rows):
+    def _whole(self) -> pa.RecordBatch | None:
+        """The next rows without a look at each, or None if one may be bad."""
+        data = b"" if self._cutter is None else self._cutter.whole()
+        if self._cutter is None or not data:
             return None
         try:
-            batch = self._parse(b"".join(row.data for row in rows))
+            batch = self._parse(data)
         except BadRowError:
             return None
-        return batch if batch.num_rows == len(rows) else None
+        self._cutter.take(data)
+        return batch
+
+    def _judged(self, rows: Sequence[CutRow]) -> pa.RecordBatch | int:
+        """The rows; or if one is bad, the index of a row that is bad, as far as is known."""
+        fault = next((index for index, row in enumerate(rows) if row.fault), None)
+        if fault is not None:
+            return fault
+        try:
+            batch = self._parse(b"".join(row.data for row in rows))
+        except BadRowError as error:
+            is_known = error.row is not None and 0 <= error.row < len(rows)
+            return error.row if error.row is not None and is_known else len(rows) // 2
+        return batch if batch.num_rows == len(rows) else len(rows) // 2
 
     def _sifted(self, rows: Sequence[CutRow]) -> pa.RecordBatch:
         good: list[pa.RecordBatch] = []
@@ -93,17 +115,18 @@ class SiftedRows:
         parts = [rows]
         while parts:
             part = parts.pop()
-            if (batch := self._judged(part)) is not None:
-                good.append(batch)
+            if not part:
+                continue
+            judged = self._judged(part)
+            if isinstance(judged, pa.RecordBatch):
+                good.append(judged)
             elif len(part) == 1:
                 bad.append(self._bad(part[0]))
             else:
-                middle = len(part) // 2
-                parts += [part[middle:], part[:middle]]
+                parts += [part[judged + 1 :], part[judged : judged + 1], part[:judged]]
         self.bad_rows = bad
-        (batch,) = pa.Table.from_batches(good, self._schema).combine_chunks().to_batches() or [
-            pa.RecordBatch.from_pylist([], schema=self._schema)
-        ]
+        table = pa.Table.from_batches(good, self._schema).combine_chunks()
+        (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=self._schema)]
         return batch
 
     def _bad(self, row: CutRow) -> BadRow:
@@ -118,7 +141,5 @@ class SiftedRows:
         try:
             batch = self._parse(row.data)
         except BadRowError as error:
-            return str(error)
-        except SourceError as error:  # pragma: no cover, `parse` reads nothing
-            return error.problem
+            return error.reason
         return f"it is {batch.num_rows} rows, and not one"

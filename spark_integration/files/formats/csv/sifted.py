@@ -30,7 +30,7 @@ from coordlog.spark_integration.files.payloads import FileSplit
 
 __all__ = ["sifted_csv", "whole_rows"]
 
-_PLACE: Final = re.compile(r"^(?:a row|row \d+)(?:, | )")
+_PLACE: Final = re.compile(r"(?:a row|row (?P<row>\d+))(?:, | )")
 """Place that an error has of a row among those parsed with it."""
 _TEXT: Final = re.compile(r"(?<=are expected): .*", re.DOTALL)
 
@@ -131,7 +131,7 @@ def _parsed(path: str, schema: pa.Schema, options: CsvText, data: bytes) -> pa.R
             doubtful = refused_decimals(error, schema) - texts
             if not doubtful:
                 problem = reading_error(path, error, schema, header_rows=0).problem
-                raise BadRowError(_TEXT.sub("", _PLACE.sub("", problem))) from error
+                raise _bad_row(_TEXT.sub("", problem)) from error
         else:
             doubtful = doubtful_floats(batch, floats) - texts
             if not doubtful:
@@ -140,7 +140,15 @@ def _parsed(path: str, schema: pa.Schema, options: CsvText, data: bytes) -> pa.R
     try:
         return typed_rows(path, batch, schema, row=1, header_rows=0)
     except SourceError as error:
-        raise BadRowError(_PLACE.sub("", error.problem)) from error
+        raise _bad_row(error.problem) from error
+
+
+def _bad_row(problem: str) -> BadRowError:
+    place = _PLACE.match(problem)
+    if place is None:
+        return BadRowError(problem)
+    row = None if place["row"] is None else int(place["row"]) - 1
+    return BadRowError(problem[place.end() :], row)
 
 
 def _read(

@@ -21,6 +21,7 @@ from coordlog.spark_integration.files.payloads import FileSplit
 
 __all__ = ["sifted_json", "whole_objects"]
 
+_WORDS_OF_PLACE: Final = re.compile(r" in row (\d+)$")
 _WORDS: Final = re.compile(r"^JSON parse error: | in row \d+$")
 
 
@@ -91,12 +92,13 @@ def _parsed(
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        byte = data[error.start]
-        raise BadRowError(f"the text is not UTF-8: {error.reason} (0x{byte:02x})") from error
+        reason = f"the text is not UTF-8: {error.reason} (0x{data[error.start]:02x})"
+        raise BadRowError(reason, data.count(b"\n", 0, error.start)) from error
     try:
         table = parse_json(text, schema, unexpected)
     except (pa.ArrowException, ValueError, RecursionError) as error:
-        raise BadRowError(_reason(text, error)) from error
+        place = _WORDS_OF_PLACE.search(str(error))
+        raise BadRowError(_reason(text, error), place and int(place[1])) from error
     (batch,) = table.combine_chunks().to_batches() or [
         pa.RecordBatch.from_pylist([], schema=schema)
     ]

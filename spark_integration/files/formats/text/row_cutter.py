@@ -33,6 +33,8 @@ class CutRow:
 class RowForm:
     """How rows end. Built by `csv_form`; `LINES` for lines that end with LF alone."""
 
+    rows: re.Pattern[bytes]
+    """As many rows as there are, each with its line end."""
     row: re.Pattern[bytes]
     """A row with its line end."""
     last_row: re.Pattern[bytes]
@@ -49,6 +51,7 @@ def _pattern(*parts: bytes) -> re.Pattern[bytes]:
 
 
 LINES: Final = RowForm(
+    rows=_pattern(rb"(?:[^\n]*+\n)++"),
     row=_pattern(rb"[^\n]*+\n"),
     last_row=_pattern(rb"[^\n]*+(?:\n|\Z)"),
     line=_pattern(rb"[^\n]*+(?:\n|\Z)"),
@@ -70,7 +73,13 @@ def csv_form(delimiter: str, quote: str | None, escape: str | None) -> RowForm:
         quoted = sign + inside + sign + plain
         field = b"(?:" + quoted + b"|(?!" + sign + b")" + plain + b")"
     row = field + b"(?:" + comma + field + b")*+"
+    if quote is not None and escape is None:
+        # The same in fewer steps: all that has no quote at once. A quote elsewhere is part of its field.
+        run = rb"[^\r\n" + sign + b"]++|(?<=" + comma + b")" + sign + inside + sign
+        row = b"(?:" + sign + inside + sign + b"|(?!" + sign + b"))"
+        row += b"(?:" + run + b"|(?<!" + comma + b")" + sign + b")*+"
     return RowForm(
+        rows=_pattern(b"(?:", row, b"(?:", _CSV_END, b"))++"),
         row=_pattern(row, b"(?:", _CSV_END, b")"),
         last_row=_pattern(row, b"(?:", _CSV_END, rb"|\Z)"),
         line=_pattern(rb"[^\r\n]*+(?:", _CSV_END, rb"|\Z)"),
@@ -109,6 +118,21 @@ class RowCutter:
         self._data, self._is_at_end = b"", False
         self._is_first = not offset
 
+    def whole(self) -> bytes:
+        """The bytes of the next rows, if none of them is damaged; else empty. They stay until `take`, or `next`.
+
+        Raises:
+            SourceError: The file cannot be read.
+        """
+        self._fill()
+        match = None if len(self._data) > self._max else self._form.rows.match(self._data)
+        return b"" if match is None or self._may_go_on(match.end()) else match.group()
+
+    def take(self, data: bytes) -> None:
+        """Pass over these bytes, the result of `whole`."""
+        self._pass_over(data)
+        self._data = self._data[len(data) :]
+
     def next(self) -> list[CutRow]:
         """The next rows; empty after the last.
 
@@ -116,10 +140,10 @@ class RowCutter:
             SourceError: The file cannot be read.
         """
         while not self._is_at_end or self._data:
-            self._fill()
             rows = self._cut(None)
             if rows:
                 return rows
+            self._fill()
         return []
 
     def next_one(self) -> CutRow | None:
@@ -135,8 +159,10 @@ class RowCutter:
     def _fill(self) -> None:
         if self._is_at_end:
             return
-        read = self._stream.read(self._block_bytes)
-        self._is_at_end = len(read) < self._block_bytes
+        wanted = self._block_bytes - len(self._data)
+        wanted = wanted if wanted > 0 else self._block_bytes
+        read = self._stream.read(wanted)
+        self._is_at_end = len(read) < wanted
         self._data += read
         if self._is_first and (self._is_at_end or len(self._data) >= len(codecs.BOM_UTF8)):
             self._is_first = False
@@ -212,5 +238,5 @@ class RowCutter:
         self.offset += len(data)
         if self.line is not None:
             self.line += data.count(b"\n")
-            if self._form.ends_by_cr:
+            if self._form.ends_by_cr and b"\r" in data:
                 self.line += data.count(b"\r") - data.count(b"\r\n")
