@@ -102,6 +102,7 @@ _SPLITS: Final[Columns] = {
     "checkpoint_id": _LONG,
     "committed_at": _TIME,
     "skipped_because": _TEXT,
+    "rejected": _LONG,
     "thrown_away_count": _INT,
     "thrown_away_whole_count": _INT,
     "thrown_away": ListOf(item=_LOST_WORK),

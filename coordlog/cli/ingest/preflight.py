@@ -123,10 +123,7 @@ def look(
                 refuse_unless_gone(NamedDriver.of(state))
             if not elsewhere:
                 _check_destinations(job_id, fold, state, parts)
-        for sink in parts.sinks:
-            sink.prepare(job_id)
-            if is_new or elsewhere:
-                sink.refuse_earlier_output(job_id)
+        _prepare(job_id, parts, is_elsewhere=is_new or bool(elsewhere))
         log.create()
         for sink in parts.sinks:
             sink.claim(job_id, log.identity, state.launch_info.former_logs)
@@ -181,6 +178,13 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
             path,
             "use the source of its first run, or another job id",
         )
+
+
+def _prepare(job_id: str, parts: IngestParts, *, is_elsewhere: bool) -> None:
+    for sink in parts.sinks:
+        sink.prepare(job_id)
+        if is_elsewhere:
+            sink.refuse_earlier_output(job_id)
 
 
 def _check_destinations(
