@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, RestoreError
 from coordlog.history import History
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.progress import Progress, progress
@@ -231,3 +231,21 @@ def test_rejects_are_not_written_into_the_source_or_the_destination(tmp_path: Pa
             check_apart(
                 Chain(source=source.spec(), operators=[ParquetSink(tmp_path / "out").spec()])
             )
+
+
+def test_a_job_that_wrote_rejects_is_refused_without_their_operator(tmp_path: Path) -> None:
+    case = Case(tmp_path, is_batch=False)
+    with pytest.raises(KilledError):
+        case.drive(kill_after=60)
+    source = FileSource(tmp_path / "in", bad_rows="skip", schema="a bigint, b string")
+    chain = Chain(source=source.spec(), operators=[ParquetSink(tmp_path / "out").spec()])
+    driver = JobDriver(
+        chain=chain,
+        log=case.log,
+        options=DriverOptions(job_id="job", parallelism=SUBTASKS, is_batch=False),
+        surroundings=InMemorySurroundings(chain, "job", SUBTASKS),
+    )
+    with pytest.raises(RestoreError, match="rejects"):
+        driver.start()
+    case.drive()
+    case.check_whole()

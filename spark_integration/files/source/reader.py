@@ -325,6 +325,8 @@ class FileReader(SourceReader):
                 f"{self._rejected} that were left out before",
                 "put back the file as it was, and the options of the source",
             )
+        if self._rejected and not self._options.emits_rejects:
+            _log.warning("%s: %d bad rows were left out", split.split_id, self._rejected)
         finished = FinishedSplit(
             split_id=split.split_id,
             rows=self._emitted,
