@@ -126,7 +126,8 @@ def test_rows_and_rejects_are_all_lines_each_once_whatever_dies(
         assert case.rows_out().total() + case.rejects_out().total() == FILES * (ROWS + BAD)
         assert {one.rejected for one in audit.splits} == {BAD}
         assert any(
-            f"{FILES * BAD:,} of {FILES} splits, in {case.rejects}" in one for one in last.lines
+            f"{FILES * BAD:,} in {FILES} splits, written to {case.rejects}" in one
+            for one in last.lines
         )
         shown = subprocess.run(
             [

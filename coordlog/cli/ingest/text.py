@@ -235,9 +235,9 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
         + (f", {len(progress.skipped):,} skipped" if progress.skipped else ""),
     ]
     if progress.rejected:
-        where = "left out" if around.rejects is None else f"in {around.rejects}"
+        where = "left out" if around.rejects is None else f"written to {around.rejects}"
         splits = sum(1 for _, work in sorted_items(progress.finished) if work.rejected)
-        lines.append(f"  bad rows     {progress.rejected:,} of {many(splits, 'split')}, {where}")
+        lines.append(f"  bad rows     {progress.rejected:,} in {many(splits, 'split')}, {where}")
     if progress.openings > 1:
         rows = progress.rows_published - progress.rows_before
         files = progress.files_published - progress.files_before
