@@ -329,3 +329,14 @@ def test_a_source_that_cannot_be_listed_is_shown_with_seconds_and_cause() -> Non
         "the source cannot be listed for 3 of 300 s (SourceUnavailableError: s3://b: 503 slow down); "
         "it is tried again, and known splits are read meanwhile"
     )
+
+
+def test_bad_rows_are_told_with_their_number_their_splits_and_their_place() -> None:
+    work = FinishedWork(subtask=0, last_barrier=-1, is_kept=False, rows=5, bytes_read=9, rejected=3)
+    bad = replace(FINISHED, rejected=3, finished=Map({"a": work, "b": replace(work, rejected=0)}))
+    there = replace(AROUND, rejects="/bad")
+
+    assert "  bad rows     3 in 1 split, left out" in summary_lines(bad, AROUND)
+    assert "  bad rows     3 in 1 split, written to /bad" in summary_lines(bad, there)
+    assert not any("bad rows" in line for line in summary_lines(FINISHED, there))
+    assert "3 bad rows" in progress_line(bad, Rates(rows=0.0, read_bytes=0.0), 0)
