@@ -16,7 +16,7 @@ from chaos.steps import Steps
 from coordlog.api.chain import Chain
 from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.schemas.payload import Payload
-from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles
+from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.store.store import At, nowhere
@@ -86,7 +86,7 @@ class SteppedSink(ParquetSink):
         self._steps = steps
         self._first_checkpoint: int | None = None
 
-    def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
+    def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:
         """As the sink's, with a step at each place where a crash would leave something."""
         assert isinstance(intent, PublishFiles)
         self._steps.did(publishes=[one.final for one in intent.files])

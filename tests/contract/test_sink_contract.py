@@ -248,7 +248,7 @@ def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(new_place: Ma
         with pytest.raises(Crash):
             in_order(place).settle(intent, at=at)
         assert not place.rows() - TWO_FILES
-        assert place.sink().settle(intent).rows == 4
+        assert place.sink().publish(intent).rows == 4
         assert place.rows() == TWO_FILES
         assert place.staged() == place.left_behind() == []
 
@@ -433,7 +433,7 @@ def test_a_copy_under_a_final_name_is_taken_for_what_it_is(place: Place) -> None
         place.write(one.final, place.read(one.staged))
         place.remove(one.staged)
 
-    assert place.sink().settle(intent).rows == 4
+    assert place.sink().publish(intent).rows == 4
     assert place.rows() == TWO_FILES
 
 
@@ -465,7 +465,7 @@ def test_settlers_on_many_threads_have_the_effect_of_one(place: Place) -> None:
     def settle() -> None:
         sink = place.sink()
         together.wait()
-        outcomes.append(sink.settle(intent))
+        outcomes.append(sink.publish(intent))
 
     threads = [threading.Thread(target=settle) for _ in range(4)]
     for thread in threads:
@@ -479,7 +479,7 @@ def test_settlers_on_many_threads_have_the_effect_of_one(place: Place) -> None:
 
 
 def test_an_intent_without_files_is_settled(place: Place) -> None:
-    assert place.sink().settle(PublishFiles(checkpoint_id=3, files=[])).file_count == 0
+    assert place.sink().publish(PublishFiles(checkpoint_id=3, files=[])).file_count == 0
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def test_partitions_are_folders_and_settled_like_all_else(new_place: MakePlace) 
     intent = intent_of(sink, writer.final_snapshot())
     sink.settle(intent)
 
-    assert sink.settle(intent).rows == 4
+    assert sink.publish(intent).rows == 4
     null = "__HIVE_DEFAULT_PARTITION__"
     folders = [one.rpartition("/")[0] for one in place.published()]
     assert sorted(folders) == sorted(["d=5/s=x%2Fy", "d=6/s=..", f"d={null}/s={null}"])
@@ -544,7 +544,7 @@ def test_a_file_of_many_parts_comes_out_whole(new_place: MakePlace) -> None:
     sink.settle(intent)
 
     assert pq.read_table(io.BytesIO(place.read(one.final)))["i"].combine_chunks() == values
-    assert sink.settle(intent).size_bytes == one.size_bytes
+    assert sink.publish(intent).size_bytes == one.size_bytes
     assert place.left_behind() == []
 
 

@@ -344,7 +344,7 @@ def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(tmp_path: Pat
         with pytest.raises(Crash):
             sink.settle(intent, at=at)
 
-        outcome = sink.settle(intent)
+        outcome = sink.publish(intent)
         assert published(sink) == [one.final for one in intent.files]
         assert staged_files(sink) == []
         assert sorted(pq.read_table(sink.path)["i"].to_pylist()) == [0, 1]
@@ -440,7 +440,7 @@ def test_settlers_on_many_threads_have_the_effect_of_one(
 
     def settle() -> None:
         together.wait()
-        outcomes.append(sink.settle(three_files))
+        outcomes.append(sink.publish(three_files))
 
     threads = [threading.Thread(target=settle) for _ in range(6)]
     for one in threads:
@@ -493,7 +493,7 @@ def test_a_staged_file_of_another_length_is_not_published(
 
 
 def test_an_intent_without_files_is_settled(sink: ParquetSink) -> None:
-    assert sink.settle(PublishFiles(checkpoint_id=3, files=[])).file_count == 0
+    assert sink.publish(PublishFiles(checkpoint_id=3, files=[])).file_count == 0
 
 
 @pytest.mark.parametrize(

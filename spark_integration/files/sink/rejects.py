@@ -14,7 +14,7 @@ from coordlog.api.chain import OperatorSpec
 from coordlog.api.operator import Operator, OperatorContext, Snapshot
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.files.formats.bad_rows import REJECTS_SCHEMA, are_rejects
-from coordlog.spark_integration.files.payloads import FilesPublished, RejectsPublished
+from coordlog.spark_integration.files.payloads import RejectsPublished
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.store import At, nowhere
@@ -49,8 +49,7 @@ class RejectsSink(ParquetSink):
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:
         """As `ParquetSink.settle`."""
-        published = super().settle(intent, at=at)
-        assert isinstance(published, FilesPublished), "the outcome of a Parquet sink"
+        published = self.publish(intent, at=at)
         return RejectsPublished(
             checkpoint_id=published.checkpoint_id,
             reject_file_count=published.file_count,

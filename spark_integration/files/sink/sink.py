@@ -262,6 +262,10 @@ class ParquetSink(Sink):
         return PublishFiles(checkpoint_id=checkpoint_id, files=files)
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:
+        """Carry out the intent, as `publish`; the outcome is recorded. Any thread; may run twice at once."""
+        return self.publish(intent, at=at)
+
+    def publish(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
         """Publish the files of `intent` that are not published yet. Any thread; may run twice at once.
 
         `at` is called at each place at which a crash would leave files; tests crash there.
