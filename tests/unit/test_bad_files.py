@@ -285,6 +285,31 @@ def test_lines_stay_whole_wherever_a_block_or_a_split_ends(
     ]
 
 
+# Quotes
+
+
+@pytest.mark.parametrize("last", [b'3,"y\nz"', b'3,"y\n""z"""\r\n', b'3,y"\n', b'3,"""\n\n"\n\n'])
+def test_a_last_value_with_a_line_end_is_whole_if_its_quote_is_closed(
+    tmp_path: Path, last: bytes
+) -> None:
+    put(tmp_path, a_csv=b"i,s\n1,x\n" + last)
+
+    twin = next(csv.reader(io.StringIO(last.decode(), newline="")))
+    assert rows_of(source_of(tmp_path)) == [(1, "x"), (3, twin[1])]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+@pytest.mark.parametrize("block_bytes", [32, 1 << 20])
+def test_a_quote_that_is_open_at_the_end_takes_no_rows_with_it(
+    tmp_path: Path, kind: pa.DataType, block_bytes: int
+) -> None:
+    put(tmp_path, a_csv=b'i,s\n1,"x\ny"\n2,"open\n3,y\n4,z\n')
+    schema = pa.schema({"i": pa.int64(), "s": kind})
+
+    with pytest.raises(SourceError, match=r"a\.csv: line 4: a quote is opened .* and not closed"):
+        rows_of(source_of(tmp_path, schema=schema, block_bytes=block_bytes))
+
+
 # Listings
 
 

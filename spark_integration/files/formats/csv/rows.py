@@ -21,6 +21,7 @@ from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.csv.options import CsvText
+from coordlog.spark_integration.files.formats.text.row_cutter import RowCutter, csv_form
 from coordlog.spark_integration.files.formats.text.text_bytes import (
     TextBytes,
     header_end,
@@ -41,6 +42,7 @@ __all__ = [
     "open_part",
     "reading_error",
     "refused_decimals",
+    "row_cutter",
     "typed_rows",
 ]
 
@@ -93,6 +95,8 @@ class CsvRows:
         self._floats = float_columns(schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
         self._rows = 0
+        self._last_value: object = None
+        """Value of the last column of the last row so far."""
         part = self._opened()
         self._bytes, is_empty = part.text, part.is_empty
         self._begins_at, self.bytes_read = part.begins_at, part.bytes_read
@@ -113,6 +117,7 @@ class CsvRows:
             try:
                 batch = self._reader.read_next_batch()
             except StopIteration:
+                self._check_last_quote()
                 return None
             except (pa.ArrowInvalid, UnicodeError) as error:
                 doubtful = self._refused_decimals(error)
@@ -129,7 +134,36 @@ class CsvRows:
         """Columns in which a whole number may have been rounded, or a number was too large."""
         return doubtful_floats(batch, self._floats) - self._texts
 
+    def _check_last_quote(self) -> None:
+        """Refuse a quote that is not closed at the end: Arrow takes all that follows it as one value.
+
+        Such a value has a line end. Only then the rows are cut once more, by a rule that sees an open quote.
+        """
+        match self._last_value:
+            case str() as text if "\n" in text or "\r" in text:
+                pass
+            case bytes() as data if b"\n" in data or b"\r" in data:
+                pass
+            case _:
+                return
+        part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
+        try:
+            cutter = row_cutter(part.text, self._options)
+            while rows := cutter.next():
+                for row in rows:
+                    if row.fault:
+                        where = f"line {row.line}" if not part.begins_at else "its last rows"
+                        raise SourceError(
+                            self._path,
+                            f"{where}: {row.fault}",
+                            "check that the file is whole, or set `quote=`, or `bad_rows=`",
+                        )
+        finally:
+            part.text.close()
+
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows and batch.num_columns:
+            self._last_value = batch.column(batch.num_columns - 1)[-1].as_py()
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
         return typed_rows(
             self._path,
@@ -257,6 +291,18 @@ def open_part(
         is_empty=ranges is not None and all(start == end for start, end in ranges),
         begins_at=begins_at,
         bytes_read=bytes_read,
+    )
+
+
+def row_cutter(stream: TextBytes, options: CsvText) -> RowCutter:
+    """What cuts the bytes of a file, which are not `for_csv`, into rows, as Arrow's reader does."""
+    csv = options.csv
+    return RowCutter(
+        stream,
+        csv_form(csv.delimiter, csv.quote, csv.escape),
+        block_bytes=options.block_bytes,
+        # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.
+        row_bytes_max=2 * options.block_bytes,
     )
 
 

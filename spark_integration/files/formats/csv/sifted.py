@@ -20,10 +20,11 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     open_part,
     reading_error,
     refused_decimals,
+    row_cutter,
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
-from coordlog.spark_integration.files.formats.text.row_cutter import CutRow, RowCutter, csv_form
+from coordlog.spark_integration.files.formats.text.row_cutter import CutRow
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
@@ -51,7 +52,7 @@ def sifted_csv(
     """
     part = open_part(files, split, options, compression, for_csv=False)
     try:
-        cutter = _cutter(part.text, options)
+        cutter = row_cutter(part.text, options)
         has_header = options.csv.column_names is None
         header = cutter.next_one() if has_header else None
         if header is not None:
@@ -79,20 +80,9 @@ def whole_rows(stream: TextBytes, options: CsvText) -> bytes:
     Raises:
         SourceError: The file cannot be read.
     """
-    rows = _cutter(stream, options).next()
+    rows = row_cutter(stream, options).next()
     kept = [row.data for row in rows if not row.fault and _is_utf8(row.data)]
     return b"".join(kept)[: options.block_bytes]
-
-
-def _cutter(stream: TextBytes, options: CsvText) -> RowCutter:
-    csv = options.csv
-    return RowCutter(
-        stream,
-        csv_form(csv.delimiter, csv.quote, csv.escape),
-        block_bytes=options.block_bytes,
-        # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.
-        row_bytes_max=2 * options.block_bytes,
-    )
 
 
 def _is_utf8(data: bytes) -> bool:
