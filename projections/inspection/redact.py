@@ -19,7 +19,7 @@ from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.job.skips import digest_of
-from coordlog.projections.job.state import JobState, sorted_items
+from coordlog.projections.job.state import MARK, JobState, sorted_items
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotUnusableError,
@@ -212,7 +212,7 @@ class Redaction:
         return {name: self._attribute(name, value) for name, value in attributes.items()}
 
     def _attribute(self, name: str, value: str) -> str:
-        if name == "operators":
+        if name.removeprefix(MARK).startswith("operators"):  # of the epoch, or of a former one
             return self._operators(value)
         if name == "event":
             return self._event(value)
