@@ -24,7 +24,6 @@ from typing import Any, Final
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
-from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from coordlog.errors import EnvironmentSetupError
@@ -353,10 +352,12 @@ class Endpoint:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECTION_CLOSE_S):
                 await server.wait_closed()
-        for channel in self._channels:  # including those whose close has not ended
-            if channel.state is not State.CLOSED:
+        # All of them: one that counts as closed may still have bytes to send, and its socket would stay open.
+        # Twice: an abort takes effect in the next pass of the loop, in which a new connection gets its socket.
+        for _ in range(2):
+            for channel in self._channels:
                 channel.abort()
-        await asyncio.sleep(0)  # an abort takes effect in the next pass of the loop
+            await asyncio.sleep(0)
 
     # --- handshake --------------------------------------------------------------------------------
     def _guarded(
