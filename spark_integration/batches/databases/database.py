@@ -54,8 +54,8 @@ _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
-_RAISED: Final = "P0"
-"""Class of SQLSTATE of errors that a trigger raises."""
+_PASSING: Final = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
+"""Classes of SQLSTATE of errors that may not come again: of the connection, of other transactions, of the server."""
 _BUSY_S: Final = 60.0
 """Longest wait of a writer for another writer's lock on a SQLite file."""
 
@@ -258,6 +258,8 @@ class DatabaseTable:
         key, mark = batch.key, mark_of(connection)
         _begin(connection, cursor)
         if not isinstance(connection, sqlite3.Connection):
+            # With another level it would check the columns of its start, and move into those of now.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             idle_ms = round(TRANSACTION_IDLE_S * 1000)
             cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}")
         self._claims.check_held(connection, cursor)
@@ -477,7 +479,7 @@ def _plain(value: object) -> object:
     """A value in a type of SQLite, which has no times and no decimals."""
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
+    return f"{value:f}" if isinstance(value, Decimal) else value
 
 
 def _copy(
@@ -556,9 +558,10 @@ def _reason_of(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the table refuses the rows, as it would at each retry; by the names of PEP 249."""
-    if str(getattr(error, "sqlstate", None) or "").startswith(_RAISED):
-        return True
+    """Whether the table refuses the rows, as it would at each retry; by SQLSTATE, else by the names of PEP 249."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg's, psycopg2's
+    if state:
+        return str(state)[:2] not in _PASSING
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 
