@@ -19,6 +19,7 @@ import pytest
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
 from coordlog.errors import SinkError, UsageError
+from coordlog.spark_integration.batches.databases import claims
 from coordlog.spark_integration.batches.databases.database import DatabaseTable, _InsertTask
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.sinks import Batch
@@ -209,7 +210,9 @@ def test_a_column_that_changes_in_the_moves_transaction_is_seen(conninfo: str, l
     "change",
     [
         pytest.param("ALTER x ADD GENERATED ALWAYS AS IDENTITY", id="an identity"),
-        pytest.param("DROP x, ADD x BIGINT GENERATED ALWAYS AS (7) STORED", id="a generated column"),
+        pytest.param(
+            "DROP x, ADD x BIGINT GENERATED ALWAYS AS (7) STORED", id="a generated column"
+        ),
         pytest.param("ADD y BIGINT DEFAULT raised()", id="an error with a code of its own"),
         pytest.param("ADD y TEXT DEFAULT big() UNIQUE", id="a row too large for an index"),
     ],
@@ -243,6 +246,52 @@ def test_rows_that_the_table_has_come_to_refuse_go_back_to_spark(
         mended(cast("Any", ArrowFrame([pa.table(rows)])), 0)
         mended.close()
         assert connection.execute("SELECT id FROM orders").fetchall() == [(5,)]
+
+
+def test_a_batch_is_known_to_a_user_with_another_search_path(conninfo: str) -> None:
+    """The markers are in the schema of the table, wherever else the next user's tables would be made."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        reset(connection)
+        connection.execute("CREATE TABLE orders (x BIGINT)")
+        connection.execute("CREATE SCHEMA loader")
+        sinks = [
+            DatabaseTable.postgresql(f"{conninfo} options='-c search_path={path}'", "orders")
+            for path in ("public", "loader,public")
+        ]
+        for sink in sinks:
+            sink.prepare("case", cast("Any", None))
+            part = sink.stage(cast("Any", ArrowFrame([pa.table({"x": [1]})])), BATCH)
+            assert sink.settle(part, BATCH).is_done
+
+        assert connection.execute("SELECT x FROM orders").fetchall() == [(1,)]
+
+
+class Pooled(psycopg.Connection[Any]):
+    """As a pooler in transaction mode: what one transaction sets for the session is not there for the next."""
+
+    def commit(self) -> None:
+        super().commit()
+        self.autocommit = True
+        self.execute("DISCARD ALL")
+        self.autocommit = False
+
+
+def test_a_lock_is_waited_for_within_its_bound_behind_a_pooler(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "DATABASE_LOCK_S", 0.2)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        reset(connection)
+        connection.execute("CREATE TABLE orders (x BIGINT)")
+        connect = partial(Pooled.connect, conninfo, options="-c statement_timeout=20s")
+        sink = DatabaseTable(cast("Any", connect), "orders", where="here")
+        sink.prepare("case", cast("Any", None))
+        part = sink.stage(cast("Any", ArrowFrame([pa.table({"x": [1]})])), BATCH)
+        with connection.transaction():
+            connection.execute("LOCK TABLE orders")
+            with pytest.raises(SinkError, match="LockNotAvailable"):
+                sink.settle(part, BATCH)
+        assert sink.settle(part, BATCH).is_done
 
 
 def test_jobs_that_start_at_once_in_a_new_database_all_start(conninfo: str) -> None:

@@ -319,9 +319,13 @@ def check_replaced(spark: SparkSession) -> None:
         if reason:
             with pytest.raises(UsageError, match=f"since the batch was staged: .*{reason}"):
                 case.give(driver, 0, rows)
-            assert spark.sql(f"SELECT 1 FROM {table}.snapshots").count() == 0, "none can be published"
+            assert spark.sql(f"SELECT 1 FROM {table}.snapshots").count() == 0, (
+                "none can be published"
+            )
             kinds = spark.table(table).dtypes
-            rows = spark.range(1).selectExpr(*(f"CAST(7 AS {kind}) AS {name}" for name, kind in kinds))
+            rows = spark.range(1).selectExpr(
+                *(f"CAST(7 AS {kind}) AS {name}" for name, kind in kinds)
+            )
         case.give(driver, 0, rows)
         driver.close()
         (found,) = spark.table(table).collect()

@@ -454,8 +454,7 @@ def test_autocommit_of_another_connection_is_switched_off() -> None:
 def test_no_lock_of_a_server_is_waited_for_for_ever() -> None:
     server = Server()
     DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
-    assert server.told[0] == "SET lock_timeout = 30000"
-    assert server.told[2] == "COMMIT", "a rollback would undo it"
+    assert "SET LOCAL lock_timeout = 30000" in server.told[:3]
 
 
 def test_a_staging_table_that_cannot_be_dropped_is_no_failure_of_its_batch(

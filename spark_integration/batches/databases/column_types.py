@@ -203,7 +203,9 @@ def _arrow_type(kind: str) -> pa.DataType | None:
         precision, scale = int(number[1]), int(number[2])
         # Of a scale above the precision PostgreSQL itself refuses the numbers that are too large.
         digits = max(precision, scale)
-        if digits > _DIGITS:  # of Arrow's widest numbers the half is left for fractions, and Spark has no more
+        if (
+            digits > _DIGITS
+        ):  # of Arrow's widest numbers the half is left for fractions, and Spark has no more
             digits, scale = _DIGITS, min(scale, _DIGITS // 2)
         return pa.decimal256(digits, scale)
     if (time := _TIME.fullmatch(kind)) is None:

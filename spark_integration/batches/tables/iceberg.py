@@ -176,7 +176,9 @@ class IcebergTable:
                     elif unfit := _why_unfit(self._spark, table, snapshot):
                         # So that no slower driver publishes it.
                         _expire(table, snapshot)
-                        details["refused"] = f"the table has changed since the batch was staged: {unfit}"
+                        details["refused"] = (
+                            f"the table has changed since the batch was staged: {unfit}"
+                        )
                     else:
                         _publish(table, snapshot, batch)
             self._spark.sql(f"REFRESH TABLE {self._name}")
