@@ -492,9 +492,8 @@ def iceberg(folder: Path) -> None:
     )
     check_changed(spark)
     check_replaced(spark)
-    check_unstaged(spark, lambda: ids(spark, "ice.db.orders"))
-    check_rolled_back(spark, lambda: ids(spark, "ice.db.orders"))
-    check_expired(spark, lambda: ids(spark, "ice.db.orders"))
+    for check_rows in (check_unstaged, check_rolled_back, check_expired):
+        check_rows(spark, lambda: ids(spark, "ice.db.orders"))
 
 
 if __name__ == "__main__":
