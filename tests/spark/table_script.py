@@ -292,6 +292,46 @@ def check_changed(spark: SparkSession) -> None:
     assert [tuple(row) for row in rows] == [(0, None), (1, 2)], rows
 
 
+def check_replaced(spark: SparkSession) -> None:
+    """A batch whose columns were dropped or replaced since goes back: values would be lost, or not be readable."""
+    changes = {
+        "ALTER TABLE {table} DROP COLUMN price": "'price' was dropped",
+        "ALTER TABLE {table} DROP COLUMN price; ALTER TABLE {table} ADD COLUMN price INT": (
+            "'price' was dropped or replaced"
+        ),
+        "CREATE OR REPLACE TABLE {table} (id BIGINT, price STRING) {settings}": (
+            "price: int cannot be promoted to string"
+        ),
+        "ALTER TABLE {table} ALTER COLUMN price TYPE BIGINT; ALTER TABLE {table} ADD COLUMN note STRING": "",
+    }
+    settings = "USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+    for number, (change, reason) in enumerate(changes.items()):
+        table = f"ice.db.replaced_{number}"
+        spark.sql(f"CREATE TABLE {table} (id BIGINT, price INT) {settings}")
+        statements = [one.format(table=table, settings=settings) for one in change.split("; ")]
+
+        def at(place: str, statements: list[str] = statements) -> None:
+            while place == "before part sink" and statements:
+                spark.sql(statements.pop(0))
+
+        case = StreamCase(spark, lambda table=table: IcebergTable(table))  # type: ignore[misc]
+        driver, rows = case.driver(at), spark.range(1).selectExpr("id", "7 AS price")
+        if reason:
+            with pytest.raises(UsageError, match=f"since the batch was staged: .*{reason}"):
+                case.give(driver, 0, rows)
+            assert spark.sql(f"SELECT 1 FROM {table}.snapshots").count() == 0, (
+                "none can be published"
+            )
+            kinds = spark.table(table).dtypes
+            rows = spark.range(1).selectExpr(
+                *(f"CAST(7 AS {kind}) AS {name}" for name, kind in kinds)
+            )
+        case.give(driver, 0, rows)
+        driver.close()
+        (found,) = spark.table(table).collect()
+        assert [str(one) for one in found if one is not None][-1] == "7", found
+
+
 def check_other_columns(
     spark: SparkSession, make_sink: Callable[[], BatchSink], read: Callable[[], list[int]]
 ) -> None:
@@ -451,9 +491,9 @@ def iceberg(folder: Path) -> None:
         lambda: ids(spark, "ice.db.orders"),
     )
     check_changed(spark)
-    check_unstaged(spark, lambda: ids(spark, "ice.db.orders"))
-    check_rolled_back(spark, lambda: ids(spark, "ice.db.orders"))
-    check_expired(spark, lambda: ids(spark, "ice.db.orders"))
+    check_replaced(spark)
+    for check_rows in (check_unstaged, check_rolled_back, check_expired):
+        check_rows(spark, lambda: ids(spark, "ice.db.orders"))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sqlite3
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -249,6 +251,47 @@ def test_names_of_columns_in_another_case_are_those_of_sqlites_table(shop: Shop)
     assert shop.run("SELECT id, name FROM orders") == [(1, "n")]
 
 
+def in_sqlite(shop: Shop, column: str, values: pa.Array, table: str = "orders") -> list[object]:
+    """What a column gives back after a batch with these values."""
+    shop.run("DROP TABLE orders")
+    shop.run(f"CREATE TABLE orders (x {column})")
+    driver = BatchCase(lambda: DatabaseTable.sqlite(shop.path, table)).driver()
+    try:
+        driver(cast("Any", ArrowFrame([pa.table({"x": values})])), 0)
+    finally:
+        driver.close()
+    return [row[0] for row in shop.run("SELECT x FROM orders")]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "kind", "expected"),
+    [
+        ("TEXT", Decimal("0.0000001"), pa.decimal128(38, 18), "0.000000100000000000"),
+        ("TEXT", Decimal(0), pa.decimal128(38, 18), "0.000000000000000000"),
+        ("NUMERIC(10, 2)", Decimal("1.50"), pa.decimal128(10, 2), 1.5),
+        ("INTEGER", Decimal(7), pa.decimal128(38, 0), 7),
+        ("REAL", Decimal("1.2345678901234567"), pa.decimal128(17, 16), 1.2345678901234567),
+        ("NUMERIC", "a\v", pa.string(), "a\v"),
+        ("TIMESTAMP", dt.datetime.fromisoformat("2024-07-01T12:00"), None, "2024-07-01T12:00:00"),
+    ],
+)
+def test_sqlite_takes_a_value_as_it_is(
+    shop: Shop, column: str, value: object, kind: pa.DataType, expected: object
+) -> None:
+    (stored,) = in_sqlite(shop, column, pa.array([value], kind))
+    assert (stored, type(stored)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("text", ["5", " 5 ", "5\v", "\v5.10", "\f-5e3\r\n"])
+def test_a_text_of_which_sqlite_would_make_a_number_is_refused(shop: Shop, text: str) -> None:
+    with pytest.raises(SinkError, match="SQLite makes a number of it"):
+        pytest.fail(str(in_sqlite(shop, "NUMERIC", pa.array([text]))))
+
+
+def test_a_sqlite_table_may_have_a_schema_in_its_name(shop: Shop) -> None:
+    assert in_sqlite(shop, "BIGINT", pa.array([1, 2]), "main.orders") == [1, 2]
+
+
 def doubled() -> Any:  # noqa: ANN401, it stands for a DataFrame
     return frame_of([1, 2], [2])
 
@@ -411,8 +454,7 @@ def test_autocommit_of_another_connection_is_switched_off() -> None:
 def test_no_lock_of_a_server_is_waited_for_for_ever() -> None:
     server = Server()
     DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
-    assert server.told[0] == "SET lock_timeout = 30000"
-    assert server.told[2] == "COMMIT", "a rollback would undo it"
+    assert "SET LOCAL lock_timeout = 30000" in server.told[:3]
 
 
 def test_a_staging_table_that_cannot_be_dropped_is_no_failure_of_its_batch(

@@ -67,3 +67,10 @@ def test_each_column_that_does_not_fit_is_named() -> None:
     with pytest.raises(SinkError, match="column 'A' is double"):
         check_frame("iceberg shop.orders", t.StructType([t.StructField("A", DOUBLE)]), table)
     check_frame("iceberg shop.orders", t.StructType([t.StructField("b", INT)]), table)
+
+
+def test_names_that_differ_only_in_case_may_be_two_columns() -> None:
+    table = t.StructType([t.StructField("a", INT), t.StructField("A", DOUBLE)])
+    check_frame("iceberg shop.orders", table, table)
+    with pytest.raises(SinkError, match="column 'a' is double and in the table int"):
+        check_frame("iceberg shop.orders", t.StructType([t.StructField("a", DOUBLE)]), table)

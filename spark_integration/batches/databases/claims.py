@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
+from coordlog.limits import DATABASE_LOCK_S
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 
-__all__ = ["CLAIMS", "Connection", "TableClaims", "mark_of"]
+__all__ = ["CLAIMS", "Connection", "TableClaims", "begin", "mark_of"]
 
 CLAIMS: Final = "coordlog_claims"
 """Name of the table of claims, in the schema of the table that is written to."""
@@ -34,6 +35,25 @@ class Connection(Protocol):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+def begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own
+    """Begin a transaction. SQLite's waits for and takes the writer's lock at once.
+
+    What PostgreSQL is told is for the transaction only: a pooler may give each one another session of the server, and
+    that session to another program.
+    """
+    if isinstance(connection, sqlite3.Connection):
+        cursor.execute("BEGIN IMMEDIATE")
+        return
+    # At another level it would check a table's columns as of its start, and move rows into those of now.
+    cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    cursor.execute(f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
+    # A record in the log must not outlive its rows: a server that dies loses commits that it did not wait for.
+    cursor.execute(
+        "SELECT set_config('synchronous_commit', 'on', true) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
 
 
 def mark_of(connection: Connection) -> str:
@@ -79,6 +99,7 @@ class TableClaims:
         """Claim the table, see `claim_for`; from now on `check_held` compares with this claim."""
         self._job_id = job_id
         with self._opened("the log that writes there cannot be looked up") as (connection, cursor):
+            begin(connection, cursor)
             keeper = self._keeper(connection, cursor)
             self._claim = claim_for(keeper, job_id, log, former)
 
@@ -133,8 +154,7 @@ class _Keeper:
         """See `ClaimKeeper`: a second insert of the same key waits for the first, and changes nothing."""
         mark = self._mark
         self._connection.rollback()
-        if isinstance(self._connection, sqlite3.Connection):
-            self._cursor.execute("BEGIN IMMEDIATE")
+        begin(self._connection, self._cursor)
         self._cursor.execute(
             f"INSERT INTO {self._table} (job, target, number, content) "  # noqa: S608, as above
             f"VALUES ({mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",

@@ -36,6 +36,8 @@ SELECT DISTINCT ON (name) name, format_type(type, modifier) || suffix FROM colum
 """
 """Columns of a table of PostgreSQL. A domain has a type of its own for the catalog, and rounds like its base type."""
 _NUMERIC: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_DIGITS: Final = 76
+"""Most digits of a number of Arrow."""
 _VARCHAR: Final = re.compile(r"character varying\((\d+)\)")
 _TIME: Final = re.compile(r"(timestamp|time)(?:\((\d)\))? (with|without) time zone")
 _TYPES: Final = {
@@ -48,10 +50,13 @@ _TYPES: Final = {
     "text": pa.string(),
     "bytea": pa.binary(),
     "date": pa.date32(),
+    "oid": pa.uint32(),
 }
-_CHANGED: Final = frozenset({"money", "name", '"char"'})
-"""Types into which PostgreSQL rounds or cuts a text."""
-_LIKE_A_NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+_CHANGED: Final = re.compile(
+    r'money|name|"char"|interval\W.*|time(\(\d\))? with time zone|numeric\(\d+,-\d+\)'
+)
+"""Types into which PostgreSQL rounds or cuts values, or adds the zone of the session."""
+_LIKE_A_NUMBER: Final = r"^[\s\v]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[\s\v]*$"
 _NUMBERS: Final = frozenset({"INT", "NUM", "REAL"})
 """Affinities of SQLite that convert texts to numbers."""
 _AFFINITIES: Final = {
@@ -61,6 +66,8 @@ _AFFINITIES: Final = {
     "REAL": ("REAL", "FLOA", "DOUB"),
 }
 """Parts of declared types, by affinity; the first that matches counts."""
+_NAME: Final = re.compile(r'^((?:"(?:[^"]|"")*"\.)?)(.*)$', re.DOTALL)
+"""Schema of a name, quoted, with its dot; and the rest."""
 _ROW_NUMBERS: Final = ("rowid", "oid", "_rowid_")
 """Names of a column that SQLite's tables have without a declaration."""
 
@@ -90,7 +97,8 @@ def table_types(
         table: Name, quoted, with its schema. A staging table has the types of the target's columns.
     """
     if isinstance(connection, sqlite3.Connection):
-        cursor.execute(f"PRAGMA table_info({table})")
+        schema, plain = _NAME.findall(table)[0]
+        cursor.execute(f"PRAGMA {schema}table_info({plain})")
         columns = {str(row[1]).lower(): _affinity(str(row[2])) for row in cursor.fetchall()}
         return {**dict.fromkeys(_ROW_NUMBERS, "INT"), **columns}
     cursor.execute(_COLUMNS, (table,))
@@ -148,8 +156,7 @@ def exact_rows(
 
 def _in_postgresql(values: pa.Array, kind: str) -> pa.Array:
     element = kind.rstrip("[]")
-    number = _NUMERIC.fullmatch(element)
-    if element in _CHANGED or (number is not None and int(number[2]) < 0):
+    if _CHANGED.fullmatch(element):
         raise InexactError(
             "",
             None,
@@ -196,15 +203,17 @@ def _arrow_type(kind: str) -> pa.DataType | None:
         precision, scale = int(number[1]), int(number[2])
         # Of a scale above the precision PostgreSQL itself refuses the numbers that are too large.
         digits = max(precision, scale)
-        return pa.decimal256(digits, scale) if digits <= 76 else None  # noqa: PLR2004, Arrow's widest
+        if (
+            digits > _DIGITS
+        ):  # of Arrow's widest numbers the half is left for fractions, and Spark has no more
+            digits, scale = _DIGITS, min(scale, _DIGITS // 2)
+        return pa.decimal256(digits, scale)
     if (time := _TIME.fullmatch(kind)) is None:
         return _TYPES.get(kind)
     digits = 6 if time[2] is None else int(time[2])
     unit = "us" if digits == 6 else "ms" if digits >= 3 else "s"  # noqa: PLR2004, of a second
     if time[1] == "timestamp":
         return pa.timestamp(unit, "UTC" if time[3] == "with" else None)
-    if time[3] == "with":
-        return None
     return pa.time64("us") if unit == "us" else pa.time32(unit)
 
 
@@ -226,7 +235,7 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
         return values
     if types.is_decimal(kind) and affinity in _NUMBERS:
         # SQLite converts the text to a double, which must have the same decimal digits.
-        exact_from_text(values.cast(pa.string()), pa.float64())
+        return exact_from_text(values.cast(pa.string()), pa.float64())
     if is_text and affinity in _NUMBERS:
         is_like = pc.call_function(
             "match_substring_regex", [values], pc.MatchSubstringOptions(_LIKE_A_NUMBER)

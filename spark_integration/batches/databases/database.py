@@ -25,11 +25,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
-from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
+from coordlog.limits import DATABASE_CONNECT_S, TRANSACTION_IDLE_S
 from coordlog.log.credentials import refuse_credentials
 from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.batches.databases.claims import Connection, TableClaims, mark_of
+from coordlog.spark_integration.batches.databases.claims import (
+    Connection,
+    TableClaims,
+    begin,
+    mark_of,
+)
 from coordlog.spark_integration.batches.databases.column_types import (
     column_types,
     exact_rows,
@@ -50,12 +55,17 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _CREATION: Final = 0x636F6F72646C6F67
 """Key of PostgreSQL's lock for making tables: "coordlog" in bytes."""
+_SCHEMA: Final = (
+    "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE pg_class.oid = %s::regclass"
+)
+"""Schema in which PostgreSQL finds a table."""
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
-_RAISED: Final = "P0"
-"""Class of SQLSTATE of errors that a trigger raises."""
+_PASSING: Final = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
+"""Classes of SQLSTATE of errors that may not come again: of the connection, of other transactions, of the server."""
 _BUSY_S: Final = 60.0
 """Longest wait of a writer for another writer's lock on a SQLite file."""
 
@@ -88,9 +98,11 @@ class DatabaseTable:
         check_all(lambda: _check_table(table), lambda: _check_where(where))
         self._connect, self._table, self._where = connect, table, where
         schema, _, self._plain = table.rpartition(".")
-        self._prefix = f"{_quoted(schema)}." if schema else ""
-        self._schema = schema
         self._job_id = ""
+        self._set_schema(schema)
+
+    def _set_schema(self, schema: str) -> None:
+        self._schema, self._prefix = schema, f"{_quoted(schema)}." if schema else ""
         self._claims = TableClaims(
             prefix=self._prefix,
             target=self._plain,
@@ -140,8 +152,12 @@ class DatabaseTable:
         """See `BatchSink`."""
         self._job_id = job_id
         with self._open("it cannot be made ready") as (connection, cursor):
-            _begin(connection, cursor)
+            begin(connection, cursor)
             if not isinstance(connection, sqlite3.Connection):
+                if not self._schema:
+                    # By the search path the markers could be in another schema at the next start, for another user.
+                    cursor.execute(_SCHEMA, (self._target,))
+                    self._set_schema(str(cursor.fetchall()[0][0]))
                 # Without it, of two jobs that start at once in a new database one would fail.
                 cursor.execute(f"SELECT pg_advisory_xact_lock({_CREATION})")
             cursor.execute(
@@ -151,6 +167,7 @@ class DatabaseTable:
             )
             cursor.execute(self._claims.statement)
             connection.commit()
+            begin(connection, cursor)
             cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
             connection.rollback()
 
@@ -169,7 +186,7 @@ class DatabaseTable:
         # Qualified by the table: SQLite reads a quoted name without a table that is no column as a text.
         selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
-            _begin(connection, cursor)
+            begin(connection, cursor)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
                 f"{selected} FROM {self._target} AS target WHERE 1 = 0"
@@ -256,7 +273,7 @@ class DatabaseTable:
     ) -> bool:
         """Begin the transaction that moves a batch; True if the table does not have the batch yet."""
         key, mark = batch.key, mark_of(connection)
-        _begin(connection, cursor)
+        begin(connection, cursor)
         if not isinstance(connection, sqlite3.Connection):
             idle_ms = round(TRANSACTION_IDLE_S * 1000)
             cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}")
@@ -280,7 +297,7 @@ class DatabaseTable:
         refusal: str,
     ) -> None:
         """Drop the staging table of a refused batch, before its outcome is recorded."""
-        _begin(connection, cursor)
+        begin(connection, cursor)
         cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}")
         connection.commit()
         _log.warning(
@@ -293,7 +310,7 @@ class DatabaseTable:
         """Drop a staging table whose rows are moved; if that fails, the next start's sweep drops it."""
         drop = f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}"
         try:
-            _begin(connection, cursor)
+            begin(connection, cursor)
             cursor.execute(drop)
             connection.commit()
         except Exception as error:
@@ -343,7 +360,7 @@ class DatabaseTable:
             connection.rollback()
             if not tables or not is_in_force():
                 return
-            _begin(connection, cursor)
+            begin(connection, cursor)
             self._claims.check_held(connection, cursor)
             for table in tables:
                 cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(table)}")
@@ -370,15 +387,10 @@ class DatabaseTable:
         """Tables in the schema whose names begin with `prefix`."""
         if isinstance(connection, sqlite3.Connection):
             cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        elif self._schema:
+        else:
             cursor.execute(
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
                 (self._schema,),
-            )
-        else:
-            cursor.execute(
-                "SELECT table_name FROM information_schema.tables "
-                "WHERE table_schema = current_schema()"
             )
         names = [str(row[0]) for row in cursor.fetchall()]
         return sorted(name for name in names if name.startswith(prefix))
@@ -452,8 +464,8 @@ class _InsertTask:
             pieces: Iterable[pa.RecordBatch | pa.Table] = (
                 [pa.Table.from_batches([first, *rest])] if is_sqlite else chain([first], rest)
             )
+            begin(connection, cursor)
             types = column_types(connection, cursor, self.table, self.columns)
-            _begin(connection, cursor)
             for batch in pieces:
                 exact = exact_rows(self.where, batch, types, is_sqlite=is_sqlite)
                 rows = _rows_of(number, exact, is_plain=is_sqlite)
@@ -477,7 +489,7 @@ def _plain(value: object) -> object:
     """A value in a type of SQLite, which has no times and no decimals."""
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
+    return f"{value:f}" if isinstance(value, Decimal) else value
 
 
 def _copy(
@@ -556,26 +568,21 @@ def _reason_of(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the table refuses the rows, as it would at each retry; by the names of PEP 249."""
-    if str(getattr(error, "sqlstate", None) or "").startswith(_RAISED):
-        return True
+    """Whether the table refuses the rows, as it would at each retry; by SQLSTATE, else by the names of PEP 249."""
+    state = getattr(error, "sqlstate", None) or getattr(
+        error, "pgcode", None
+    )  # psycopg's, psycopg2's
+    if state:
+        return str(state)[:2] not in _PASSING
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 
 def _take_transactions(connection: Connection, where: str) -> None:
-    """Switch autocommit off, so that a transaction ends at its commit, and limit the wait for locks."""
+    """Switch autocommit off, so that a transaction ends at its commit."""
     mode = getattr(connection, "autocommit", None)
     if not isinstance(connection, sqlite3.Connection):
         if mode:
             cast("Any", connection).autocommit = False
-        cursor = connection.cursor()
-        cursor.execute(f"SET lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
-        # A record in the log must not outlive its rows: a server that dies loses commits that it did not wait for.
-        cursor.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) "
-            "WHERE current_setting('synchronous_commit') = 'off'"
-        )
-        connection.commit()  # a rollback would undo it
         return
     if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12
         raise SinkError(
@@ -583,13 +590,7 @@ def _take_transactions(connection: Connection, where: str) -> None:
             f"`connect` opens it with autocommit={mode}, which takes the commit from this sink",
             "leave `autocommit` out of sqlite3.connect",
         )
-    connection.isolation_level = None  # transactions begin in `_begin`
-
-
-def _begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own
-    """Begin a transaction: SQLite's waits for and takes the writer's lock at once."""
-    if isinstance(connection, sqlite3.Connection):
-        cursor.execute("BEGIN IMMEDIATE")
+    connection.isolation_level = None  # transactions begin in `begin`
 
 
 def _quoted(name: str) -> str:

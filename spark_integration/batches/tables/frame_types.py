@@ -42,12 +42,14 @@ def check_frame(where: str, frame: types.StructType, table: types.StructType) ->
     Raises:
         SinkError: There is such a column; each is named with both types.
     """
-    known = {field.name.lower(): field.dataType for field in table.fields}  # Spark ignores case
+    # Spark ignores case, unless `spark.sql.caseSensitive` is set: then two names may differ by it.
+    known = {field.name.lower(): field.dataType for field in table.fields}
+    known.update({field.name: field.dataType for field in table.fields})
     differences = [
         f"column {field.name!r} is {field.dataType.simpleString()} and in the table "
         f"{known[name].simpleString()}"
         for field in frame.fields
-        if (name := field.name.lower()) in known
+        if (name := field.name if field.name in known else field.name.lower()) in known
         and not is_always_exact(field.dataType, known[name])
     ]
     if differences:

@@ -158,7 +158,8 @@ class IcebergTable:
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: Iceberg publishes a staged snapshot once, and raises an error for a second time.
 
-        The outcome is not done if the staged snapshot has been expired: nothing can publish it any more.
+        The outcome is not done if the staged snapshot has been expired, so that nothing can publish it any more, or if
+        the table's columns do not take its values by now: it is expired then, before the return.
         """
         assert self._spark is not None, "prepared"
         if self._held is not None:
@@ -172,6 +173,12 @@ class IcebergTable:
                     snapshot = _staged(table, name)
                     if snapshot is None:
                         details["refused"] = f"its staged snapshot {name} has been expired"
+                    elif unfit := _why_unfit(self._spark, table, snapshot):
+                        # So that no slower driver publishes it.
+                        _expire(table, snapshot)
+                        details["refused"] = (
+                            f"the table has changed since the batch was staged: {unfit}"
+                        )
                     else:
                         _publish(table, snapshot, batch)
             self._spark.sql(f"REFRESH TABLE {self._name}")
@@ -221,6 +228,28 @@ def _staged(table: Any, name: str) -> int | None:  # noqa: ANN401
         if snapshots[index].summary().get("wap.id") == name:
             return int(snapshots[index].snapshotId())
     return None
+
+
+def _why_unfit(spark: SparkSession, table: Any, snapshot: int) -> str:  # noqa: ANN401
+    """Why the table has no column any more for a value of a staged snapshot; empty if it has one for each.
+
+    Iceberg would publish the snapshot: the values of a column that was dropped, or replaced by another of its name,
+    would be lost, and with a column of another type no reader could read the table.
+    """
+    types: Any = spark._jvm.org.apache.iceberg.types  # type: ignore[union-attr]  # noqa: SLF001
+    staged, now = table.schemas().get(table.snapshot(snapshot).schemaId()), table.schema()
+    gone = set(types.TypeUtil.getProjectedIds(staged)) - set(types.TypeUtil.getProjectedIds(now))
+    names = [repr(str(staged.findColumnName(number))) for number in sorted(gone)]
+    reasons = [str(one) for one in types.CheckCompatibility.writeCompatibilityErrors(now, staged)]
+    if names:
+        reasons.insert(0, f"{', '.join(names)} was dropped or replaced")
+    return "; ".join(reasons)
+
+
+def _expire(table: Any, snapshot: int) -> None:  # noqa: ANN401
+    """Remove one snapshot from the table's metadata, and none for its age."""
+    expiry = table.expireSnapshots().expireOlderThan(0).expireSnapshotId(snapshot)
+    expiry.cleanExpiredFiles(False).commit()  # noqa: FBT003, a method of Java
 
 
 def _publish(table: Any, snapshot: int, batch: Batch) -> None:  # noqa: ANN401
