@@ -434,7 +434,8 @@ def _completion_in(
         return None
     return Completion(
         attempt_number=max(part.attempt_number for part in parts),
-        sequence=max(part.sequence for part in parts),
+        # The oldest: the operators that can read its state can read those of later versions, as a rule.
+        sequence=min(part.sequence for part in parts),
         states=tuple(state for part in parts for state in part.states),
         ungranted=(),
     )

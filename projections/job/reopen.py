@@ -8,7 +8,14 @@ from immutables import Map
 
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.branches import savepoint_numbers
-from coordlog.projections.job.state import END_COMMITTED, Cut, JobState, SubtaskState, sorted_items
+from coordlog.projections.job.state import (
+    END_COMMITTED,
+    ENDS_IN,
+    Cut,
+    JobState,
+    SubtaskState,
+    sorted_items,
+)
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind, Record, RestoredBy
 
@@ -60,10 +67,15 @@ def with_opening(state: JobState, record: Record) -> JobState:
     """
     checkpoint = state.completed.get(state.last_checkpoint)
     completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
+    launch = state.launch
     if checkpoint is not None:
-        states = checkpoint.states
+        states, ends = checkpoint.states, set(state.ends_in(checkpoint.checkpoint_id))
         for number, part in sorted_items(checkpoint.finished):
             states = states.set(number, part.states)
+            ends.add(part.sequence)
+        if ends:
+            mark = f"{ENDS_IN}{checkpoint.checkpoint_id}"
+            launch = launch.set(mark, " ".join(map(str, sorted(ends))))
         cuts = Map[str, Cut]()
         for operator_id, cut in sorted_items(checkpoint.cuts):
             projection = state.projections.get(operator_id, cut.projection)
@@ -71,4 +83,4 @@ def with_opening(state: JobState, record: Record) -> JobState:
             cuts = cuts.set(operator_id, moved)
         opened = replace(checkpoint, states=states, cuts=cuts, finished=Map(), in_flight=())
         completed = completed.set(checkpoint.checkpoint_id, opened)
-    return evolve(state, completed=completed, opening=state.projections)
+    return evolve(state, completed=completed, launch=launch, opening=state.projections)

@@ -54,8 +54,10 @@ STOP_ASKED: Final = MARK + "stop_asked"
 STOPPED: Final = MARK + "stopped"
 FORMER_DEAD: Final = MARK + "former_dead"
 END_COMMITTED: Final = MARK + "end_committed"
-OPERATORS_OF: Final = MARK + "operators_of."
-"""Before the id of a retained checkpoint: the operators that wrote it, if the epoch in force has others."""
+OPERATORS_BELOW: Final = MARK + "operators_below."
+"""Before a sequence: the operators of the epoch that ended there, if the next had others and a state of it is held."""
+ENDS_IN: Final = MARK + "ends_in."
+"""Before the id of a checkpoint that an opening has changed: the sequences of the ends whose states it has since."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -436,9 +438,28 @@ class JobState:
         """Launch facts of the epoch in force: job, log and driver."""
         return LaunchInfo(self.launch)
 
-    def operators_of(self, checkpoint_id: int) -> str:
-        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a retained checkpoint: it may be a former one."""
-        return self.launch.get(f"{OPERATORS_OF}{checkpoint_id}", self.launch.get("operators", "[]"))
+    def operators_at(self, sequence: int) -> str:
+        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a state which the job state holds.
+
+        Args:
+            sequence: Sequence of the checkpoint's completion, or of the end of the subtask, that has the state.
+        """
+        ends = [end for end in self.operators_below if end > sequence]
+        return self.operators_below[min(ends)] if ends else self.launch.get("operators", "[]")
+
+    @property
+    def operators_below(self) -> Mapping[int, str]:
+        """Operators of former epochs, by the sequence at which the next epoch began with others."""
+        return {
+            int(name.removeprefix(OPERATORS_BELOW)): operators
+            for name, operators in sorted_items(self.launch)
+            if name.startswith(OPERATORS_BELOW)
+        }
+
+    def ends_in(self, checkpoint_id: int) -> tuple[int, ...]:
+        """Sequences of the ends of subtasks whose states a checkpoint has since the job was opened again."""
+        text = self.launch.get(f"{ENDS_IN}{checkpoint_id}", "")
+        return tuple(int(sequence) for sequence in text.split())
 
     @property
     def driver_stop(self) -> DriverStop:
