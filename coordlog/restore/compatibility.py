@@ -153,20 +153,21 @@ def _check_writers(
     finished may have done so in an epoch long before it.
     """
     where = f" in checkpoint {checkpoint.checkpoint_id}"
-    for sequence in (checkpoint.sequence, *state.ends_in(checkpoint.checkpoint_id)):
+    for sequence in state.written_at([checkpoint.sequence]):
         wrote = _described(state.operators_at(sequence))
         _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, where)
     for number in _begun_again(state, checkpoint, parallelism, mode):
         part = checkpoint.finished[number]
         has_state = {one.operator_id for one in part.states if one.state is not None}
-        wrote = {
-            operator_id: operator
-            for operator_id, operator in _described(state.operators_at(part.sequence)).items()
-            if operator_id in has_state
-        }
-        _check_options(job_id, wrote, own)
-        _check_same(job_id, chain, wrote, own, f"{where}, where subtask {number} had finished,")
+        for sequence in state.written_at([part.sequence]):
+            wrote = {
+                operator_id: operator
+                for operator_id, operator in _described(state.operators_at(sequence)).items()
+                if operator_id in has_state
+            }
+            _check_options(job_id, wrote, own)
+            _check_same(job_id, chain, wrote, own, f"{where}, where subtask {number} had finished,")
 
 
 def _begun_again(

@@ -19,10 +19,10 @@ from coordlog.projections.job.lifecycle import JOB, mark_of_stop
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
     END_COMMITTED,
-    ENDS_IN,
     FORMER_DEAD,
     MARK,
     OPERATORS_BELOW,
+    WRITTEN_AT,
     DriverStop,
     JobState,
     OpenIntent,
@@ -306,17 +306,18 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     former = state.launch.get("operators", operators)
     if former != operators:
         below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
-    written: set[int] = set()
-    for number, checkpoint in sorted_items(state.completed):
-        ends = state.ends_in(number)
-        if ends:
-            marks[f"{ENDS_IN}{number}"] = " ".join(map(str, ends))
-        finished = (part.sequence for part in sorted_values(checkpoint.finished))
-        written |= {checkpoint.sequence, *ends, *finished}
+    known: set[int] = set()
+    for checkpoint in sorted_values(state.completed):
+        known |= {checkpoint.sequence}
+        known |= {part.sequence for part in sorted_values(checkpoint.finished)}
     for subtask in sorted_values(state.subtasks):
         if subtask.completion is not None:
-            written.add(subtask.completion.sequence)
-    for sequence in sorted(written):
+            known.add(subtask.completion.sequence)
+    for sequence in sorted(known):
+        name = f"{WRITTEN_AT}{sequence}"
+        if name in state.launch:
+            marks[name] = state.launch[name]
+    for sequence in state.written_at(sorted(known)):
         end = min((end for end in sorted(below) if end > sequence), default=None)
         if end is not None:
             marks[f"{OPERATORS_BELOW}{end}"] = below[end]

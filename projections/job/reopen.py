@@ -10,7 +10,7 @@ from coordlog.projections.job.attempts import required
 from coordlog.projections.job.branches import savepoint_numbers
 from coordlog.projections.job.state import (
     END_COMMITTED,
-    ENDS_IN,
+    WRITTEN_AT,
     Cut,
     JobState,
     SubtaskState,
@@ -69,13 +69,12 @@ def with_opening(state: JobState, record: Record) -> JobState:
     completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
     launch = state.launch
     if checkpoint is not None:
-        states, ends = checkpoint.states, set(state.ends_in(checkpoint.checkpoint_id))
+        states, known = checkpoint.states, [checkpoint.sequence]
         for number, part in sorted_items(checkpoint.finished):
             states = states.set(number, part.states)
-            ends.add(part.sequence)
-        if ends:
-            mark = f"{ENDS_IN}{checkpoint.checkpoint_id}"
-            launch = launch.set(mark, " ".join(map(str, sorted(ends))))
+            known.append(part.sequence)
+        written = " ".join(map(str, state.written_at(known)))
+        launch = launch.set(f"{WRITTEN_AT}{checkpoint.sequence}", written)
         cuts = Map[str, Cut]()
         for operator_id, cut in sorted_items(checkpoint.cuts):
             projection = state.projections.get(operator_id, cut.projection)

@@ -6,7 +6,7 @@ A persistent map iterates in hash order: iterate over it only through `sorted_it
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -56,8 +56,8 @@ FORMER_DEAD: Final = MARK + "former_dead"
 END_COMMITTED: Final = MARK + "end_committed"
 OPERATORS_BELOW: Final = MARK + "operators_below."
 """Before a sequence: the operators of the epoch that ended there, if the next had others and a state of it is held."""
-ENDS_IN: Final = MARK + "ends_in."
-"""Before the id of a checkpoint that an opening has changed: the sequences of the ends whose states it has since."""
+WRITTEN_AT: Final = MARK + "written_at."
+"""Before a sequence: all those at which states were written that are known by it alone since."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -456,10 +456,15 @@ class JobState:
             if name.startswith(OPERATORS_BELOW)
         }
 
-    def ends_in(self, checkpoint_id: int) -> tuple[int, ...]:
-        """Sequences of the ends of subtasks whose states a checkpoint has since the job was opened again."""
-        text = self.launch.get(f"{ENDS_IN}{checkpoint_id}", "")
-        return tuple(int(sequence) for sequence in text.split())
+    def written_at(self, sequences: Iterable[int]) -> tuple[int, ...]:
+        """Sequences at which states were written that are known by these, ascending.
+
+        States of several ends are known by one sequence after a merge of finished subtasks, or an opening again.
+        """
+        marks = [
+            self.launch.get(f"{WRITTEN_AT}{sequence}", str(sequence)) for sequence in sequences
+        ]
+        return tuple(sorted({int(text) for mark in marks for text in mark.split()}))
 
     @property
     def driver_stop(self) -> DriverStop:

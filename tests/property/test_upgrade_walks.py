@@ -16,9 +16,12 @@ import pytest
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.epoch import append_fact, read_job
 from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.offline.prune import planned, prune
+from coordlog.payloads.gc import clean, payload_use
+from coordlog.payloads.offload import DriverPayloads, PayloadOptions
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import Phase
 from coordlog.restore.rebuild import projection_of, rebuild
@@ -46,6 +49,7 @@ ACTIONS = {
     "release": 2,
     "restart": 8,
     "prune": 0.7,
+    "clean": 0.7,
     "fork": 0.7,
 }
 
@@ -175,6 +179,7 @@ class Walk:
         self.done: list[str] = []
         self.model = Model()
         self.log, self.job_id = MemoryLog("job"), "job"
+        self.has_store = self.chance.random() < 0.25
         self.every = self.chance.choice((None, 5, 12))
         self.forks = self.serial = 0
         self.savepoints: dict[str, int] = {}
@@ -217,6 +222,12 @@ class Walk:
             own[name] = (version, *(one for one in others if self.chance.random() < 0.6))
         return own
 
+    def _payloads(self) -> PayloadOptions:
+        if not self.has_store:
+            return PayloadOptions()
+        store = PayloadStore(str(self.folder / "payloads"), self.job_id)
+        return PayloadOptions(store=store, limit_bytes=6)  # the first states are inline
+
     def _any_start(self) -> Start:
         model, chance, retained = self.model, self.chance, self._retained()
         back = None
@@ -236,7 +247,9 @@ class Walk:
     def start(self, start: Start) -> bool:
         """Start the next driver, or see that it is refused; returns whether it was started."""
         self.done.append(str(start))
+        payloads = self._payloads()
         chain = self._chain(start.own, is_merging=start.is_merging)
+        chain = chain.opening(DriverPayloads(payloads).open)
         self._compare_folds(chain)
         expected, before = self.model.why_refused(start), self.log.high_watermark()
         self.clock.seconds += 1_000  # restarts do not count as too many
@@ -253,6 +266,7 @@ class Walk:
                 again=self.model.is_over,
                 from_checkpoint=start.back,
                 is_held=start.is_held,
+                payloads=payloads,
             )
         except RestoreError:
             if not expected or self.log.high_watermark() != before:
@@ -320,7 +334,7 @@ class Walk:
         (action,) = self.chance.choices([*ACTIONS], [*ACTIONS.values()])
         if self.job is None or self.job.is_crashed:
             action = self.chance.choice(
-                ["restart", "restart", "restart", "take", "release", "prune", "fork"]
+                [*3 * ["restart"], "take", "release", "prune", "clean", "fork"]
             )
         self.done.append(action)
         getattr(self, f"_{action}")()
@@ -344,7 +358,8 @@ class Walk:
             got: dict[str, tuple[bytes, ...]] = {}
             for part in attempt.accepted.states:
                 assert part.state is not None
-                got[part.operator_id] = (*got.get(part.operator_id, ()), part.state)
+                opened = attempt.payloads.open(part.state)
+                got[part.operator_id] = (*got.get(part.operator_id, ()), opened)
             assert got == self.restored.get(subtask, {})
             for name in {*got} & {*self.own}:
                 assert all(_version(state) in self.own[name] for state in got[name]), got
@@ -440,9 +455,17 @@ class Walk:
     def _prune(self) -> None:
         plan = planned(self.log, self.job_id)
         if plan.begins_with is not None and plan.begins_with.offset > plan.start:
-            prune(self.log, self.job_id, plan, self.folder / f"{self.job_id}-{len(self.done)}.avro")
+            archive = self.folder / f"{self.job_id}-{len(self.done)}.avro"
+            prune(self.log, self.job_id, plan, archive, DriverPayloads(self._payloads()).open)
             self.is_pruned = True
+            self._clean(is_dropping=self.chance.random() < 0.5)
             self.done.append("pruned")
+
+    def _clean(self, *, is_dropping: bool = False) -> None:
+        store = self._payloads().store
+        if store is not None:
+            cleaned = clean(store, payload_use(self.log, store), is_dropping=is_dropping)
+            self.done.append(f"cleaned: {len(cleaned)}")
 
     def _fork(self) -> None:
         retained = self._retained()
@@ -457,7 +480,10 @@ class Walk:
         self.forks += 1
         other, self.log = self.log, MemoryLog(f"fork-{self.forks}")
         job_id = f"fork-{self.forks}"
-        fork_to(other, self.log, find_fork_point(other, self.job_id, str(number)), job_id=job_id)
+        point, store = find_fork_point(other, self.job_id, str(number)), self._payloads().store
+        fork_to(other, self.log, point, job_id=job_id, payload_store=store)
+        if store is not None and self.chance.random() < 0.5:
+            store.remove(store.listed())  # the other job is deleted
         self.job.crash()
         self.job_id, self.savepoints, self.live = job_id, {}, {}
         held = self.model.checkpoints[number]
@@ -484,10 +510,12 @@ class Walk:
             attempt.complete()
         self.job.advance(5)
         assert self.job.runtime.state.phase is Phase.FINISHED
-        assert (
-            verify(list(self.log.read(self.log.start_offset(), self.log.high_watermark()))).faults
-            == []
+        stored, store = (
+            self.log.read(self.log.start_offset(), self.log.high_watermark()),
+            self._payloads().store,
         )
+        faults = verify(stored, open_payload=lambda address, _: store and store.get(address)).faults
+        assert faults == []
 
 
 def walk(seed: int, folder: Path, steps: int) -> Walk:
@@ -504,7 +532,7 @@ def test_each_operator_gets_its_own_bytes_or_the_start_is_refused(
     seed: int, dose: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    for number in range(15 * dose):
+    for number in range(10 * dose):
         folder = tmp_path / str(number)
         folder.mkdir()
         walk(chance.randrange(2**32), folder, chance.choice((15, 40)))
