@@ -453,7 +453,7 @@ class JobState:
         return {
             int(name.removeprefix(OPERATORS_BELOW)): operators
             for name, operators in sorted_items(self.launch)
-            if name.startswith(OPERATORS_BELOW)
+            if name.startswith(OPERATORS_BELOW) and name.removeprefix(OPERATORS_BELOW).isdecimal()
         }
 
     def written_at(self, sequences: Iterable[int]) -> tuple[int, ...]:
@@ -464,7 +464,8 @@ class JobState:
         marks = [
             self.launch.get(f"{WRITTEN_AT}{sequence}", str(sequence)) for sequence in sequences
         ]
-        return tuple(sorted({int(text) for mark in marks for text in mark.split()}))
+        texts = {text for mark in marks for text in mark.split() if text.isdecimal()}
+        return tuple(sorted(int(text) for text in texts))
 
     @property
     def driver_stop(self) -> DriverStop:
