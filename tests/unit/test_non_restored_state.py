@@ -238,6 +238,30 @@ def test_states_merged_as_their_subtasks_had_finished_are_not_handed_out_unmerge
     HandDrivenJob(merging(chain), log=ended.log, parallelism=1, again=True)
 
 
+def test_merged_ends_are_of_the_versions_of_them_all() -> None:
+    chain, log = chain_of(source(projection=HANDLED)), None
+    for version, parallelism, ended in ((1, 4, 0), (2, 4, 2), (3, 2, None)):
+        reading = merging(chain, version=version, restores=tuple(range(1, version)))
+        job = HandDrivenJob(reading, log=log, parallelism=parallelism)
+        log, attempts = job.log, {attempt.subtask: attempt for attempt in job.register_all()}
+        state = {"dedup": b"%d" % version}
+        if ended is not None:
+            attempts.pop(ended).complete(states=state)
+        number = job.trigger()
+        assert number is not None
+        for attempt in attempts.values():
+            attempt.ack_checkpoint(number, states=state)
+        job.crash()
+
+    for version in (1, 2):  # those of subtasks 0 and 2 of four, which are subtask 0 of two
+        others = tuple(one for one in (1, 2, 3) if one != version)
+        with pytest.raises(RestoreError, match=f"had finished, is {version} in the log and 4"):
+            HandDrivenJob(merging(chain, version=4, restores=others), log=log, parallelism=1)
+    reading = merging(chain, version=4, restores=(1, 2, 3))
+    (attempt,) = HandDrivenJob(reading, log=log, parallelism=1).register_all()
+    assert {part.state for part in attempt.accepted.states} == {b"1", b"2", b"3"}
+
+
 def _completes(job: HandDrivenJob, offset: int) -> bool:
     (stored,) = job.log.read(offset, offset + 1)
     return stored.record().kind is Kind.CHECKPOINT_COMPLETED
