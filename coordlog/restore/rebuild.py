@@ -462,16 +462,10 @@ def check_fits(
             is_again=is_again,
         )
         state = branched(state, from_checkpoint)
-    restore_mode, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
-    check_operators(
-        job_id,
-        state,
-        chain,
-        parallelism=parallelism,
-        mode=restore_mode,
-        allowed=allow_non_restored_state,
-    )
-    _check_parallelism(job_id, state, chain, parallelism, restore_mode)
+    way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
+    allowed = allow_non_restored_state
+    check_operators(job_id, state, chain, parallelism=parallelism, mode=way, allowed=allowed)
+    _check_parallelism(job_id, state, chain, parallelism, way)
     return new_destinations
 
 

@@ -220,7 +220,7 @@ def test_a_job_opened_again_reads_the_versions_of_all_its_ends(*, has_died: bool
         HandDrivenJob(third, log=old.log, parallelism=2, again=not has_died)
 
 
-def test_states_merged_as_their_subtasks_had_finished_are_not_handed_out_unmerged() -> None:
+def test_states_merged_at_their_ends_are_not_handed_out_unmerged() -> None:
     chain = chain_of(source(projection=HANDLED))
     job = HandDrivenJob(with_operators(chain, plain("dedup")), parallelism=2)
     for attempt in job.register_all():
