@@ -11,11 +11,17 @@ from typing import cast
 from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
 from coordlog.projections.job.branches import allowed_by
-from coordlog.projections.job.state import JobState, sorted_items, sorted_values
+from coordlog.projections.job.checkpoints import restoring_subtasks
+from coordlog.projections.job.state import (
+    CompletedCheckpoint,
+    JobState,
+    sorted_items,
+    sorted_values,
+)
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.splits.query_reads import ReadsState
 
-__all__ = ["RestoreMode", "check_operators", "describe_operators"]
+__all__ = ["RestoreMode", "check_operators", "describe_operators", "stays_finished"]
 
 _SAME: Mapping[str, str] = {
     "version": "the version of operator",
@@ -86,7 +92,13 @@ def _inputs_of(link: SourceSpec | OperatorSpec) -> dict[str, list[str]]:
 
 
 def check_operators(
-    job_id: str, state: JobState, chain: Chain, *, mode: RestoreMode, allowed: Collection[str]
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    *,
+    parallelism: int,
+    mode: RestoreMode,
+    allowed: Collection[str],
 ) -> None:
     """Refuse operators that have changed, and removed operators whose state would be lost.
 
@@ -94,6 +106,7 @@ def check_operators(
         job_id: Id of the job.
         state: State folded from its log.
         chain: Chain of the job. An operator that the log does not have begins without state.
+        parallelism: Number of subtasks to start.
         mode: Restore mode of the new epoch.
         allowed: Operators whose state may be dropped.
 
@@ -106,12 +119,9 @@ def check_operators(
     if has_begun:
         _check_options(job_id, recorded, own)
     _check_same(job_id, chain, recorded, own)
-    last = state.last_checkpoint
-    if last in state.completed:
-        # Epochs since, with other operators, may have died before they completed a checkpoint of their own.
-        wrote = _described(state.operators_of(last))
-        _check_options(job_id, wrote, own)
-        _check_same(job_id, chain, wrote, own, f" in checkpoint {last}")
+    checkpoint = state.completed.get(state.last_checkpoint)
+    if checkpoint is not None:
+        _check_writers(job_id, state, chain, checkpoint, own, parallelism, mode)
     _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
     order = [operator_id for operator_id in recorded if operator_id in own]
     order_here = [operator_id for operator_id in own if operator_id in recorded]
@@ -126,6 +136,69 @@ def check_operators(
     for part in _parts_to_restore(state, mode, recorded):
         if part.operator_id not in own and (part.is_owed or part.operator_id not in allowed):
             raise _refusal(job_id, part)
+
+
+def _check_writers(
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    checkpoint: CompletedCheckpoint,
+    own: Mapping[str, Mapping[str, object]],
+    parallelism: int,
+    mode: RestoreMode,
+) -> None:
+    """Refuse operators that do not read the states of this checkpoint.
+
+    Epochs since, with other operators, may have died before they completed a checkpoint of their own. Subtasks that had
+    finished may have done so in an epoch long before it.
+    """
+    where = f" in checkpoint {checkpoint.checkpoint_id}"
+    for sequence in state.written_at([checkpoint.sequence]):
+        wrote = _described(state.operators_at(sequence))
+        _check_options(job_id, wrote, own)
+        _check_same(job_id, chain, wrote, own, where)
+    for number in _begun_again(state, checkpoint, parallelism, mode):
+        part = checkpoint.finished[number]
+        has_state = {one.operator_id for one in part.states if one.state is not None}
+        for sequence in state.written_at([part.sequence]):
+            wrote = {
+                operator_id: operator
+                for operator_id, operator in _described(state.operators_at(sequence)).items()
+                if operator_id in has_state
+            }
+            _check_options(job_id, wrote, own)
+            _check_same(job_id, chain, wrote, own, f"{where}, where subtask {number} had finished,")
+
+
+def _begun_again(
+    state: JobState, checkpoint: CompletedCheckpoint, parallelism: int, mode: RestoreMode
+) -> Sequence[int]:
+    """Finished subtasks of a checkpoint whose states are handed to attempts: unfinished subtasks take them over."""
+    handed: list[int] = []
+    for subtask in range(parallelism):
+        numbers = restoring_subtasks(checkpoint.parallelism, parallelism, subtask)
+        if not stays_finished(state, checkpoint, numbers, mode):
+            handed += [number for number in numbers if number in checkpoint.finished]
+    return handed
+
+
+def stays_finished(
+    state: JobState, checkpoint: CompletedCheckpoint, numbers: Sequence[int], mode: RestoreMode
+) -> bool:
+    """Whether a subtask gets no attempt after a restore, as all subtasks that restore it have finished.
+
+    Args:
+        state: State folded from the log.
+        checkpoint: Checkpoint from which the job continues.
+        numbers: Subtasks of the checkpoint that restore it, its own number first (`restoring_subtasks`).
+        mode: Restore mode of the new epoch.
+    """
+    if mode is RestoreMode.RESUME:  # the number of subtasks is as it was
+        known = state.subtasks.get(numbers[0]) if numbers else None
+        return known is not None and known.completion is not None
+    if mode is RestoreMode.AGAIN or not numbers:
+        return False
+    return all(number in checkpoint.finished for number in numbers)
 
 
 def _check_same(

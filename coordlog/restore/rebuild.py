@@ -21,7 +21,12 @@ from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.remembered import has_forgotten
 from coordlog.projections.job.state import CompletedCheckpoint, JobState, Phase, sorted_items
 from coordlog.projections.snapshot.codec import SnapshotCodec
-from coordlog.restore.compatibility import RestoreMode, check_operators, describe_operators
+from coordlog.restore.compatibility import (
+    RestoreMode,
+    check_operators,
+    describe_operators,
+    stays_finished,
+)
 from coordlog.restore.rollback import branched, check_begun, check_branch, check_goes_on
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot
 from coordlog.schemas.builtin_types import OperatorState
@@ -457,9 +462,10 @@ def check_fits(
             is_again=is_again,
         )
         state = branched(state, from_checkpoint)
-    restore_mode, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
-    check_operators(job_id, state, chain, mode=restore_mode, allowed=allow_non_restored_state)
-    _check_parallelism(job_id, state, chain, parallelism, restore_mode)
+    way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
+    allowed = allow_non_restored_state
+    check_operators(job_id, state, chain, parallelism=parallelism, mode=way, allowed=allowed)
+    _check_parallelism(job_id, state, chain, parallelism, way)
     return new_destinations
 
 
@@ -483,22 +489,30 @@ def _check_parallelism(
     checkpoint = state.completed.get(state.last_checkpoint)
     if mode not in (RestoreMode.ROLLBACK, RestoreMode.AGAIN, RestoreMode.RESUME):
         return
-    if checkpoint is None or checkpoint.parallelism == parallelism:
+    if checkpoint is None:
         return
-    _check_handed_over(job_id, checkpoint, parallelism)
+    is_rescaled = checkpoint.parallelism != parallelism
+    if is_rescaled:
+        _check_handed_over(job_id, checkpoint, parallelism)
     for link in chain.links:
         if link.merge_states is not None:
             continue
         for subtask in range(parallelism):
             numbers = restoring_subtasks(checkpoint.parallelism, parallelism, subtask)
+            if not is_rescaled and stays_finished(state, checkpoint, numbers, mode):
+                continue
             if _count_states(checkpoint, numbers, link.operator_id) > 1:
                 raise RestoreError(
                     job_id,
                     f"the state of operator {link.operator_id!r} in checkpoint "
                     f"{checkpoint.checkpoint_id}",
-                    f"of {checkpoint.parallelism} subtasks, of which {list(numbers)} would be one",
+                    f"of {checkpoint.parallelism} subtasks, of which {list(numbers)} would be one"
+                    if is_rescaled
+                    else f"of several subtasks, which had finished before they became subtask {subtask},",
                     f"parallelism {parallelism}, with an operator that has no `merge_states`",
-                    f"add one, or run with parallelism {checkpoint.parallelism} or more",
+                    f"add one, or run with parallelism {checkpoint.parallelism} or more"
+                    if is_rescaled
+                    else "add one",
                 )
 
 

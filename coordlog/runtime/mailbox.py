@@ -54,6 +54,8 @@ _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
 _IDLE_S = 0.5
 _PASS_MAX = 32
 """Works that the mailbox does before the next append may begin."""
+_PASS_S = 0.05
+"""Time after which it begins no further work before the next append: slow callbacks would delay it and all timers."""
 _WATCH_S = 1.0
 
 
@@ -286,12 +288,15 @@ class Mailbox:
             while not self._done.is_set():
                 self._await_work(runtime)
                 # All that has arrived is handled before the next append, which so has all of its records.
+                until_s = time.monotonic() + _PASS_S
                 for _ in range(_PASS_MAX):
                     thunk = self._next(runtime)
                     if thunk is None or self._done.is_set():
                         break
                     thunk()
                     self._end_if_over(runtime)
+                    if time.monotonic() >= until_s:
+                        break
                 runtime.fire_timers()
                 self._end_if_over(runtime)
                 if time.monotonic() - watched_s > _WATCH_S:

@@ -21,6 +21,7 @@ from coordlog.projections.job.branches import (
 )
 from coordlog.projections.job.remembered import weights
 from coordlog.projections.job.state import (
+    WRITTEN_AT,
     CompletedCheckpoint,
     Completion,
     Cut,
@@ -349,8 +350,15 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
     finished_count = 0
     former, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
+    launch = state.launch
     for number in range(state.parallelism):
         completion = None if checkpoint is None else _completion_in(state, checkpoint, number)
+        if checkpoint is not None and completion is not None:
+            numbers = restoring_subtasks(checkpoint.parallelism, state.parallelism, number)
+            written = state.written_at(checkpoint.finished[one].sequence for one in numbers)
+            if len(written) > 1:
+                mark = f"{WRITTEN_AT}{completion.sequence}"
+                launch = launch.set(mark, " ".join(map(str, written)))
         finished_count += completion is not None
         changed = evolve(
             former.get(number) or SubtaskState(subtask=number),
@@ -391,6 +399,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         abandoned=abandoned_by_reset(state, checkpoint_id),
         granted=granted,
         set_aside=needed_by(state, other_grants, retained),
+        launch=launch,
         kept_splits=Map(),
         owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,
         owed_complete=None if checkpoint is None else checkpoint_id,

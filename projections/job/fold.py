@@ -21,12 +21,14 @@ from coordlog.projections.job.state import (
     END_COMMITTED,
     FORMER_DEAD,
     MARK,
-    OPERATORS_OF,
+    OPERATORS_BELOW,
+    WRITTEN_AT,
     DriverStop,
     JobState,
     OpenIntent,
     Phase,
     sorted_items,
+    sorted_values,
 )
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.schemas.builtin_types import (
@@ -292,13 +294,34 @@ def _marked(state: JobState, mark: str) -> JobState:
 def _launch(state: JobState, attributes: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
     """The attributes of an `EPOCH_STARTED`, and the marks of its epoch."""
     launch = Map({name: value for name, value in attributes.items() if not name.startswith(MARK)})
-    for number, _ in sorted_items(state.completed):
-        operators = state.operators_of(number)
-        if operators != launch.get("operators", "[]"):
-            launch = launch.set(f"{OPERATORS_OF}{number}", operators)
+    launch = launch.update(_marks_of_operators(state, launch.get("operators", "[]")))
     if not is_another and _is_dead(state, attributes):
         launch = launch.set(FORMER_DEAD, "true")
     return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch
+
+
+def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
+    """Marks from which the next epoch, with these operators, knows those that wrote each state that is held."""
+    below, marks = dict(state.operators_below), dict[str, str]()
+    former = state.launch.get("operators", operators)
+    if former != operators:
+        below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
+    known: set[int] = set()
+    for checkpoint in sorted_values(state.completed):
+        known |= {checkpoint.sequence}
+        known |= {part.sequence for part in sorted_values(checkpoint.finished)}
+    for subtask in sorted_values(state.subtasks):
+        if subtask.completion is not None:
+            known.add(subtask.completion.sequence)
+    for sequence in sorted(known):
+        name = f"{WRITTEN_AT}{sequence}"
+        if name in state.launch:
+            marks[name] = state.launch[name]
+    for sequence in state.written_at(sorted(known)):
+        end = min((end for end in sorted(below) if end > sequence), default=None)
+        if end is not None:
+            marks[f"{OPERATORS_BELOW}{end}"] = below[end]
+    return marks
 
 
 def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:

@@ -8,7 +8,14 @@ from immutables import Map
 
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.branches import savepoint_numbers
-from coordlog.projections.job.state import END_COMMITTED, Cut, JobState, SubtaskState, sorted_items
+from coordlog.projections.job.state import (
+    END_COMMITTED,
+    WRITTEN_AT,
+    Cut,
+    JobState,
+    SubtaskState,
+    sorted_items,
+)
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind, Record, RestoredBy
 
@@ -60,10 +67,14 @@ def with_opening(state: JobState, record: Record) -> JobState:
     """
     checkpoint = state.completed.get(state.last_checkpoint)
     completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
+    launch = state.launch
     if checkpoint is not None:
-        states = checkpoint.states
+        states, known = checkpoint.states, [checkpoint.sequence]
         for number, part in sorted_items(checkpoint.finished):
             states = states.set(number, part.states)
+            known.append(part.sequence)
+        written = " ".join(map(str, state.written_at(known)))
+        launch = launch.set(f"{WRITTEN_AT}{checkpoint.sequence}", written)
         cuts = Map[str, Cut]()
         for operator_id, cut in sorted_items(checkpoint.cuts):
             projection = state.projections.get(operator_id, cut.projection)
@@ -71,4 +82,4 @@ def with_opening(state: JobState, record: Record) -> JobState:
             cuts = cuts.set(operator_id, moved)
         opened = replace(checkpoint, states=states, cuts=cuts, finished=Map(), in_flight=())
         completed = completed.set(checkpoint.checkpoint_id, opened)
-    return evolve(state, completed=completed, opening=state.projections)
+    return evolve(state, completed=completed, launch=launch, opening=state.projections)

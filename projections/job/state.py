@@ -6,7 +6,7 @@ A persistent map iterates in hash order: iterate over it only through `sorted_it
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -54,8 +54,10 @@ STOP_ASKED: Final = MARK + "stop_asked"
 STOPPED: Final = MARK + "stopped"
 FORMER_DEAD: Final = MARK + "former_dead"
 END_COMMITTED: Final = MARK + "end_committed"
-OPERATORS_OF: Final = MARK + "operators_of."
-"""Before the id of a retained checkpoint: the operators that wrote it, if the epoch in force has others."""
+OPERATORS_BELOW: Final = MARK + "operators_below."
+"""Before a sequence: the operators of the epoch that ended there, if the next had others and a state of it is held."""
+WRITTEN_AT: Final = MARK + "written_at."
+"""Before a sequence: all those at which states were written that are known by it alone since."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -436,9 +438,34 @@ class JobState:
         """Launch facts of the epoch in force: job, log and driver."""
         return LaunchInfo(self.launch)
 
-    def operators_of(self, checkpoint_id: int) -> str:
-        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a retained checkpoint: it may be a former one."""
-        return self.launch.get(f"{OPERATORS_OF}{checkpoint_id}", self.launch.get("operators", "[]"))
+    def operators_at(self, sequence: int) -> str:
+        """Operators, as in `EPOCH_STARTED`, of the epoch that wrote a state which the job state holds.
+
+        Args:
+            sequence: Sequence of the checkpoint's completion, or of the end of the subtask, that has the state.
+        """
+        ends = [end for end in self.operators_below if end > sequence]
+        return self.operators_below[min(ends)] if ends else self.launch.get("operators", "[]")
+
+    @property
+    def operators_below(self) -> Mapping[int, str]:
+        """Operators of former epochs, by the sequence at which the next epoch began with others."""
+        return {
+            int(name.removeprefix(OPERATORS_BELOW)): operators
+            for name, operators in sorted_items(self.launch)
+            if name.startswith(OPERATORS_BELOW) and name.removeprefix(OPERATORS_BELOW).isdecimal()
+        }
+
+    def written_at(self, sequences: Iterable[int]) -> tuple[int, ...]:
+        """Sequences at which states were written that are known by these, ascending.
+
+        States of several ends are known by one sequence after a merge of finished subtasks, or an opening again.
+        """
+        marks = [
+            self.launch.get(f"{WRITTEN_AT}{sequence}", str(sequence)) for sequence in sequences
+        ]
+        texts = {text for mark in marks for text in mark.split() if text.isdecimal()}
+        return tuple(sorted(int(text) for text in texts))
 
     @property
     def driver_stop(self) -> DriverStop:

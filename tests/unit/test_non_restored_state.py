@@ -24,6 +24,7 @@ from kernel_fakes import (
     Up,
     chain_of,
     inside,
+    prefix_of,
     send_down,
 )
 from request_fakes import AnsweringProvider, HowMany
@@ -158,6 +159,112 @@ def test_a_savepoint_is_read_by_code_that_reads_its_version() -> None:
     with pytest.raises(RestoreError, match="'dedup' in checkpoint 1 is 1 in the log and 3 here"):
         HandDrivenJob(third, log=old.log, from_checkpoint=1)
     assert restarted(old, third).runtime.state.last_checkpoint == 2
+
+
+def ended_under_two_versions() -> HandDrivenJob:
+    """Subtask 0 has finished under version 1; version 2 has completed checkpoint 2, and has died."""
+    chain = chain_of(source(projection=HANDLED))
+    old = HandDrivenJob(with_operators(chain, plain("dedup")), parallelism=2)
+    first, second = old.register_all()
+    first.complete(states={"dedup": b"first"})
+    old.trigger()
+    second.ack_checkpoint(1, states={"dedup": b"first"})
+    old.crash()
+    reading = plain("dedup", version=2, restores=(1,))
+    job = HandDrivenJob(with_operators(chain, reading), log=old.log, parallelism=2)
+    (attempt,) = job.register_all()
+    assert job.trigger() == 2
+    attempt.ack_checkpoint(2, states={"dedup": b"second"})
+    return job
+
+
+def merging(chain: Chain, **more: object) -> Chain:
+    return with_operators(chain, plain("dedup", merge_states=b"+".join, **more))
+
+
+def test_a_finished_subtasks_state_is_of_the_version_that_it_ended_with() -> None:
+    """It is handed to an attempt again if the job is rescaled, however many checkpoints later."""
+    old = ended_under_two_versions()
+    old.crash()
+    third = merging(old.chain, version=3, restores=(2,))
+
+    with pytest.raises(
+        RestoreError, match="in checkpoint 2, where subtask 0 had finished, is 1 in"
+    ):
+        HandDrivenJob(third, log=old.log, parallelism=1)
+    reading = merging(old.chain, version=3, restores=(1, 2))
+    (attempt,) = HandDrivenJob(reading, log=old.log, parallelism=1).register_all()
+    assert {part.state for part in attempt.accepted.states} == {b"first", b"second"}
+
+
+def test_a_finished_subtask_that_stays_so_needs_no_reader_of_its_state() -> None:
+    old = ended_under_two_versions()
+    old.crash()
+    third = with_operators(old.chain, plain("dedup", version=3, restores=(2,)))
+    job = HandDrivenJob(third, log=old.log, parallelism=2)
+
+    assert [one.subtask for one in job.register_all()] == [1]
+
+
+@pytest.mark.parametrize("has_died", [False, True], ids=["at once", "after a driver that died"])
+def test_a_job_opened_again_reads_the_versions_of_all_its_ends(*, has_died: bool) -> None:
+    old = ended_under_two_versions()
+    old.attempts[1].complete(states={"dedup": b"second"})
+    assert old.runtime.state.phase is Phase.FINISHED
+    if has_died:
+        reading = with_operators(old.chain, plain("dedup", version=2, restores=(1,)))
+        HandDrivenJob(reading, log=old.log, parallelism=2, again=True).crash()
+    third = with_operators(old.chain, plain("dedup", version=3, restores=(2,)))
+
+    with pytest.raises(RestoreError, match=r"'dedup' in checkpoint 3.* is 1 in the log and 3 here"):
+        HandDrivenJob(third, log=old.log, parallelism=2, again=not has_died)
+
+
+def test_states_merged_at_their_ends_are_not_handed_out_unmerged() -> None:
+    chain = chain_of(source(projection=HANDLED))
+    job = HandDrivenJob(with_operators(chain, plain("dedup")), parallelism=2)
+    for attempt in job.register_all():
+        attempt.complete(states={"dedup": b"%d" % attempt.subtask})
+    first = next(n for n in range(job.log.high_watermark()) if _completes(job, n))
+    ended = HandDrivenJob(merging(chain), log=prefix_of(job.log, first + 1), parallelism=1)
+    assert ended.runtime.state.phase is Phase.FINISHED
+    before = ended.log.high_watermark()
+
+    unmerged = with_operators(chain, plain("dedup"))
+    with pytest.raises(RestoreError, match="before they became subtask 0") as raised:
+        HandDrivenJob(unmerged, log=ended.log, parallelism=1, again=True)
+    assert "merge_states" in str(raised.value)
+    assert ended.log.high_watermark() == before
+    HandDrivenJob(merging(chain), log=ended.log, parallelism=1, again=True)
+
+
+def test_merged_ends_are_of_the_versions_of_them_all() -> None:
+    chain, log = chain_of(source(projection=HANDLED)), None
+    for version, parallelism, ended in ((1, 4, 0), (2, 4, 2), (3, 2, None)):
+        reading = merging(chain, version=version, restores=tuple(range(1, version)))
+        job = HandDrivenJob(reading, log=log, parallelism=parallelism)
+        log, attempts = job.log, {attempt.subtask: attempt for attempt in job.register_all()}
+        state = {"dedup": b"%d" % version}
+        if ended is not None:
+            attempts.pop(ended).complete(states=state)
+        number = job.trigger()
+        assert number is not None
+        for attempt in attempts.values():
+            attempt.ack_checkpoint(number, states=state)
+        job.crash()
+
+    for version in (1, 2):  # those of subtasks 0 and 2 of four, which are subtask 0 of two
+        others = tuple(one for one in (1, 2, 3) if one != version)
+        with pytest.raises(RestoreError, match=f"had finished, is {version} in the log and 4"):
+            HandDrivenJob(merging(chain, version=4, restores=others), log=log, parallelism=1)
+    reading = merging(chain, version=4, restores=(1, 2, 3))
+    (attempt,) = HandDrivenJob(reading, log=log, parallelism=1).register_all()
+    assert {part.state for part in attempt.accepted.states} == {b"1", b"2", b"3"}
+
+
+def _completes(job: HandDrivenJob, offset: int) -> bool:
+    (stored,) = job.log.read(offset, offset + 1)
+    return stored.record().kind is Kind.CHECKPOINT_COMPLETED
 
 
 def test_an_operator_that_left_no_state_may_go() -> None:

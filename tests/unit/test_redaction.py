@@ -29,6 +29,7 @@ from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.inspection.redact import Redaction
 from coordlog.projections.inspection.state_at import moment
 from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import MARK
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, snapshot_in
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace, SplitRow
@@ -48,7 +49,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
-from kernel_fakes import Down, FakeSink, NotingProvider, Up, chain_of, inside
+from kernel_fakes import HANDLED, Down, FakeSink, NotingProvider, Up, chain_of, inside
 from one_log import OneLog
 from payload_samples import Colour, Inner, Outer
 from sweep_runs import RUNS
@@ -494,3 +495,33 @@ def test_the_exported_file_has_no_bytes_of_paths_rows_reasons_or_hosts(
     assert ExportedLog(again).is_redacted
     was, now = moment(log.records), moment(ExportedLog(path).read(0, log.high_watermark()))
     assert sorted(now.state.completed) == sorted(was.state.completed)
+
+
+@pytest.mark.clause("E8")
+def test_marks_of_ends_and_former_operators_stay_what_they_were() -> None:
+    options, log = RuntimeOptions(snapshot_every=3), None
+    for parallelism, ended, place in ((4, 0, "a"), (4, 2, "b"), (2, None, "c")):
+        provider = NotingProvider(projection=HANDLED)
+        provider.destination = f"/data/secret/{place}"
+        chain = chain_of(provider)
+        chain = replace(chain, source=replace(chain.source, merge_states=b"".join))
+        job = HandDrivenJob(chain, parallelism=parallelism, log=log, options=options)
+        log, attempts = job.log, {attempt.subtask: attempt for attempt in job.register_all()}
+        if ended is not None:
+            attempts.pop(ended).complete(states={"source": b"s"})
+        number = job.trigger()
+        assert number is not None
+        for attempt in attempts.values():
+            attempt.ack_checkpoint(number, states={"source": b"s"})
+        job.crash()
+    assert log is not None
+    marks = {name for name in read_records(log).state.launch if name.startswith(MARK)}
+    assert {name.rpartition(".")[0] for name in marks} >= {
+        "fold.written_at",
+        "fold.operators_below",
+    }
+    made, redaction = redacted(log.records)
+
+    assert verify(log.records).faults == []
+    assert verify(made).faults == []
+    assert moment(made).state == redaction.state(moment(log.records).state)
