@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -314,7 +315,7 @@ def check_replaced(spark: SparkSession) -> None:
             while place == "before part sink" and statements:
                 spark.sql(statements.pop(0))
 
-        case = StreamCase(spark, lambda table=table: IcebergTable(table))  # type: ignore[misc]
+        case = StreamCase(spark, partial(IcebergTable, table))
         driver, rows = case.driver(at), spark.range(1).selectExpr("id", "7 AS price")
         if reason:
             with pytest.raises(UsageError, match=f"since the batch was staged: .*{reason}"):

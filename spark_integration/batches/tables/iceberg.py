@@ -236,7 +236,8 @@ def _why_unfit(spark: SparkSession, table: Any, snapshot: int) -> str:  # noqa: 
     Iceberg would publish the snapshot: the values of a column that was dropped, or replaced by another of its name,
     would be lost, and with a column of another type no reader could read the table.
     """
-    types: Any = spark._jvm.org.apache.iceberg.types  # type: ignore[union-attr]  # noqa: SLF001
+    session: Any = spark
+    types = session._jvm.org.apache.iceberg.types  # noqa: SLF001
     staged, now = table.schemas().get(table.snapshot(snapshot).schemaId()), table.schema()
     gone = set(types.TypeUtil.getProjectedIds(staged)) - set(types.TypeUtil.getProjectedIds(now))
     names = [repr(str(staged.findColumnName(number))) for number in sorted(gone)]
