@@ -517,7 +517,9 @@ class Walk:
             self.log.read(self.log.start_offset(), self.log.high_watermark()),
             self._payloads().store,
         )
-        faults = verify(stored, open_payload=lambda address, _: store and store.get(address)).faults
+        faults = verify(
+            stored, open_payload=lambda address, _: None if store is None else store.get(address)
+        ).faults
         assert faults == []
 
 
