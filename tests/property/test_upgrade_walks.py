@@ -289,7 +289,10 @@ class Walk:
         if start.back is not None:
             model.last = start.back
         held = model.held(model.last)
-        states, finished = ({}, frozenset()) if held is None else held.dealt(start.parallelism)
+        states: States = {}
+        finished = frozenset[int]()
+        if held is not None:
+            states, finished = held.dealt(start.parallelism)
         self.restored = states
         if model.is_over:
             assert job.mode == "again"
@@ -514,7 +517,9 @@ class Walk:
             self.log.read(self.log.start_offset(), self.log.high_watermark()),
             self._payloads().store,
         )
-        faults = verify(stored, open_payload=lambda address, _: store and store.get(address)).faults
+        faults = verify(
+            stored, open_payload=lambda address, _: None if store is None else store.get(address)
+        ).faults
         assert faults == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.errors import RecordError, RestoreError
+from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
@@ -239,7 +240,8 @@ def test_states_merged_at_their_ends_are_not_handed_out_unmerged() -> None:
 
 
 def test_merged_ends_are_of_the_versions_of_them_all() -> None:
-    chain, log = chain_of(source(projection=HANDLED)), None
+    chain = chain_of(source(projection=HANDLED))
+    log: MemoryLog | None = None
     for version, parallelism, ended in ((1, 4, 0), (2, 4, 2), (3, 2, None)):
         reading = merging(chain, version=version, restores=tuple(range(1, version)))
         job = HandDrivenJob(reading, log=log, parallelism=parallelism)

@@ -499,7 +499,8 @@ def test_the_exported_file_has_no_bytes_of_paths_rows_reasons_or_hosts(
 
 @pytest.mark.clause("E8")
 def test_marks_of_ends_and_former_operators_stay_what_they_were() -> None:
-    options, log = RuntimeOptions(snapshot_every=3), None
+    options = RuntimeOptions(snapshot_every=3)
+    log: MemoryLog | None = None
     for parallelism, ended, place in ((4, 0, "a"), (4, 2, "b"), (2, None, "c")):
         provider = NotingProvider(projection=HANDLED)
         provider.destination = f"/data/secret/{place}"
