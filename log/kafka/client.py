@@ -38,6 +38,7 @@ __all__ = [
     "described",
     "in_background",
     "made",
+    "may_pass",
     "within",
 ]
 
@@ -252,6 +253,12 @@ def nothing(_result: object) -> None:
     """The `too_late` of results that hold no resource."""
 
 
+def may_pass(error: errors.KafkaError) -> bool:
+    """Whether a later request may have no such error."""
+    # The broker -1 is the leader of a partition that has none now. The client does not count this as retriable.
+    return error.retriable or isinstance(error, errors.UnknownBrokerIdError)
+
+
 class _Held:
     """The admin client of one `Questions`, so that it can be freed when that object is gone."""
 
@@ -303,7 +310,7 @@ class Questions:
             except (errors.KafkaError, OSError, RuntimeError) as error:
                 # RuntimeError: the client's loop was closed during a request of another thread.
                 self.close()
-                passes = not isinstance(error, errors.KafkaError) or error.retriable
+                passes = not isinstance(error, errors.KafkaError) or may_pass(error)
                 refused = self._connection.refusal(error, needs)
                 if refused is not None:
                     raise refused from error

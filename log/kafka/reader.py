@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import OutOfRangeError, RecordError
 from coordlog.log.interface import StoredRecord
-from coordlog.log.kafka.client import Connection, in_background, made, within
+from coordlog.log.kafka.client import Connection, in_background, made, may_pass, within
 from coordlog.schemas.header import HEADER_NAME
 
 __all__ = ["read_range"]
@@ -137,7 +137,7 @@ class _Reading:
             refused = self._connection.refusal(raised, "Read")
             if refused is not None:
                 raise refused from raised
-            if isinstance(raised, errors.KafkaError) and not raised.retriable:
+            if isinstance(raised, errors.KafkaError) and not may_pass(raised):
                 raise self._connection.failure("reading", self._heard_at, raised) from raised
             error = raised
             self.close()

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_METADATA_S
-from coordlog.log.kafka.client import described, made, within
+from coordlog.log.kafka.client import described, made, may_pass, within
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named, topic_id_text
 from coordlog.spark_integration.kafka.rows import Received
 
@@ -306,6 +306,6 @@ def _meaning(cluster: Cluster, error: Exception) -> Exception:
     refused = cluster.connection.refusal(error, "Read")
     if refused is not None:
         return SourceError(at, refused.problem, refused.next_step)
-    if isinstance(error, errors.KafkaError) and not error.retriable:
+    if isinstance(error, errors.KafkaError) and not may_pass(error):
         return SourceError(at, f"reading has failed: {described(error)}", "see the broker's log")
     return ConnectionError(f"{at}: {described(error)}")

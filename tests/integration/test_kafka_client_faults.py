@@ -31,7 +31,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest
 from coordlog.log.kafka import Security
 from coordlog.log.kafka import errors as remedies
 from coordlog.log.kafka.admin_compat import cluster_of
-from coordlog.log.kafka.client import Connection, _ClosedSocket, made
+from coordlog.log.kafka.client import Connection, Questions, _ClosedSocket, made
 from coordlog.log.kafka.writer import _offset
 from old_broker import broker_of_version
 
@@ -246,3 +246,26 @@ def test_a_client_without_assertions_is_refused_with_the_reason() -> None:
         "    print(error)\n"
     )
     assert "unset PYTHONOPTIMIZE" in without_assertions(program)
+
+
+def test_a_partition_without_a_leader_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a broker that stood still for a while: the client looks for a broker of number -1."""
+    fault = errors.UnknownBrokerIdError(-1)
+    assert not fault.retriable
+    answers: Iterator[str | Exception] = iter([fault, "offsets"])
+
+    class Admin:
+        def close(self) -> None: ...
+
+    def question(_admin: object) -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Questions, "_make", lambda *_arguments: Admin())
+    connection = Connection(
+        topic="a.log", bootstrap_servers="127.0.0.1:9", security=Security(), connect_timeout_s=10.0
+    )
+
+    assert Questions(connection).ask("asking for its offsets", question) == "offsets"
