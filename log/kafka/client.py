@@ -49,6 +49,7 @@ T = TypeVar("T")
 _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
+_NO_LEADER: Final = errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
 _NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 
 
@@ -256,7 +257,7 @@ def nothing(_result: object) -> None:
 def may_pass(error: errors.KafkaError) -> bool:
     """Whether a later request may have no such error."""
     # The broker -1 is the leader of a partition that has none now. The client does not count this as retriable.
-    return error.retriable or isinstance(error, errors.UnknownBrokerIdError)
+    return error.retriable or isinstance(error, _NO_LEADER)
 
 
 class _Held:

@@ -51,7 +51,7 @@ def end_server(conninfo: str) -> None:
     # Another process ends only once the server has seen the death: until then it accepts new connections.
     with contextlib.suppress(psycopg.OperationalError), psycopg.connect(conninfo) as witness:
         os.kill(victim.info.backend_pid, signal.SIGKILL)
-        witness.execute(f"SELECT pg_sleep({LIMIT_S:g})")
+        witness.execute("SELECT pg_sleep(%s)", (LIMIT_S,))
         pytest.fail("a process of the server has outlived its crash")
     victim.close()
     until = time.monotonic() + LIMIT_S

@@ -31,7 +31,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest
 from coordlog.log.kafka import Security
 from coordlog.log.kafka import errors as remedies
 from coordlog.log.kafka.admin_compat import cluster_of
-from coordlog.log.kafka.client import Connection, Questions, _ClosedSocket, made
+from coordlog.log.kafka.client import _NO_LEADER, Connection, Questions, _ClosedSocket, made
 from coordlog.log.kafka.writer import _offset
 from old_broker import broker_of_version
 
@@ -250,7 +250,7 @@ def test_a_client_without_assertions_is_refused_with_the_reason() -> None:
 
 def test_a_partition_without_a_leader_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a broker that stood still for a while: the client looks for a broker of number -1."""
-    fault = errors.UnknownBrokerIdError(-1)
+    fault = _NO_LEADER(-1)
     assert not fault.retriable
     answers: Iterator[str | Exception] = iter([fault, "offsets"])
 

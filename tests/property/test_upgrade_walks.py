@@ -505,7 +505,8 @@ class Walk:
         """Any job can be started by a version that reads all others, and come to its end."""
         if self.job is not None:
             self.job.crash()
-        own, back = dict.fromkeys(NAMES, (3, 1, 2)), self.model.owed_back
+        own: Read = dict.fromkeys(NAMES, (3, 1, 2))
+        back = self.model.owed_back
         assert self.start(Start(own=own, parallelism=2, back=back)), "there is a way out"
         assert self.job is not None
         self._register()

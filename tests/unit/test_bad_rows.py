@@ -68,7 +68,8 @@ def opened(
 
 def read_file(folder: Path, data: bytes, name: str = "a.csv", **options: Any) -> Read:  # noqa: ANN401, options of a source
     (folder / name).write_bytes(data)
-    source = FileSource(folder / name, **{"bad_rows": folder / "rejects", **options})
+    options.setdefault("bad_rows", folder / "rejects")
+    source = FileSource(folder / name, **options)
     read = Read()
     read_until(opened(source), read)
     return read

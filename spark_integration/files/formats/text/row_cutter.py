@@ -66,18 +66,19 @@ def csv_form(delimiter: str, quote: str | None, escape: str | None) -> RowForm:
     comma, mark = re.escape(delimiter.encode()), re.escape((escape or "").encode())
     escaped = b"|" + mark + rb"[\s\S]" if mark else b""
     plain = rb"(?:[^\r\n" + comma + mark + b"]++" + escaped + b")*+"
-    field = plain
+    row = plain + b"(?:" + comma + plain + b")*+"
     if quote is not None:
         sign = re.escape(quote.encode())
         inside = b"(?:[^" + sign + mark + b"]++" + escaped + b"|" + sign + sign + b")*+"
-        quoted = sign + inside + sign + plain
-        field = b"(?:" + quoted + b"|(?!" + sign + b")" + plain + b")"
-    row = field + b"(?:" + comma + field + b")*+"
-    if quote is not None and escape is None:
-        # The same in fewer steps: all that has no quote at once. A quote elsewhere is part of its field.
-        run = rb"[^\r\n" + sign + b"]++|(?<=" + comma + b")" + sign + inside + sign
-        row = b"(?:" + sign + inside + sign + b"|(?!" + sign + b"))"
-        row += b"(?:" + run + b"|(?<!" + comma + b")" + sign + b")*+"
+        quoted = sign + inside + sign
+        if escape is None:
+            # All that has no quote at once, in fewer steps. A quote elsewhere is part of its field.
+            run = rb"[^\r\n" + sign + b"]++|(?<=" + comma + b")" + quoted
+            row = b"(?:" + quoted + b"|(?!" + sign + b"))"
+            row += b"(?:" + run + b"|(?<!" + comma + b")" + sign + b")*+"
+        else:
+            field = b"(?:" + quoted + plain + b"|(?!" + sign + b")" + plain + b")"
+            row = field + b"(?:" + comma + field + b")*+"
     return RowForm(
         rows=_pattern(b"(?:", row, b"(?:", _CSV_END, b"))++"),
         row=_pattern(row, b"(?:", _CSV_END, b")"),
