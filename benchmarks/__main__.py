@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from .append import APPEND_FULL, APPEND_QUICK, measure_appends
 from .command import broker, broker_option, output_option
 from .events import EVENTS_FULL, EVENTS_QUICK, measure_events
-from .kernel import measure_kernel
-from .rebuild import measure_rebuild
+from .measured.append import APPEND_FULL, APPEND_QUICK, measure_appends
+from .measured.kernel import measure_kernel
+from .measured.rebuild import measure_rebuild
 from .results import Row, show, write
 
 RESULTS = Path(__file__).parent / "results.json"

@@ -30,9 +30,9 @@ from coordlog.schemas.record import Kind
 from coordlog.schemas.validity import NOTHING_COUNTED
 
 from .command import broker, broker_option, output_option
-from .connected import Connected, Watch
-from .events_job import SOURCE, Burst, Measured, RoundTrips, events_chain, tasks_chain
-from .records import JOB, encoded, epoch_started
+from .measured.connected import Connected, Watch
+from .measured.events_job import SOURCE, Burst, Measured, RoundTrips, events_chain, tasks_chain
+from .measured.records import JOB, encoded, epoch_started
 from .results import Row, show, write
 
 __all__ = ["EVENTS_FULL", "EVENTS_QUICK", "EventsPlan", "measure_events"]

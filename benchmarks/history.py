@@ -31,8 +31,8 @@ from coordlog.spark_integration import history, history_session
 from coordlog.spark_integration.history_frames.frames import CONSUMER_OPTIONS
 
 from .command import output_option
-from .made_history import Order, Report
-from .records import encoded_record, epoch_started
+from .measured.made_history import Order, Report
+from .measured.records import encoded_record, epoch_started
 from .results import Row, show, write
 
 RESULTS = Path(__file__).parent / "history.json"

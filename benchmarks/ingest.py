@@ -77,7 +77,7 @@ class Side:
     def __init__(self, *command: str) -> None:
         self._began = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.ingest_sides", *command],
+            [sys.executable, "-m", "benchmarks.measured.ingest_sides", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -47,9 +47,9 @@ from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import encode_schema, encode_split
 
 from .command import broker, broker_option, output_option
-from .long_history import LongHistory
-from .made_history import benchmark_chain
-from .rebuild import read_alone
+from .measured.long_history import LongHistory
+from .measured.made_history import benchmark_chain
+from .measured.rebuild import read_alone
 
 __all__ = ["Restore", "measure_restore", "measure_snapshot"]
 

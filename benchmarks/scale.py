@@ -42,7 +42,7 @@ from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 
-from .connected import Connected, Watch
+from .measured.connected import Connected, Watch
 
 RESULTS: Final = Path(__file__).parent / "scale.json"
 _JOB: Final = "scale"

@@ -83,7 +83,7 @@ class _Driver:
     def __init__(self, output: Path, *arguments: str) -> None:
         self._output = output
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.takeover_driver", *arguments],
+            [sys.executable, "-m", "benchmarks.measured.takeover_driver", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output.open("ab"),

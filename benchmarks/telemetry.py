@@ -26,7 +26,7 @@ from coordlog.telemetry.observer import Observer
 from coordlog.telemetry.otel import DerivedIds, OtelReporter
 from coordlog.telemetry.prometheus import PrometheusReporter
 
-from .connected import Watch
+from .measured.connected import Watch
 from .scale import Provider, Simulated, chain_of
 
 SUBTASKS: Final = 50

@@ -1,4 +1,4 @@
-"""One of the two sides of the ingestion benchmark, in a process of its own: `python -m benchmarks.ingest_sides SIDE`.
+"""One side of the ingestion benchmark, in its own process: `python -m benchmarks.measured.ingest_sides SIDE`.
 
 It starts its Spark session, prints `ready` and the seconds that took, and then does what each line of its input says,
 as JSON: `source`, `destination` and `work` (folders), `schema` (Spark's DDL). It answers each with the seconds taken.

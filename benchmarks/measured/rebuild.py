@@ -10,6 +10,7 @@ from typing import Final
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from benchmarks.results import Row
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.kafka.reader import CONSUMER_OPTIONS
@@ -17,7 +18,6 @@ from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 
 from .made_history import benchmark_chain, make_history
-from .results import Row
 
 __all__ = ["fill", "measure_rebuild", "read_alone"]
 

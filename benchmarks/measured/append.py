@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kafka import KafkaProducer
 
+from benchmarks.results import Row
 from coordlog.log.append_protocol import Place
 from coordlog.log.appender import Appender, take_over
 from coordlog.log.interface import UnstoredRecord
@@ -21,7 +22,6 @@ from coordlog.schemas.header import HEADER_NAME
 from coordlog.schemas.validity import NOTHING_COUNTED
 
 from .records import JOB, encoded, epoch_started
-from .results import Row
 
 __all__ = ["APPEND_FULL", "APPEND_QUICK", "AppendPlan", "measure_appends"]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
+from benchmarks.results import Row
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     AttemptRegistered,
@@ -30,7 +31,6 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 
 from .made_history import Order, Report, benchmark_chain
-from .results import Row
 
 __all__ = ["measure_kernel"]
 
