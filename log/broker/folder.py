@@ -34,7 +34,8 @@ OUTPUT_FILE: Final = "output.log"
 SETTINGS_FILE: Final = "server.properties"
 _LOGGING_FILE: Final = "log4j2.properties"
 
-# Paths are relative: Java runs in the folder. So none needs the escapes of this format.
+# Paths are relative: Java runs in the folder. So none needs the escapes of this format. No start begins a new file:
+# a broker that ends with an error starts its logging once more, and the error would be in the file before.
 _LOGGING: Final = f"""\
 status=error
 appender.f.type=RollingFile
@@ -44,7 +45,6 @@ appender.f.filePattern=broker-%i.log
 appender.f.layout.type=PatternLayout
 appender.f.layout.pattern=%d{{ISO8601}} %p %c{{1}} %m%n
 appender.f.policies.type=Policies
-appender.f.policies.start.type=OnStartupTriggeringPolicy
 appender.f.policies.size.type=SizeBasedTriggeringPolicy
 appender.f.policies.size.size=4MB
 appender.f.strategy.type=DefaultRolloverStrategy

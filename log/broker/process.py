@@ -105,9 +105,9 @@ def start_broker(
         format_once(folder, java, options.cluster_id)
         try:
             return _start_once(folder, java, ports[0], options, deadline)
-        except BrokerStartError:
-            # Between our check and its start another process may have taken a port.
-            if tries_left == 0 or all(is_free(port) for port in ports):
+        except BrokerStartError as error:
+            # Between our check and its start another process may have taken a port, and may have left it by now.
+            if tries_left == 0 or not (error.lost_a_port or not all(map(is_free, ports))):
                 raise
     raise AssertionError("the last try raises")
 

@@ -5,7 +5,7 @@ Each holds the fact and the next step.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from coordlog.errors import EnvironmentSetupError
 
@@ -17,6 +17,8 @@ __all__ = [
     "JarsError",
     "JavaError",
 ]
+
+_BIND_ERROR: Final = "java.net.BindException"
 
 
 class JavaError(EnvironmentSetupError):
@@ -67,6 +69,11 @@ class BrokerStartError(BrokerError):
         super().__init__(what, f"its log is {log_path}")
         self.args = (what, log_path, last_lines)
         self.log_path, self.last_lines = log_path, last_lines
+
+    @property
+    def lost_a_port(self) -> bool:
+        """Whether the broker found another process on one of its ports."""
+        return any(_BIND_ERROR in line for line in self.last_lines)
 
     def __str__(self) -> str:
         lines = "".join(f"\n    {line}" for line in self.last_lines) or " nothing"

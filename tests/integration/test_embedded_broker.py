@@ -24,8 +24,9 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import EnvironmentSetupError, OptionError
 from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker import process
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
-from coordlog.log.broker.process import is_free
+from coordlog.log.broker.process import StartOptions, is_free
 from coordlog.log.broker.shared import (
     StopOutcome,
     ensure_shared_broker,
@@ -381,8 +382,8 @@ def test_it_is_in_a_session_of_its_own_and_no_child_of_who_started_it(home: Path
     ensure_shared_broker()
     state = running()
 
-    for process in (state.java, state.guard):
-        assert os.getsid(process.pid) != os.getsid(0)
+    for each in (state.java, state.guard):
+        assert os.getsid(each.pid) != os.getsid(0)
     stat_line = Path(f"/proc/{state.guard.pid}/stat").read_text()
     assert int(stat_line.rpartition(")")[2].split()[1]) != os.getpid()
 
@@ -432,6 +433,24 @@ def test_when_its_port_is_taken_it_takes_another_and_keeps_its_data(home: Path) 
 
         assert second.bootstrap_servers != first.bootstrap_servers
         assert read(second.bootstrap_servers, "kept", 1) == [b"a"]
+
+
+def test_a_port_that_is_lost_for_a_moment_is_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choose_ports = process._choose_ports
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        lost = [taken.getsockname()[1]]
+
+        def choose(options: StartOptions) -> tuple[int, int]:
+            port, other = choose_ports(options)
+            return (lost.pop(), other) if lost else (port, other)
+
+        monkeypatch.setattr(process, "_choose_ports", choose)
+        monkeypatch.setattr(process, "is_free", lambda _port: True)  # as after its release
+        with embedded_broker() as broker:
+            assert not lost
+            assert broker.port != taken.getsockname()[1]
 
 
 @pytest.mark.kill

@@ -189,7 +189,7 @@ def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
     whole.drive()
     count = len(whole.records())
     chance = random.Random(seed)
-    places = chance.sample(range(1, count), min(count - 1, 24 * dose))
+    places = chance.sample(range(1, count), min(count - 1, 8 * dose))
     for place in places:
         case = Case(tmp_path / str(place), is_batch)
         try:

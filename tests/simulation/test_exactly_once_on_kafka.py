@@ -1,6 +1,6 @@
 """The two coordinators again, their log on a real broker; everything else is on simulated time, so that a seed repeats.
 
-A hundred runs: `make test ARGS="tests/simulation/test_exactly_once_on_kafka.py --dose=5"`.
+A hundred runs: `make test ARGS="tests/simulation/test_exactly_once_on_kafka.py --dose=10"`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def own_broker() -> Iterator[EmbeddedBroker]:
 def test_two_coordinators_are_exactly_once_with_their_log_on_a_broker(
     share: int, seed: int, dose: int, own_broker: EmbeddedBroker, request: pytest.FixtureRequest
 ) -> None:
-    for each in range(seed, seed + 10 * dose):
+    for each in range(seed, seed + 5 * dose):
         weather = replace(CLEAR, append_s=(0.0025, 0.01))
         topic = f"exactly-once-{os.getpid()}-{next(_numbers)}.log"
         with closing(KafkaLog(topic, own_broker.bootstrap_servers)) as log:

@@ -29,9 +29,9 @@ from simulation.driver import SimulatedDriver
 from simulation.job import Book, Desk, JobSize, chain_of
 from simulation.schedule import Simulation, SimulationError, simulate, weather_of
 
-WHOLE = 600
+WHOLE = 300
 """Schedules that run to the job's end: 380 events on average."""
-SHORT, PARTS = 19_400, 4
+SHORT, PARTS = 9_600, 4
 """Schedules of 40 events, cut off there."""
 
 
