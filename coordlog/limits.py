@@ -280,8 +280,12 @@ SETTLE_ATTEMPTS_MAX: Final = 5
 SETTLE_CALL_S: Final = 3600.0
 """One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
 
-TABLE_LOCK_S: Final = 3600.0
-"""Wait for another process that commits to a table on a local disk: as long as one try to settle."""
+TABLE_LOCK_S: Final = 3000.0
+"""Wait for another process that commits to a table on a local disk: less than `SETTLE_CALL_S`, so that the error of
+the try names that process."""
+
+TABLE_LOCK_SLOW_S: Final = 60.0
+"""Wait for that process after which the logging names it."""
 
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
@@ -410,6 +414,16 @@ DATABASE_LOCK_S: Final = 30.0
 
 DATABASE_CONNECT_S: Final = 30
 """Whole seconds for a connection to PostgreSQL, if neither the sink's user nor libpq sets another bound."""
+
+DATABASE_NETWORK_S: Final = 60.0
+"""How long the network to PostgreSQL may be silent before the connection counts as lost: a restarted router takes half
+of it."""
+
+DATABASE_STATEMENT_S: Final = 600.0
+"""Longest time of a statement of PostgreSQL, unless a sink has its own: ten million rows, moved into their table."""
+
+DATABASE_GRACE_S: Final = 10.0
+"""How much later than PostgreSQL this process ends a statement: a server at work ends it first, and undoes it."""
 
 BATCH_COMMIT_S: Final = 600.0
 """How long a writer in a process of Spark's own waits for the outcome of its batch: a sink is tried a few times."""

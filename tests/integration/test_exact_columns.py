@@ -19,7 +19,7 @@ import pytest
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
 from coordlog.errors import SinkError, UsageError
-from coordlog.spark_integration.batches.databases import claims
+from coordlog.spark_integration.batches.databases import connections
 from coordlog.spark_integration.batches.databases.database import DatabaseTable, _InsertTask
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.sinks import Batch
@@ -62,7 +62,11 @@ def stored(conninfo: str, column: str, value: object, kind: pa.DataType) -> obje
         reset_domains(connection)
         connection.execute(f"CREATE TABLE s (coordlog_task BIGINT, x {column})".encode())
         task = _InsertTask(
-            connect=partial(psycopg.connect, conninfo), where="s", table='"s"', columns=("x",)
+            connect=partial(psycopg.connect, conninfo),
+            where="s",
+            limit_s=60,
+            table='"s"',
+            columns=("x",),
         )
         task._insert(1, pa.record_batch({"x": pa.array([value], kind)}), iter(()))
         (row,) = connection.execute("SELECT x FROM s", prepare=False).fetchall()
@@ -279,7 +283,7 @@ class Pooled(psycopg.Connection[Any]):
 def test_a_lock_is_waited_for_within_its_bound_behind_a_pooler(
     conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "DATABASE_LOCK_S", 0.2)
+    monkeypatch.setattr(connections, "DATABASE_LOCK_S", 0.2)
     with psycopg.connect(conninfo, autocommit=True) as connection:
         reset(connection)
         connection.execute("CREATE TABLE orders (x BIGINT)")

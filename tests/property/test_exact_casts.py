@@ -21,7 +21,8 @@ import pytest
 from chain_fakes import contents, read_all
 from coordlog.errors import SinkError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES
-from coordlog.spark_integration.batches.databases.database import Connect, _InsertTask
+from coordlog.spark_integration.batches.databases.connections import Connect
+from coordlog.spark_integration.batches.databases.database import _InsertTask
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted
 from coordlog.spark_integration.files.formats.csv import schema as csv_schema
@@ -255,7 +256,7 @@ def stored(path: Path, column: str, cells: Sequence[object], kind: pa.DataType) 
         connection.execute(f'CREATE TABLE s (coordlog_task INT, "x" {column})')
         connection.commit()
         connect = cast("Connect", partial(opened, path))
-        task = _InsertTask(connect=connect, where="s", table='"s"', columns=("x",))
+        task = _InsertTask(connect=connect, where="s", limit_s=60, table='"s"', columns=("x",))
         task._insert(1, pa.record_batch({"x": array_of(cells, kind)}), iter(()))
         return [row[0] for row in connection.execute("SELECT x FROM s ORDER BY rowid")]
 

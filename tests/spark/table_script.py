@@ -26,7 +26,7 @@ from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration import local_session
+from coordlog.spark_integration import local_session, query_session
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.service import BatchService
@@ -348,6 +348,31 @@ def check_other_columns(
     assert read() == [*before, start, start + 1], read()
 
 
+def check_lasting(spark: SparkSession, path: str, read: Callable[[], list[int]]) -> None:
+    """A batch whose tasks fail for good is given back at its first try, and written once its function is corrected."""
+    case, before = StreamCase(spark, lambda: DeltaTable(path)), read()
+    start, driver = max(before) + 1, case.driver()
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError(f"no rows of {batches}")
+
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT counted CHECK (id >= 0)")
+    for batch_id, (wrong, reason) in enumerate(
+        (
+            (spark.range(-1, 0), "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),
+            (spark.range(1).mapInArrow(fail, "id long"), "ValueError"),
+        )
+    ):
+        with pytest.raises(UsageError, match=rf"refused its part \(.*{reason}"):
+            case.give(driver, batch_id, wrong)
+        case.give(driver, batch_id, spark.range(start + batch_id, start + batch_id + 1))
+    driver.close()
+    kinds = [one.record().kind for one in case.log.read(0, case.log.high_watermark())]
+    assert kinds.count(Kind.COMMIT_OUTCOME) == kinds.count(Kind.COMMIT_INTENT) == 4, kinds
+    spark.sql(f"ALTER TABLE delta.`{path}` DROP CONSTRAINT counted")
+    assert read() == [*before, start, start + 1], read()
+
+
 def check_rolled_back(spark: SparkSession, read: Callable[[], list[int]]) -> None:
     """A rollback takes what it takes, and each later batch arrives once."""
     before = read()
@@ -403,8 +428,8 @@ SMALL_DELTA_LOG: Final = {
 
 
 def delta(folder: Path) -> None:
-    settings = {**DELTA_SETTINGS, **SMALL_DELTA_LOG}
-    spark = local_session(2, jars=resolve(JarSet.DELTA), settings=settings)
+    settings = {**DELTA_SETTINGS, **SMALL_DELTA_LOG, "spark.ui.enabled": "false"}
+    spark = query_session(2, jars=resolve(JarSet.DELTA), settings=settings)
     path = str(folder / "delta")
     places = ("looked", "written")
     check(spark, lambda: DeltaTable(path), places, lambda: ids(spark, f"delta.`{path}`"))
@@ -415,6 +440,7 @@ def delta(folder: Path) -> None:
         spark, lambda: DeltaTable(path), Path(path), lambda: ids(spark, f"delta.`{path}`")
     )
     check_other_columns(spark, lambda: DeltaTable(path), lambda: ids(spark, f"delta.`{path}`"))
+    check_lasting(spark, path, lambda: ids(spark, f"delta.`{path}`"))
     check_commit_files(spark, path)
     os.chdir(folder)
     relative = StreamCase(spark, lambda: DeltaTable("relative"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
 import sqlite3
 from collections import Counter
 from decimal import Decimal
@@ -13,7 +14,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnknownException
 
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
@@ -22,7 +23,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import service
-from coordlog.spark_integration.batches.databases.database import Connection, DatabaseTable
+from coordlog.spark_integration.batches.databases.connections import Connection
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
@@ -419,9 +421,13 @@ class Server:
     """Stands for a connection to PostgreSQL: notes what it is told."""
 
     def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
         self.autocommit = True
         self.told: list[str] = []
         self.refuses, self.rowcount = "", 1
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
 
     def cursor(self) -> Server:
         return self
@@ -443,6 +449,7 @@ class Server:
 
     def close(self) -> None:
         self.told.append("CLOSE")
+        self.socket.close()
 
 
 def test_autocommit_of_another_connection_is_switched_off() -> None:
@@ -471,21 +478,25 @@ def test_a_staging_table_that_cannot_be_dropped_is_no_failure_of_its_batch(
     assert "lock timeout" in caplog.text
 
 
-@pytest.mark.parametrize(("conninfo", "expected"), [("host=db", 30), ("connect_timeout=5", None)])
-def test_a_server_that_does_not_answer_is_left_within_a_bound(
-    monkeypatch: pytest.MonkeyPatch, conninfo: str, expected: int | None
+def test_a_connection_has_a_bound_for_whatever_its_user_gives_none(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
-    given: list[int | None] = []
+    given: list[dict[str, int]] = []
 
-    def connect(_conninfo: str, *, connect_timeout: int | None = None) -> Server:
-        given.append(connect_timeout)
+    def connect(_conninfo: str, **bounds: int) -> Server:
+        given.append(bounds)
         return Server()
 
     monkeypatch.setattr(psycopg, "connect", connect)
-    DatabaseTable.postgresql(conninfo, "orders").prepare("case", cast("Any", None))
-    assert given == [expected]
+    for conninfo in ("host=db", "connect_timeout=5 keepalives_idle=9 tcp_user_timeout=0"):
+        DatabaseTable.postgresql(conninfo, "orders").prepare("case", cast("Any", None))
+    network = {"keepalives_interval": 15, "keepalives_count": 3}
+    assert given == [
+        {"connect_timeout": 30, "keepalives_idle": 15, "tcp_user_timeout": 60_000, **network},
+        network,
+    ]
 
 
 def test_names_that_are_no_names_of_ours_are_not_put_into_a_statement(shop: Shop) -> None:
@@ -573,3 +584,37 @@ def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
     assert not outcome.is_done
     assert "A schema mismatch" in outcome.details["refused"]
     assert table.settle(table.stage(MagicMock(), batch), batch).is_done
+
+
+@pytest.mark.parametrize(
+    ("name", "is_lasting"),
+    [
+        ("DeltaInvariantViolationException", True),
+        ("PythonException", True),
+        ("ConcurrentAppendException", False),
+    ],
+)
+def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_lasting: bool,  # noqa: FBT001, a parameter of the test
+) -> None:
+    """Not a retry of each of Spark's retries: the error of a task is the cause of the job's."""
+    table, frame = DeltaTable("/orders"), MagicMock()
+    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
+    job, task = MagicMock(), MagicMock()
+    job.getClass().getSimpleName.return_value = "SparkException"
+    job.getCause.return_value = task
+    task.getClass().getSimpleName.return_value = name
+    task.getCause.return_value = None
+    error = UnknownException("Job aborted")
+    error._origin = job
+    frame.write.format().mode().option().option().option().save.side_effect = error
+    batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    part = table.stage(frame, batch)
+    if is_lasting:
+        outcome = table.settle(part, batch)
+        assert (outcome.is_done, outcome.details["refused"][:11]) == (False, "Job aborted")
+    else:
+        with pytest.raises(SinkError, match="it takes no batch: Job aborted"):
+            table.settle(part, batch)

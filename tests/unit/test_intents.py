@@ -86,6 +86,38 @@ def test_a_sink_that_cannot_is_tried_again_and_in_the_end_fails_the_job() -> Non
     )
 
 
+class GoneJvmError(Exception):
+    """As py4j's: its text is fetched from a JVM, which has died."""
+
+    def __str__(self) -> str:
+        raise ConnectionError("nothing listens")
+
+
+@pytest.mark.clause("H3")
+def test_an_error_of_a_sink_without_a_readable_text_is_one_of_its_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink, settle = FakeSink(), FakeSink.settle
+
+    def settle_once_in_vain(self: FakeSink, intent: Payload) -> Payload | None:
+        if not self.tries:
+            self.tries += 1
+            raise GoneJvmError
+        return settle(self, intent)
+
+    monkeypatch.setattr(FakeSink, "settle", settle_once_in_vain)
+    job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    job.advance(60)
+
+    assert (sink.settled, sink.tries) == ([("a",)], 2)
+    failed, settled = job.history(Kind.COMMIT_OUTCOME)
+    assert failed.reason == "GoneJvmError, whose text cannot be read (ConnectionError)"
+    assert settled.attributes["settled"] == "true"
+
+
 @pytest.mark.clause("H3")
 def test_a_sink_that_never_comes_back_is_tried_again_and_heard_no_more() -> None:
     """A mount whose server is gone: nothing raises, and the commit would be waited for in silence."""

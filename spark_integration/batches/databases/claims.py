@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from coordlog.limits import DATABASE_LOCK_S
 from coordlog.log.interface import LogIdentity
+from coordlog.spark_integration.batches.databases.connections import Connection, begin, mark_of
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 
-__all__ = ["CLAIMS", "Connection", "TableClaims", "begin", "mark_of"]
+__all__ = ["CLAIMS", "TableClaims"]
 
 CLAIMS: Final = "coordlog_claims"
 """Name of the table of claims, in the schema of the table that is written to."""
-
-
-class Connection(Protocol):
-    """The used part of a DB-API connection."""
-
-    def cursor(self) -> Any:  # noqa: ANN401, each module has its own
-        """A new cursor."""
-        ...
-
-    def commit(self) -> None:
-        """End the transaction."""
-        ...
-
-    def rollback(self) -> None:
-        """Undo the transaction."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-def begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own
-    """Begin a transaction. SQLite's waits for and takes the writer's lock at once.
-
-    What PostgreSQL is told is for the transaction only: a pooler may give each one another session of the server, and
-    that session to another program.
-    """
-    if isinstance(connection, sqlite3.Connection):
-        cursor.execute("BEGIN IMMEDIATE")
-        return
-    # At another level it would check a table's columns as of its start, and move rows into those of now.
-    cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    cursor.execute(f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
-    # A record in the log must not outlive its rows: a server that dies loses commits that it did not wait for.
-    cursor.execute(
-        "SELECT set_config('synchronous_commit', 'on', true) "
-        "WHERE current_setting('synchronous_commit') = 'off'"
-    )
-
-
-def mark_of(connection: Connection) -> str:
-    """Placeholder of a value in a statement."""
-    return "?" if isinstance(connection, sqlite3.Connection) else "%s"
 
 
 class TableClaims:

@@ -20,25 +20,31 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
-from coordlog.limits import DATABASE_CONNECT_S, TRANSACTION_IDLE_S
+from coordlog.limits import DATABASE_STATEMENT_S, TRANSACTION_IDLE_S
 from coordlog.log.credentials import refuse_credentials
 from coordlog.log.interface import LogIdentity
-from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.batches.databases.claims import (
-    Connection,
-    TableClaims,
-    begin,
-    mark_of,
-)
+from coordlog.option_types import check_all, check_range, check_types
+from coordlog.spark_integration.batches.databases.claims import TableClaims
 from coordlog.spark_integration.batches.databases.column_types import (
     column_types,
     exact_rows,
     table_types,
+)
+from coordlog.spark_integration.batches.databases.connections import (
+    Connect,
+    Connection,
+    SilentServerError,
+    answering,
+    begin,
+    connect_postgresql,
+    connect_sqlite,
+    guarded,
+    mark_of,
 )
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
@@ -66,11 +72,8 @@ _AGAIN: Final = "fix the database, then start the query again"
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
 _PASSING: Final = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 """Classes of SQLSTATE of errors that may not come again: of the connection, of other transactions, of the server."""
-_BUSY_S: Final = 60.0
-"""Longest wait of a writer for another writer's lock on a SQLite file."""
-
-
-Connect = Callable[[], Connection]
+_CANCELLED: Final = "57014"
+"""SQLSTATE of a statement that the server has ended at its bound."""
 
 
 class DatabaseTable:
@@ -82,21 +85,35 @@ class DatabaseTable:
 
     Args:
         connect: Opens a connection of `sqlite3`, `psycopg` or `psycopg2`; called on the driver and in tasks, so it
-            must pickle. Autocommit is switched off; a `sqlite3` connection with autocommit is refused. Keep passwords
-            out of it: libpq reads them from `PGPASSWORD` or `~/.pgpass`.
+            must pickle, and needs a bound of its own. Autocommit is switched off; a `sqlite3` connection with
+            autocommit is refused. Keep passwords out of it: libpq reads them from `PGPASSWORD` or `~/.pgpass`.
         table: Exact name of the table, after its schema and a dot if it has one. The frame's columns must be
             columns of the table; the table's other columns get their defaults.
         where: Name of the database, for people and for the log: no credentials.
+        statement_timeout_s: Longest time of one statement of PostgreSQL, in seconds, unless the server has a shorter
+            one; then the server is left, and the batch is tried again.
 
     Raises:
-        OptionError: An argument is empty or of a wrong type, or `where` holds credentials.
+        OptionError: An argument is empty, out of range or of a wrong type, or `where` holds credentials.
         OptionsError: Several arguments are.
     """
 
-    def __init__(self, connect: Connect, table: str, *, where: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        table: str,
+        *,
+        where: str,
+        statement_timeout_s: float = DATABASE_STATEMENT_S,
+    ) -> None:
         check_types(type(self).__init__, locals())
-        check_all(lambda: _check_table(table), lambda: _check_where(where))
+        check_all(
+            lambda: _check_table(table),
+            lambda: _check_where(where),
+            lambda: check_range("statement_timeout_s", statement_timeout_s, 1, 86_400),
+        )
         self._connect, self._table, self._where = connect, table, where
+        self._limit_s = statement_timeout_s
         schema, _, self._plain = table.rpartition(".")
         self._job_id = ""
         self._set_schema(schema)
@@ -123,14 +140,16 @@ class DatabaseTable:
         if path in {"", ":memory:"} or path.startswith("file:"):
             raise OptionError("path", path, "that of a file, which driver and executors share")
         absolute = str(Path(path).absolute())
-        return cls(partial(_connect_sqlite, absolute), table, where=absolute)
+        return cls(partial(connect_sqlite, absolute), table, where=absolute)
 
     @classmethod
-    def postgresql(cls, conninfo: str, table: str) -> DatabaseTable:
+    def postgresql(
+        cls, conninfo: str, table: str, *, statement_timeout_s: float = DATABASE_STATEMENT_S
+    ) -> DatabaseTable:
         """A table in a PostgreSQL database, by `psycopg`: `host=db dbname=shop user=loader`, without a password.
 
         Raises:
-            OptionError: An argument is empty or of a wrong type, or `conninfo` holds credentials.
+            OptionError: An argument is empty, out of range or of a wrong type, or `conninfo` holds credentials.
             OptionsError: Several arguments are.
         """
         check_types(cls.postgresql, locals())
@@ -141,7 +160,12 @@ class DatabaseTable:
                 "without a password or a URL with a user: `host=… dbname=… user=…`; the password "
                 "comes from PGPASSWORD or ~/.pgpass, on each machine",
             )
-        return cls(partial(_connect_postgresql, conninfo), table, where=conninfo)
+        return cls(
+            partial(connect_postgresql, conninfo),
+            table,
+            where=conninfo,
+            statement_timeout_s=statement_timeout_s,
+        )
 
     @property
     def destination(self) -> str:
@@ -195,6 +219,7 @@ class DatabaseTable:
         task = _InsertTask(
             connect=self._connect,
             where=self.destination,
+            limit_s=self._limit_s,
             table=f"{self._prefix}{staging}",
             columns=tuple(frame.columns),
         )
@@ -397,7 +422,7 @@ class DatabaseTable:
 
     @contextmanager
     def _open(self, doing: str, next_step: str = _AGAIN) -> Generator[tuple[Connection, Any]]:
-        with _opened(self._connect, self.destination, doing, next_step) as opened:
+        with _opened(self._connect, self.destination, self._limit_s, doing, next_step) as opened:
             yield opened
 
 
@@ -435,6 +460,8 @@ class _InsertTask:
 
     connect: Connect
     where: str
+    limit_s: float
+    """Longest time of a statement of a server."""
     table: str
     columns: tuple[str, ...]
 
@@ -457,7 +484,8 @@ class _InsertTask:
     def _insert(self, number: int, first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> int:
         names = ", ".join([_TASK, *(_quoted(name) for name in self.columns)])
         count = 0
-        with _opened(self.connect, self.where, "rows cannot be staged") as (connection, cursor):
+        with _opened(self.connect, self.where, self.limit_s, "rows cannot be staged") as opened:
+            connection, cursor = opened
             write = _copy if hasattr(cursor, "copy") else _insert_many
             is_sqlite = isinstance(connection, sqlite3.Connection)
             # A SQLite file has one writer at a time: its lock is held only while rows are inserted.
@@ -469,7 +497,10 @@ class _InsertTask:
             for batch in pieces:
                 exact = exact_rows(self.where, batch, types, is_sqlite=is_sqlite)
                 rows = _rows_of(number, exact, is_plain=is_sqlite)
-                write(connection, cursor, f"{self.table} ({names})", len(self.columns) + 1, rows)
+                with answering(connection):
+                    write(
+                        connection, cursor, f"{self.table} ({names})", len(self.columns) + 1, rows
+                    )
                 count += batch.num_rows
             connection.commit()
         return count
@@ -516,35 +547,15 @@ def _insert_many(
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
-def _connect_sqlite(path: str) -> Connection:
-    return cast("Connection", sqlite3.connect(path, timeout=_BUSY_S))
-
-
-def _connect_postgresql(conninfo: str) -> Connection:
-    try:
-        import psycopg  # noqa: PLC0415, an extra
-        from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415, the same
-    except ImportError as error:
-        raise SinkError(
-            conninfo,
-            "the package psycopg is not installed here",
-            "pip install 'coordlog[postgresql]', on the driver and on all executors",
-        ) from error
-    settings = conninfo_to_dict(conninfo)
-    if "connect_timeout" in settings or "PGCONNECT_TIMEOUT" in os.environ:
-        return cast("Connection", psycopg.connect(conninfo))
-    return cast("Connection", psycopg.connect(conninfo, connect_timeout=DATABASE_CONNECT_S))
-
-
 @contextmanager
 def _opened(
-    connect: Connect, where: str, doing: str, next_step: str = _AGAIN
+    connect: Connect, where: str, limit_s: float, doing: str, next_step: str = _AGAIN
 ) -> Generator[tuple[Connection, Any]]:
     """A connection and a cursor; errors of the database become SinkError, and uncommitted changes are undone."""
     try:
         connection = connect()
         try:
-            _take_transactions(connection, where)
+            connection = guarded(connection, where, limit_s)
             yield connection, connection.cursor()
         finally:
             connection.close()
@@ -553,44 +564,42 @@ def _opened(
     except Exception as error:
         if not (_is_of_database(error) or isinstance(error, _UnfitError)):
             raise
+        if _is_late(error):
+            next_step = (
+                "see that the server runs and can be reached, then start the query again; statements that need more "
+                f"than {limit_s:g} s need a longer statement_timeout_s"
+            )
         raise SinkError(where, f"{doing}: {_reason_of(error)}", next_step) from error
 
 
 def _is_of_database(error: Exception) -> bool:
-    """Whether a database raised the error: PEP 249 has one base class for all of them."""
-    return any(base.__name__ == "Error" for base in type(error).__mro__)
+    """Whether a database raised the error, which has one base class in PEP 249, or has not answered."""
+    named = any(base.__name__ == "Error" for base in type(error).__mro__)
+    return named or isinstance(error, SilentServerError)
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether the server has not answered, or has ended a statement at its bound."""
+    return isinstance(error, SilentServerError) or _state_of(error) == _CANCELLED
+
+
+def _state_of(error: Exception) -> str:
+    """SQLSTATE of an error of psycopg or psycopg2; empty if it has none."""
+    return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
 
 
 def _reason_of(error: Exception) -> str:
     """Reason of a refusal, in one line."""
-    kind = "" if isinstance(error, _UnfitError) else f"{type(error).__name__}: "
+    is_own = isinstance(error, _UnfitError | SilentServerError)
+    kind = "" if is_own else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether the table refuses the rows, as it would at each retry; by SQLSTATE, else by the names of PEP 249."""
-    state = getattr(error, "sqlstate", None) or getattr(
-        error, "pgcode", None
-    )  # psycopg's, psycopg2's
-    if state:
-        return str(state)[:2] not in _PASSING
+    if state := _state_of(error):
+        return state[:2] not in _PASSING
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
-
-
-def _take_transactions(connection: Connection, where: str) -> None:
-    """Switch autocommit off, so that a transaction ends at its commit."""
-    mode = getattr(connection, "autocommit", None)
-    if not isinstance(connection, sqlite3.Connection):
-        if mode:
-            cast("Any", connection).autocommit = False
-        return
-    if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12
-        raise SinkError(
-            where,
-            f"`connect` opens it with autocommit={mode}, which takes the commit from this sink",
-            "leave `autocommit` out of sqlite3.connect",
-        )
-    connection.isolation_level = None  # transactions begin in `begin`
 
 
 def _quoted(name: str) -> str:

@@ -6,6 +6,7 @@ replaces: of two processes that commit at once, each finds the name free, and th
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from coordlog.errors import SinkError
-from coordlog.limits import TABLE_LOCK_S
+from coordlog.limits import TABLE_LOCK_S, TABLE_LOCK_SLOW_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,8 @@ __all__ = ["commit_lock"]
 _FILE: Final = "_coordlog/commit.lock"
 """In the table's folder; empty, or with the id of the last process that has committed."""
 _POLL_S: Final = 0.02
+
+_log = logging.getLogger(__name__)
 
 _threads: Final[defaultdict[tuple[int, int], threading.Lock]] = defaultdict(threading.Lock)
 """Locks between threads of this process, by device and inode: the lock of a file belongs to the whole JVM, which would
@@ -69,9 +72,16 @@ def commit_lock(spark: SparkSession, location: str, where: str) -> Generator[Non
     try:
         opened = jvm.java.io.RandomAccessFile(str(file), "rw")
         try:
+            slow: float | None = time.monotonic() + TABLE_LOCK_SLOW_S
             while opened.getChannel().tryLock() is None:
-                if time.monotonic() > until:
+                now = time.monotonic()
+                if now > until:
                     raise _busy(where, file)
+                if slow is not None and now > slow:
+                    slow = None
+                    _log.warning(
+                        "%s: a batch waits for %s, which holds %s", where, _holder(file), file
+                    )
                 time.sleep(_POLL_S)
             opened.setLength(0)
             opened.writeBytes(str(os.getpid()))
@@ -84,11 +94,16 @@ def commit_lock(spark: SparkSession, location: str, where: str) -> Generator[Non
 
 
 def _busy(where: str, file: Path) -> SinkError:
+    return SinkError(
+        where,
+        f"{_holder(file)} has committed there for {TABLE_LOCK_S:g} s, and holds {file}",
+        "wait for it, or end it, then start the query again",
+    )
+
+
+def _holder(file: Path) -> str:
+    """The process that holds a lock, as it has written into its file."""
     with suppress(OSError):
-        return SinkError(
-            where,
-            f"process {file.read_text('utf-8') or '(unknown)'} has committed there for {TABLE_LOCK_S:g} s, and holds "
-            f"{file}",
-            "wait for it, or end it, then start the query again",
-        )
-    return SinkError(where, f"another process holds {file}", "end it, then start the query again")
+        if number := file.read_text("utf-8"):
+            return f"process {number}"
+    return "another process"

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -44,6 +44,9 @@ DELTA_SETTINGS: Final = {
 """Settings that a session needs besides the jars of `JarSet.DELTA`."""
 
 _COMMITS_READ: Final = 1000
+_CAUSES_READ: Final = 20
+_LASTING: Final = ("InvariantViolationException", "PythonException")
+"""Errors of a batch's tasks: a constraint of the table, and the code that makes the rows."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -116,8 +119,9 @@ class DeltaTable:
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: write the rows unless the table's history has the transaction.
 
-        The outcome is not done without the rows, or if their columns are incompatible with the table's. The rows that
-        an earlier driver of this process staged are not used: their session may have been stopped.
+        The outcome is not done without the rows, or if a retry would fail, too: their columns are incompatible with
+        the table's, they break one of its constraints, or Python code that makes them has raised an error. The rows
+        that an earlier driver of this process staged are not used: their session may have been stopped.
         """
         name = part.details["txnAppId"], part.details["txnVersion"]
         if self._held is not None:
@@ -137,14 +141,14 @@ class DeltaTable:
                         .option("userMetadata", "/".join(name))
                         .save(self._path)
                     )
-            except AnalysisException as error:
-                # A retry would fail, too. Should the table have the rows, it skips them when Spark replays the batch.
+            except (PySparkException, Py4JError, OSError) as error:
+                if not _is_refusal(error):
+                    raise SinkError(
+                        self.destination, f"it takes no batch: {_message(error)}", "fix the table"
+                    ) from error
+                # Should the table have the rows, it skips them when Spark replays the batch.
                 columns = frame.schema.simpleString()[:500]
                 details["refused"] = f"{_message(error)}; the batch has {columns}"
-            except (PySparkException, Py4JError, OSError) as error:
-                raise SinkError(
-                    self.destination, f"it takes no batch: {_message(error)}", "fix the table"
-                ) from error
             else:
                 at("written")
                 is_done = True
@@ -166,6 +170,18 @@ class DeltaTable:
             return bool(history.where(history.userMetadata == "/".join(name)).limit(1).collect())
         except AnalysisException:
             return False  # the table does not exist yet
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether each retry would fail: Spark has tried each task several times."""
+    cause: Any = getattr(error, "_origin", None)  # the error in the JVM
+    for _ in range(_CAUSES_READ):
+        if cause is None:
+            break
+        if str(cause.getClass().getSimpleName()).endswith(_LASTING):
+            return True
+        cause = cause.getCause()
+    return isinstance(error, AnalysisException)
 
 
 def _message(error: Exception) -> str:
