@@ -310,6 +310,18 @@ def test_a_quote_that_is_open_at_the_end_takes_no_rows_with_it(
         rows_of(source_of(tmp_path, schema=schema, block_bytes=block_bytes))
 
 
+@pytest.mark.parametrize("block_bytes", [16, 32, 1 << 20])
+def test_the_value_that_an_open_quote_makes_never_goes_on(tmp_path: Path, block_bytes: int) -> None:
+    """In streaming the rows before the unreadable place of a skipped file stay."""
+    put(tmp_path, a_csv=b'i,s\n0,w\n1,"x\ny"\n2,"open\n3,y\n')
+
+    source = source_of(tmp_path, schema="i int, s string", on_error="skip", block_bytes=block_bytes)
+    rows, skipped = read_and_skipped(source)
+
+    assert rows == [(0, "w"), (1, "x\ny")][: len(rows)]
+    assert "line 5: a quote is opened" in skipped["a.csv"]
+
+
 # Listings
 
 
