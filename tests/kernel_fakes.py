@@ -25,7 +25,7 @@ from coordlog.projections.operators.operator_projection import OperatorProjectio
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
 
 
 @event("test.up", version=1)
@@ -77,6 +77,15 @@ class Outcome(Payload):
 TYPES = (Up, Down, Tick, Noted, Intent, Outcome)
 
 Said = tuple[Any, ...]
+
+
+class JumpyClock(FakeClock):
+    """A clock that can be ahead for a while; what counts intervals is not affected."""
+
+    ahead_s = 0.0
+
+    def now_us(self) -> int:
+        return super().now_us() + int(self.ahead_s * 1_000_000)
 
 
 class IdleReader(SourceReader):

@@ -32,7 +32,6 @@ __all__ = [
 
 R = TypeVar("R")
 
-_US = 1_000_000
 _DOUBLINGS_MAX = 30
 _WITHDRAWN_BYTES = PAYLOAD_BYTES_MAX // 2
 """Largest total size of the split ids in one `SplitsWithdrawn`."""
@@ -56,10 +55,6 @@ class ListingContext(Protocol):
         """Id of the source."""
         ...
 
-    def now_us(self) -> int:
-        """The turn's time."""
-        ...
-
     def call_async(
         self,
         work: Callable[[], Payload],
@@ -77,12 +72,28 @@ class ListingContext(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Outage:
+    """Tries that have failed, without a success between."""
+
+    count: int = 0
+    is_too_long: bool = False
+    again: Callable[[], None] | None = None
+    """The next try, if it is to begin after a pause."""
+
+    def begin_next(self) -> None:
+        """Begin the next try, unless it has begun."""
+        again, self.again = self.again, None
+        if again is not None:
+            again()
+
+
 class ListingTries:
     """Reaction to a failed listing: another try, or the end of the job. On the mailbox.
 
     After a transient failure (a store that does not answer) the listing is tried again, while attempts read the
     known splits. A permanent failure (a file that has changed), or a transient one that lasts longer than `timeout_s`,
-    fails the job without a restart.
+    fails the job without a restart. A timer measures this time, and no clock that may jump.
 
     Args:
         context: Context of the enumerator.
@@ -91,28 +102,37 @@ class ListingTries:
 
     def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
         self._context, self._timeout_s = context, timeout_s
-        self._failing_since_us: int | None = None
-        self._count = 0
+        self._outage: _Outage | None = None
 
     def succeeded(self) -> None:
         """A listing has succeeded: the next failure counts as the first."""
-        self._failing_since_us, self._count = None, 0
+        self._outage = None
 
     def failed(self, failure: ListingFailed, again: Callable[[], None]) -> None:
         """Schedule `again` after a pause, or fail the job."""
-        now_us = self._context.now_us()
-        if self._failing_since_us is None:
-            self._failing_since_us = now_us
-        self._count += 1
-        failing_s = (now_us - self._failing_since_us) / _US
         if not failure.is_retriable:
             self.give_up(failure.problem)
-        elif failing_s >= self._timeout_s:
-            self.give_up(f"{failure.problem} ({self._count} tries within {failing_s:.0f} s failed)")
-        else:
-            pause_s = LISTING_BACKOFF_S * 2 ** min(self._count - 1, _DOUBLINGS_MAX)
-            remaining_s = self._timeout_s - failing_s
-            self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S, remaining_s), again)
+            return
+        outage = self._outage or self._begin_outage()
+        outage.count += 1
+        if outage.is_too_long:
+            tries = f"{outage.count} tries within {self._timeout_s:.0f} s failed"
+            self.give_up(f"{failure.problem} ({tries})")
+            return
+        pause_s = LISTING_BACKOFF_S * 2 ** min(outage.count - 1, _DOUBLINGS_MAX)
+        outage.again = again
+        self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S), outage.begin_next)
+
+    def _begin_outage(self) -> _Outage:
+        outage = self._outage = _Outage(is_too_long=self._timeout_s <= 0)
+
+        def end() -> None:
+            outage.is_too_long = True
+            outage.begin_next()
+
+        if not outage.is_too_long:
+            self._context.schedule(self._timeout_s, end)
+        return outage
 
     def give_up(self, problem: str) -> None:
         """Fail the job without a restart."""

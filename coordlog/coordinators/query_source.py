@@ -104,9 +104,6 @@ class _ListingContext:
     def operator_id(self) -> str:
         return self._context.operator_id
 
-    def now_us(self) -> int:
-        return self._context.now_us()
-
     def call_async(
         self,
         work: Callable[[], Payload],

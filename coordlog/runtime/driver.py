@@ -349,6 +349,7 @@ class JobDriver:
             self._options.job_id,
             kept,
             lambda: runtime.snapshot_offset,
+            MachineClock(),
         )
         self._mailbox.run_closing(lambda: pruner.run(self._mailbox.wait))
 

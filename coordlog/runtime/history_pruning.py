@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +14,7 @@ from coordlog.history import History
 from coordlog.limits import HISTORY_CHECK_S, HISTORY_CHECKS
 from coordlog.log.interface import PrunableLog
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
+from coordlog.runtime.timers import Clock
 
 __all__ = ["HistoryPruner", "KeptHistory"]
 
@@ -40,7 +40,8 @@ class KeptHistory:
 class _Place:
     """A snapshot in the log."""
 
-    timestamp_us: int
+    old_at_s: float
+    """Monotonic time from which it is as old as the kept history."""
     previous: int
     """Offset of the snapshot before it, or -1."""
 
@@ -52,17 +53,29 @@ class HistoryPruner:
     open intent is in that snapshot, or in the log behind it. Only snapshots are candidates that this driver has
     released or restored, and those before them: each names the one before, so all of them count.
 
+    Ages grow with monotonic time, so that a clock that jumps ahead removes nothing early. The clock is compared with a
+    snapshot's time once, when the snapshot is first seen; one that is newer than the last check is no older than that.
+
     Args:
         log: Log of the job.
         job_id: The job.
         kept: History to keep.
         newest: Returns the offset of the newest released snapshot, or -1. Any thread.
+        clock: Clock of this machine.
     """
 
     def __init__(
-        self, log: PrunableLog, job_id: str, kept: KeptHistory, newest: Callable[[], int]
+        self,
+        log: PrunableLog,
+        job_id: str,
+        kept: KeptHistory,
+        newest: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._job_log, self._job_id, self._kept, self._newest = log, job_id, kept, newest
+        self._clock = clock
+        self._checked: tuple[int, float] | None = None
+        """Newest snapshot at the last check, and its monotonic time."""
         self._places: dict[int, _Place] = {}
         """Snapshots that are too young so far, by offset."""
 
@@ -70,7 +83,7 @@ class HistoryPruner:
         """Prune the log again and again, until `wait`, called with seconds, returns True. Failures are only logged."""
         while True:
             try:
-                self.prune(time.time_ns() // 1000)
+                self.prune()
             except Exception as error:  # noqa: BLE001, without a next try the log would grow unnoticed
                 is_known = isinstance(error, (CoordlogError, OSError))
                 _log.warning(
@@ -83,7 +96,7 @@ class HistoryPruner:
             if wait(self._kept.check_s):
                 return
 
-    def prune(self, now_us: int) -> int | None:
+    def prune(self) -> int | None:
         """Remove the records below the newest snapshot that is old enough. Returns its offset, or None if none is.
 
         Raises:
@@ -92,8 +105,9 @@ class HistoryPruner:
             LogError: The log cannot be read or pruned.
         """
         history = History(self._job_log)
-        age_us = self._kept.age // timedelta(microseconds=1)
-        offset = self._old_enough(history, now_us - age_us)
+        newest, now_s = self._newest(), self._clock.monotonic_s()
+        offset = self._old_enough(history, newest, now_s)
+        self._checked = (newest, now_s)
         if offset is None:
             return None
         if self._kept.archive is not None:
@@ -103,23 +117,31 @@ class HistoryPruner:
         _log.info("job=%s its log is pruned: it begins at offset=%d", self._job_id, offset)
         return offset
 
-    def _old_enough(self, history: History, before_us: int) -> int | None:
-        """Offset of the newest usable snapshot, above the log's start, from `before_us` or earlier, or None."""
-        offset = self._newest()
+    def _old_enough(self, history: History, newest: int, now_s: float) -> int | None:
+        """Offset of the newest usable snapshot, above the log's start, that is as old as the kept history, or None."""
+        offset = newest
         while offset > history.start:
             place = self._places.get(offset)
-            if place is None or place.timestamp_us <= before_us:
+            if place is None:
                 stored = next(history.stored(offset, offset + 1), None)
                 if stored is None or stored.header is None:
                     return None
-                place = _Place(stored.timestamp_ms * 1000, stored.header.snapshot_offset)
-                if place.timestamp_us <= before_us and _can_begin(history, offset):
-                    return offset
-                self._places[offset] = place
+                age_s = self._age_s(offset, stored.timestamp_ms * 1000, now_s)
+                old_at_s = now_s - age_s + self._kept.age.total_seconds()
+                place = self._places[offset] = _Place(old_at_s, stored.header.snapshot_offset)
+            if place.old_at_s <= now_s and _can_begin(history, offset):
+                return offset
             if place.previous >= offset:
                 return None
             offset = place.previous
         return None
+
+    def _age_s(self, offset: int, timestamp_us: int, now_s: float) -> float:
+        """Age of a snapshot that is seen for the first time."""
+        age_s = max(0.0, (self._clock.now_us() - timestamp_us) / 1e6)
+        if self._checked is not None and offset > self._checked[0]:
+            return min(age_s, now_s - self._checked[1])
+        return age_s
 
     def _archive(self, folder: Path, start: int, offset: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 
 from coordlog.amounts import many
+from coordlog.limits import CLOCK_AHEAD_S
 from coordlog.projections.inspection.symptoms import Symptom, symptoms_of
 from coordlog.projections.inspection.verdict import (
     Thresholds,
@@ -73,7 +74,7 @@ class VerdictFold:
             )
         state, since_us, worst = self._state(symptoms, now_us)
         if state is VerdictState.PROGRESSING:
-            reason = _progress_words(waits)
+            reason = _ahead_words(waits.last_us - now_us) or _progress_words(waits)
         else:
             reason = _failure_words(waits) if worst is None else worst.words()
         return Verdict(
@@ -111,6 +112,17 @@ class VerdictFold:
         if slow is not None:
             return VerdictState.SLOW, slow.slow_us, slow
         return VerdictState.PROGRESSING, waits.began_us, None
+
+
+def _ahead_words(ahead_us: int) -> str:
+    """Reason for which nothing can be told from waits; empty if the clock is not behind the last record."""
+    ahead_s = ahead_us / 1e6
+    if ahead_s <= CLOCK_AHEAD_S:
+        return ""
+    return (
+        f"its last record is {ahead_s:,.0f} s ahead of this machine's clock: until that time no wait of the job can be "
+        "measured (see `coordlog doctor`)"
+    )
 
 
 def _progress_words(waits: WaitFold) -> str:

@@ -232,6 +232,23 @@ class InputFiles:
         """
         self._compare(seen, self.look(seen), "while it was read")
 
+    def check_so_far(self, seen: SeenFile) -> None:
+        """Check, after a part of a local file has been read, that it is still the listed one.
+
+        Its links are not resolved again. Does nothing for other files: each check would be a request.
+
+        Raises:
+            SourceError: The file is gone, or has changed.
+        """
+        if not is_local(self.url):
+            return
+        try:
+            status = os.stat(seen.path)  # noqa: PTH116, as fsspec returns it
+        except OSError as error:
+            raise _gone(seen, error) from error
+        now = _of_status(status, seen.path, self.url, seen.real_path)
+        self._compare(seen, now, "while it was read")
+
     def difference(self, seen: SeenFile, now: SeenFile) -> str | None:
         """Description of the change, or None if no change can be seen."""
         if min(seen.size_bytes, now.size_bytes) >= 0 and seen.size_bytes != now.size_bytes:

@@ -17,6 +17,7 @@ from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_FILES_NAMED_MAX
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
@@ -310,7 +311,33 @@ def test_a_quote_that_is_open_at_the_end_takes_no_rows_with_it(
         rows_of(source_of(tmp_path, schema=schema, block_bytes=block_bytes))
 
 
+@pytest.mark.parametrize("block_bytes", [16, 32, 1 << 20])
+def test_the_value_that_an_open_quote_makes_never_goes_on(tmp_path: Path, block_bytes: int) -> None:
+    """In streaming the rows before the unreadable place of a skipped file stay."""
+    put(tmp_path, a_csv=b'i,s\n0,w\n1,"x\ny"\n2,"open\n3,y\n')
+
+    source = source_of(tmp_path, schema="i int, s string", on_error="skip", block_bytes=block_bytes)
+    rows, skipped = read_and_skipped(source)
+
+    assert rows == [(0, "w"), (1, "x\ny")][: len(rows)]
+    assert "line 5: a quote is opened" in skipped["a.csv"]
+
+
 # Listings
+
+
+def test_a_name_that_ends_like_the_id_of_a_part_of_another_file_is_refused(tmp_path: Path) -> None:
+    """Of two splits with one id the job would read one alone."""
+    put(tmp_path, a_csv=b"i\n" + b"1\n" * 20)
+    (tmp_path / "a.csv#bytes=0-10").write_bytes(b"i\n7\n")
+    options = {"split_bytes": 10, "csv": CsvOptions(no_newlines_in_fields=True)}
+
+    with pytest.raises(
+        SourceError, match=r"a\.csv#bytes=0-10: its name ends like the id of a split"
+    ):
+        source_of(tmp_path, **options).discover()
+    source = source_of(tmp_path, **options, exclude="*#*")
+    assert len({one.split_id for one in source.discover().splits}) == 5
 
 
 def test_a_file_that_several_folders_of_a_glob_lead_to_is_listed_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -74,6 +75,53 @@ def test_a_file_that_grows_while_it_is_read_is_an_error_with_both_sizes(tmp_path
         "it has changed while it was read: it has 25 bytes; it had 22 when the source was listed"
     )
     assert "into a new file" in error.next_step
+
+
+@pytest.mark.parametrize("change", ["grow", "shrink"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": "csv"},
+        {"format": "csv", "bad_rows": "skip"},
+        {"format": "jsonl"},
+        {"format": "jsonl", "bad_rows": "skip"},
+        {"format": "text"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_no_row_of_a_changed_file_goes_on_and_the_file_may_be_put_back(
+    tmp_path: Path, options: dict[str, Any], change: str
+) -> None:
+    """In streaming a checkpoint may commit rows before the end of their split."""
+    is_json = options["format"] == "jsonl"
+    lines = [f'{{"i": {number}}}\n' if is_json else f"{number}\n" for number in range(1000, 3010)]
+    header = "i\n" if options["format"] == "csv" else ""
+    text = header + "".join(lines[:2000])
+    path = write(tmp_path / "a.txt", text)
+    before = path.stat()
+    source = FileSource(path, block_bytes=100, batch_rows=1, **options)
+    reader, read = begun(source), ReadOut()
+    if change == "grow":
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(lines[2000:])
+    else:
+        os.truncate(path, before.st_size - 2 * len(lines[0]) - 3)
+    error = refusal(lambda: read_on(reader, read))
+    assert "it has changed while it was read" in error.problem
+    state = reader.snapshot_state(1)
+    reader.close()
+
+    with path.open("r+", encoding="utf-8") as file:
+        file.write(text)
+        file.truncate()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = source.spec().create_reader()
+    again.open(FakeContext(), state)
+    again.notify_no_more_splits()
+    read_on(again, read)
+    again.close()
+
+    assert [int(row[0]) for row in read.rows] == list(range(1001, 3000))
 
 
 def test_a_file_rewritten_in_equal_length_is_detected_by_its_time(

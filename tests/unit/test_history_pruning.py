@@ -21,8 +21,8 @@ from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.record import Kind
-from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from coordlog.testing.driven_job import FakeClock, HandDrivenJob
+from kernel_fakes import HANDLED, JumpyClock, NotingProvider, Up, chain_of
 
 pytestmark = pytest.mark.clause("E9")
 
@@ -30,7 +30,9 @@ HOUR = timedelta(hours=1)
 HOUR_S = 3600.0
 
 
-def worked(checkpoints: int = 8, *, is_log_pruned: bool = True) -> HandDrivenJob:
+def worked(
+    checkpoints: int = 8, *, is_log_pruned: bool = True, clock: FakeClock | None = None
+) -> HandDrivenJob:
     """A job with a checkpoint an hour, and some snapshots; its first checkpoint is a savepoint."""
     job = HandDrivenJob(
         chain_of(NotingProvider(projection=HANDLED)),
@@ -40,6 +42,7 @@ def worked(checkpoints: int = 8, *, is_log_pruned: bool = True) -> HandDrivenJob
             ack_timeout_s=1e9,
             checkpoint_timeout_s=1e9,
         ),
+        clock=clock,
     )
     work(job, checkpoints)
     return job
@@ -61,7 +64,9 @@ def pruner_of(
     job: HandDrivenJob, age: timedelta, archive: Path | None = None, log: PrunableLog | None = None
 ) -> HistoryPruner:
     kept = KeptHistory(age=age, archive=archive)
-    return HistoryPruner(log or job.log, "job", kept, lambda: job.runtime.snapshot_offset)
+    return HistoryPruner(
+        log or job.log, "job", kept, lambda: job.runtime.snapshot_offset, job.clock
+    )
 
 
 def snapshots(log: MemoryLog) -> list[int]:
@@ -73,7 +78,7 @@ def test_the_log_is_cut_below_the_newest_snapshot_that_is_old_enough() -> None:
     job = worked()
     now_us = job.clock.now_us()
     before = job.log.records
-    cut = pruner_of(job, 3 * HOUR).prune(now_us)
+    cut = pruner_of(job, 3 * HOUR).prune()
 
     old = [
         stored.offset
@@ -90,7 +95,8 @@ def test_the_log_is_cut_below_the_newest_snapshot_that_is_old_enough() -> None:
 def test_the_retained_checkpoints_savepoints_and_the_state_are_as_before() -> None:
     job = worked()
     state = job.runtime.state
-    assert pruner_of(job, timedelta(seconds=1)).prune(job.clock.now_us() + 10**7) is not None
+    job.advance(10)
+    assert pruner_of(job, timedelta(seconds=1)).prune() is not None
     job.crash()
 
     restored = rebuild(job.log, job.chain, projection_of(job.chain))
@@ -104,13 +110,42 @@ def test_the_retained_checkpoints_savepoints_and_the_state_are_as_before() -> No
 def test_a_younger_log_stays_whole_and_is_cut_once_it_is_old_enough() -> None:
     job = worked()
     pruner = pruner_of(job, 100 * HOUR)
-    assert pruner.prune(job.clock.now_us()) is None
+    assert pruner.prune() is None
     assert job.log.start_offset() == 0
     newest = snapshots(job.log)[-1]
     job.advance(101 * HOUR_S)
 
-    assert pruner.prune(job.clock.now_us()) == newest
-    assert pruner.prune(job.clock.now_us()) is None, "it begins there already"
+    assert pruner.prune() == newest
+    assert pruner.prune() is None, "it begins there already"
+
+
+def test_a_clock_that_jumps_ahead_removes_nothing_early() -> None:
+    clock = JumpyClock()
+    job = worked(4, clock=clock)
+    pruner = pruner_of(job, 100 * HOUR)
+    assert pruner.prune() is None
+    work(job, 4)
+    clock.ahead_s = 24 * 365 * HOUR_S
+
+    assert pruner.prune() is None, "known and new snapshots are hours old"
+    job.advance(95 * HOUR_S)
+    cut = pruner.prune()
+    assert cut is not None, "the first of them are as old as the history"
+    assert cut < snapshots(job.log)[-1]
+    job.advance(10 * HOUR_S)
+    assert pruner.prune() == snapshots(job.log)[-1]
+
+
+def test_a_clock_that_is_set_back_delays_no_removal() -> None:
+    clock = JumpyClock()
+    clock.ahead_s = 24 * 365 * HOUR_S
+    job = worked(clock=clock)
+    pruner = pruner_of(job, 100 * HOUR)
+    clock.ahead_s = 0
+    assert pruner.prune() is None
+    job.advance(100 * HOUR_S)
+
+    assert pruner.prune() == snapshots(job.log)[-1]
 
 
 def test_the_next_driver_knows_the_snapshots_of_former_ones() -> None:
@@ -121,7 +156,7 @@ def test_the_next_driver_knows_the_snapshots_of_former_ones() -> None:
         job.chain, log=job.log, clock=job.clock, options=RuntimeOptions(snapshot_every=None)
     )
 
-    assert pruner_of(again, 3 * HOUR).prune(job.clock.now_us()) in old
+    assert pruner_of(again, 3 * HOUR).prune() in old
 
 
 def test_a_record_that_no_driver_released_is_no_place_to_cut() -> None:
@@ -133,16 +168,16 @@ def test_a_record_that_no_driver_released_is_no_place_to_cut() -> None:
         job.log.store(to_append(snapshot))
     job.advance(100 * HOUR_S)
 
-    assert pruner_of(job, HOUR).prune(job.clock.now_us()) == newest
+    assert pruner_of(job, HOUR).prune() == newest
 
 
 def test_removed_records_are_archived_first_if_a_folder_is_named(tmp_path: Path) -> None:
     job, folder = worked(), tmp_path / "archives"
     before = job.log.records
     pruner = pruner_of(job, 3 * HOUR, folder)
-    first = pruner.prune(job.clock.now_us())
+    first = pruner.prune()
     job.advance(2 * HOUR_S)
-    second = pruner.prune(job.clock.now_us())
+    second = pruner.prune()
     assert first is not None
     assert second is not None
 
@@ -157,19 +192,19 @@ def test_nothing_is_removed_if_the_archive_cannot_be_written(tmp_path: Path) -> 
     job, folder = worked(), tmp_path / "archives"
     folder.write_text("a file, and no folder")
     with pytest.raises(FileExistsError):
-        pruner_of(job, HOUR, folder).prune(job.clock.now_us())
+        pruner_of(job, HOUR, folder).prune()
 
     assert job.log.start_offset() == 0
 
 
 def test_an_archive_of_other_records_is_named_with_the_next_step(tmp_path: Path) -> None:
     twin, job = worked(), worked()
-    offset = pruner_of(twin, HOUR, tmp_path / "twin").prune(twin.clock.now_us())
+    offset = pruner_of(twin, HOUR, tmp_path / "twin").prune()
     foreign = tmp_path / f"job-0-{offset}.avro"
     foreign.write_text("of an earlier topic")
 
     with pytest.raises(SourceError) as caught:
-        pruner_of(job, HOUR, tmp_path).prune(job.clock.now_us())
+        pruner_of(job, HOUR, tmp_path).prune()
 
     assert str(caught.value).startswith(f"{foreign}: it exists with other records than the log's")
     assert caught.value.next_step.startswith("move it away")
@@ -191,7 +226,7 @@ def test_a_snapshot_whose_state_is_in_the_payload_store_is_no_place_to_cut(tmp_p
         for n in range(30):
             attempt.send("source", Up(n=n))
         job.advance(2 * HOUR_S)
-        cut = pruner_of(job, HOUR).prune(job.clock.now_us())
+        cut = pruner_of(job, HOUR).prune()
         assert (cut is not None) is is_log_pruned
 
 

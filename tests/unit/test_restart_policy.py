@@ -26,9 +26,18 @@ from coordlog.runtime.effects import Releasing
 from coordlog.runtime.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind
-from coordlog.testing.driven_job import FakeClock, HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay import replay
-from kernel_fakes import HANDLED, Down, FakeSink, NotingProvider, chain_of, inside, send_down
+from kernel_fakes import (
+    HANDLED,
+    Down,
+    FakeSink,
+    JumpyClock,
+    NotingProvider,
+    chain_of,
+    inside,
+    send_down,
+)
 
 
 def three_in_a_minute(config: KernelConfig) -> KernelConfig:
@@ -184,15 +193,6 @@ def test_pauses_double_with_each_failure_in_the_window_up_to_their_limit() -> No
         *(0.0, 0.0, 0.5, 1.0, 2.0, 8.0, 16.0),
         *(32.0, 60.0),
     ]
-
-
-class JumpyClock(FakeClock):
-    """A clock that can be ahead for a while; what counts intervals is not affected."""
-
-    ahead_s = 0.0
-
-    def now_us(self) -> int:
-        return super().now_us() + int(self.ahead_s * 1_000_000)
 
 
 @pytest.mark.clause("E2")

@@ -355,3 +355,14 @@ def test_a_live_driver_s_state_has_the_pending_checkpoint() -> None:
 
     assert verdict.state is VerdictState.STUCK
     assert verdict.waiting_for[0].checkpoint_id == 1
+
+
+def test_a_log_ahead_of_the_clock_does_not_pass_for_progress() -> None:
+    """Its waits are below zero until the clock has caught up."""
+    job = Job()
+    job.started(at_s=86_400)
+    job.checkpoint(86_410, 1)
+
+    assert job.at(86_400).reason == "checkpoint 1 is the last completed one"
+    reason = job.at(100).reason
+    assert reason.startswith("its last record is 86,310 s ahead of this machine's clock: until")

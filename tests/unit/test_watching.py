@@ -30,7 +30,8 @@ from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
-from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
+from kernel_fakes import JumpyClock
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
 
 
@@ -62,14 +63,14 @@ class Outside:
 class Watched:
     """A job on it, whose looks are run one by one."""
 
-    def __init__(self, *, parallelism: int = 1) -> None:
+    def __init__(self, *, parallelism: int = 1, clock: FakeClock | None = None) -> None:
         self.outside = Outside()
         self.chain = chain_of(
             SplitCoordinatorProvider(
                 "source", enumerator=lambda context, _: WatchingEnumerator(context, self.outside)
             )
         )
-        self.job = HandDrivenJob(self.chain, parallelism=parallelism, is_held=True)
+        self.job = HandDrivenJob(self.chain, parallelism=parallelism, is_held=True, clock=clock)
         self.hold()
 
     def hold(self) -> None:
@@ -205,10 +206,28 @@ def test_listings_that_fail_for_too_long_fail_the_job_with_count_and_time(
         assert watched.job.clock.seconds - began_s <= LISTING_TIMEOUT_S + 1
 
     (failed,) = watched.job.history(Kind.JOB_FAILED)
-    assert watched.job.clock.seconds - began_s == pytest.approx(LISTING_TIMEOUT_S, abs=0.01)
+    assert failed.timestamp_us / 1e6 - began_s == pytest.approx(LISTING_TIMEOUT_S, abs=0.01)
     assert re.search(r"s3://b: 503; wait \(\d+ tries within 300 s failed\)", str(failed.reason))
     # 1, 2, 4, 8, 16, then every 30 s: few records for many minutes.
     assert "(15 tries" in str(failed.reason)
+
+
+@pytest.mark.parametrize("ahead_s", [24 * 3600, -24 * 3600])
+@pytest.mark.may_fail("s3://b: 503")
+def test_a_clock_that_jumps_changes_no_limit_of_a_listing(ahead_s: float) -> None:
+    clock = JumpyClock()
+    watched = Watched(clock=clock)
+    began_s = clock.seconds
+    watched.outside.error = SourceUnavailableError("s3://b", "503", "wait")
+    watched.look()
+    clock.ahead_s = ahead_s
+    while not watched.job.history(Kind.JOB_FAILED):
+        assert clock.seconds - began_s <= LISTING_TIMEOUT_S + 1
+        watched.job.advance(LISTING_BACKOFF_S)
+        if watched.job.works:
+            watched.look()
+
+    assert clock.seconds - began_s >= LISTING_TIMEOUT_S
 
 
 def test_a_failure_after_a_look_that_was_whole_is_a_first_one(watched: Watched) -> None:

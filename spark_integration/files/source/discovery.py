@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 import time
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
+_END_OF_ID: Final = re.compile(r"#(?:bytes|row-groups)=[0-9]+-[0-9]+$")
+"""End of the id of a split that is a part of a file."""
 
 
 def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
@@ -286,6 +289,13 @@ class Discovery:
             return None
 
     def _splits_of_file(self, file: ListedFile, schema: bytes | None) -> list[FileSplit]:
+        if _END_OF_ID.search(file.path):
+            raise SourceError(
+                file.path,
+                "its name ends like the id of a split of another file: two splits would have one id, and one of them "
+                "would not be read",
+                "rename the file, or leave it out (`exclude=`)",
+            ) from ValueError("a name like an id")
         cuts = self.format.cut(self.files, file, self.split_bytes)
         if schema is None:
             schema = self._encoded([file], is_alone=True)

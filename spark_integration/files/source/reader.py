@@ -292,11 +292,14 @@ class FileReader(SourceReader):
         return replace(split, size_bytes=now.size_bytes, mark=now.mark, end=end)
 
     def _next(self, rows: SplitRows) -> pa.RecordBatch | None:
-        """The next rows. If the file has changed meanwhile, that is the error that is raised."""
+        """The next rows. If the file has changed meanwhile, that is the error that is raised.
+
+        Rows of a changed file must not go on: a checkpoint would commit them before the end of the split.
+        """
+        progress = self._splits[0]
         try:
-            return rows.next()
+            batch = rows.next()
         except SourceError as error:
-            progress = self._splits[0]
             self._options.files.check(progress.split)
             if not self._is_as_begun:
                 raise
@@ -306,6 +309,8 @@ class FileReader(SourceReader):
                 f"with {progress.read_as}, and it is continued so, not with the present options",
                 "skip it (`coordlog skip`), and add its other rows in a new file",
             ) from error.__cause__
+        self._options.files.check_so_far(progress.split)
+        return batch
 
     def _finish(self) -> Poll:
         rows, split = self._rows, self._splits[0].split

@@ -97,6 +97,8 @@ class CsvRows:
         self._rows = 0
         self._last_value: object = None
         """Value of the last column of the last row so far."""
+        self._ahead: pa.RecordBatch | None = None
+        """The next rows, if they had to be read already."""
         part = self._opened()
         self._bytes, is_empty = part.text, part.is_empty
         self._begins_at, self.bytes_read = part.begins_at, part.bytes_read
@@ -113,11 +115,22 @@ class CsvRows:
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
+        batch, self._ahead = self._ahead, None
+        if batch is None:
+            batch = self._read()
+        if batch is not None and self._may_end_in_quote():
+            self._ahead = self._read()
+            while self._ahead is not None and not self._ahead.num_rows:
+                self._ahead = self._read()
+            if self._ahead is None:
+                self._check_last_quote()
+        return batch
+
+    def _read(self) -> pa.RecordBatch | None:
         while self._reader is not None:
             try:
                 batch = self._reader.read_next_batch()
             except StopIteration:
-                self._check_last_quote()
                 return None
             except (pa.ArrowInvalid, UnicodeError) as error:
                 doubtful = self._refused_decimals(error)
@@ -134,18 +147,21 @@ class CsvRows:
         """Columns in which a whole number may have been rounded, or a number was too large."""
         return doubtful_floats(batch, self._floats) - self._texts
 
+    def _may_end_in_quote(self) -> bool:
+        """Whether the last value has a line end, as that has that an open quote makes of all that follows it."""
+        match self._last_value:
+            case str() as text:
+                return "\n" in text or "\r" in text
+            case bytes() as data:
+                return b"\n" in data or b"\r" in data
+            case _:
+                return False
+
     def _check_last_quote(self) -> None:
         """Refuse a quote that is not closed at the end: Arrow takes all that follows it as one value.
 
-        Such a value has a line end. Only then the rows are cut once more, by a rule that sees an open quote.
+        Before the last rows go on. The rows are cut once more, by a rule that sees an open quote.
         """
-        match self._last_value:
-            case str() as text if "\n" in text or "\r" in text:
-                pass
-            case bytes() as data if b"\n" in data or b"\r" in data:
-                pass
-            case _:
-                return
         part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
         try:
             cutter = row_cutter(part.text, self._options)
