@@ -20,6 +20,7 @@ from coordlog.projections.job.state import (
 )
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.splits.query_reads import ReadsState
+from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = ["RestoreMode", "check_operators", "describe_operators", "stays_finished"]
 
@@ -122,6 +123,8 @@ def check_operators(
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         _check_writers(job_id, state, chain, checkpoint, own, parallelism, mode)
+    for committables in _open_committables(state, mode):
+        _check_writers_of(job_id, state, chain, committables, own)
     _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
     order = [operator_id for operator_id in recorded if operator_id in own]
     order_here = [operator_id for operator_id in own if operator_id in recorded]
@@ -168,6 +171,72 @@ def _check_writers(
             }
             _check_options(job_id, wrote, own)
             _check_same(job_id, chain, wrote, own, f"{where}, where subtask {number} had finished,")
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenCommittables:
+    """Committables that no intent covers yet: a coordinator will commit them, maybe of a version that came later."""
+
+    place: str
+    operators: frozenset[str]
+    sequences: Sequence[int]
+    """Sequences at which they were written, in former epochs."""
+
+
+def _open_committables(state: JobState, mode: RestoreMode) -> Sequence[_OpenCommittables]:
+    """Open committables that a restore in this mode leaves, as far as operators of former epochs wrote them."""
+    granted = state.granted
+    if mode is RestoreMode.ROLLBACK:
+        granted, _ = allowed_by(state, state.last_checkpoint)
+    found = [
+        _OpenCommittables(
+            _place_of_grants(number),
+            frozenset(grant.operator_id for grant in grants),
+            state.granted_at(number),
+        )
+        for number, grants in sorted_items(granted)
+    ]
+    if mode is not RestoreMode.RESUME:
+        return found
+    ends: dict[str, list[int]] = {}
+    for kept in sorted_values(state.kept_splits):
+        for committable in kept.committables:
+            ends.setdefault(committable.operator_id, []).append(kept.sequence)
+    for subtask in sorted_values(state.subtasks):
+        completion = subtask.completion
+        if completion is None:
+            continue
+        for committable in completion.all_committables():
+            ends.setdefault(committable.operator_id, []).append(completion.sequence)
+    place = " in the committables of finished splits and subtasks"
+    return found + [
+        _OpenCommittables(place, frozenset([operator_id]), state.ends_of_writers(sequences))
+        for operator_id, sequences in ends.items()
+    ]
+
+
+def _place_of_grants(checkpoint_id: int) -> str:
+    if checkpoint_id == NO_CHECKPOINT:
+        return " in the committables at the batch's end"
+    return f" in the committables that checkpoint {checkpoint_id} granted"
+
+
+def _check_writers_of(
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    committables: _OpenCommittables,
+    own: Mapping[str, Mapping[str, object]],
+) -> None:
+    """Refuse operators that do not read these committables."""
+    for sequence in committables.sequences:
+        wrote = {
+            operator_id: operator
+            for operator_id, operator in _described(state.operators_at(sequence)).items()
+            if operator_id in committables.operators
+        }
+        _check_options(job_id, wrote, own)
+        _check_same(job_id, chain, wrote, own, committables.place)
 
 
 def _begun_again(
@@ -324,6 +393,10 @@ def _parts_to_restore(
     ]
     if mode is RestoreMode.ROLLBACK:
         parts += _in_checkpoint(state)
+    elif mode is RestoreMode.SETTLE:
+        what = "a part of the batch's end, which no intent covers,"
+        for grants in sorted_values(state.granted):
+            parts += [_Part(grant.operator_id, what) for grant in grants]
     elif mode is RestoreMode.AGAIN:
         parts += [*_coordinated(recorded), *_in_checkpoint(state)]
     elif mode is RestoreMode.RESUME:

@@ -19,7 +19,7 @@ from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.job.skips import digest_of
-from coordlog.projections.job.state import MARK, WRITTEN_AT, JobState, sorted_items
+from coordlog.projections.job.state import GRANTED_AT, MARK, WRITTEN_AT, JobState, sorted_items
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotUnusableError,
@@ -214,7 +214,7 @@ class Redaction:
     def _attribute(self, name: str, value: str) -> str:
         if name.removeprefix(MARK).startswith("operators"):  # of the epoch, or of a former one
             return self._operators(value)
-        if name.startswith(WRITTEN_AT) and value.replace(" ", "").isdecimal():
+        if name.startswith((WRITTEN_AT, GRANTED_AT)) and value.replace(" ", "").isdecimal():
             return value
         if name == "event":
             return self._event(value)

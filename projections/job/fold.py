@@ -13,13 +13,14 @@ from coordlog.projections.job import attempts, checkpoints, skips
 from coordlog.projections.job import savepoints as keeps
 from coordlog.projections.job.attempts import with_failure
 from coordlog.projections.job.branches import GOING_BACK
-from coordlog.projections.job.grants import COVERS, without_covered
+from coordlog.projections.job.grants import COVERS, batch_sequences, without_covered
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import JOB, mark_of_stop
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
     END_COMMITTED,
     FORMER_DEAD,
+    GRANTED_AT,
     MARK,
     OPERATORS_BELOW,
     WRITTEN_AT,
@@ -317,6 +318,14 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
         name = f"{WRITTEN_AT}{sequence}"
         if name in state.launch:
             marks[name] = state.launch[name]
+    written_until_now = (state.next_sequence - 1,) if former != operators else ()
+    for number in sorted({*state.granted, *state.set_aside}):
+        written = state.granted_at(number) or written_until_now
+        if written:
+            marks[f"{GRANTED_AT}{number}"] = " ".join(map(str, written))
+            known |= {*written}
+    if below:
+        known |= {*batch_sequences(state)}
     for sequence in state.written_at(sorted(known)):
         end = min((end for end in sorted(below) if end > sequence), default=None)
         if end is not None:

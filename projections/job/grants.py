@@ -11,13 +11,22 @@ from typing import Final
 
 from immutables import Map
 
-from coordlog.projections.job.state import Granted, JobState, KeptSplit, sorted_items, sorted_values
+from coordlog.projections.job.state import (
+    GRANTED_AT,
+    Granted,
+    JobState,
+    KeptSplit,
+    sorted_items,
+    sorted_values,
+)
 from coordlog.schemas.builtin_types import Committable
 
 __all__ = [
     "COVERS",
     "batch_grants",
+    "batch_sequences",
     "covering",
+    "granted_marks",
     "granted_to",
     "uncommitted",
     "without_covered",
@@ -129,6 +138,30 @@ def batch_grants(state: JobState) -> tuple[Granted, ...]:
                 grants.append((subtask.subtask, subtask.completion.sequence, granted))
     grants.sort(key=lambda grant: grant[:2])
     return tuple(grant for _, _, grant in grants)
+
+
+def batch_sequences(state: JobState) -> tuple[int, ...]:
+    """Sequences at which the committables of `batch_grants` were written."""
+    kept_splits = [kept.sequence for kept in sorted_values(state.kept_splits) if kept.committables]
+    ends = [
+        subtask.completion.sequence
+        for subtask in sorted_values(state.subtasks)
+        if subtask.completion is not None and subtask.completion.all_committables()
+    ]
+    return (*kept_splits, *ends)
+
+
+def granted_marks(state: JobState, checkpoint_id: int, sequences: Iterable[int]) -> Map[str, str]:
+    """The launch with the mark of a checkpoint's grants, which were written at these sequences (E7: upgrades).
+
+    There is none if all were written by the operators in force. Else the mark has the end of each former epoch that
+    wrote some, and the present sequence, for those of this epoch.
+    """
+    name = f"{GRANTED_AT}{checkpoint_id}"
+    writers = state.ends_of_writers(sequences)
+    if writers:
+        return state.launch.set(name, " ".join(map(str, (*writers, state.next_sequence))))
+    return state.launch.delete(name) if name in state.launch else state.launch
 
 
 def _grant(kept: KeptSplit, committable: Committable) -> Granted:

@@ -6,6 +6,7 @@ A persistent map iterates in hash order: iterate over it only through `sorted_it
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -58,6 +59,8 @@ OPERATORS_BELOW: Final = MARK + "operators_below."
 """Before a sequence: the operators of the epoch that ended there, if the next had others and a state of it is held."""
 WRITTEN_AT: Final = MARK + "written_at."
 """Before a sequence: all those at which states were written that are known by it alone since."""
+GRANTED_AT: Final = MARK + "granted_at."
+"""Before a checkpoint: sequences at which its grants were written, if not all by the operators in force."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -466,6 +469,17 @@ class JobState:
         ]
         texts = {text for mark in marks for text in mark.split() if text.isdecimal()}
         return tuple(sorted(int(text) for text in texts))
+
+    def granted_at(self, checkpoint_id: int) -> tuple[int, ...]:
+        """Sequences at which the grants of a checkpoint were written; empty if all by the operators in force."""
+        texts = self.launch.get(f"{GRANTED_AT}{checkpoint_id}", "").split()
+        return tuple(int(text) for text in texts if text.isdecimal())
+
+    def ends_of_writers(self, sequences: Iterable[int]) -> tuple[int, ...]:
+        """Last sequences of the former epochs with other operators that wrote what has these sequences, ascending."""
+        ends = sorted(self.operators_below)
+        places = {bisect_right(ends, sequence) for sequence in sequences} if ends else ()
+        return tuple(ends[place] - 1 for place in sorted(places) if place < len(ends))
 
     @property
     def driver_stop(self) -> DriverStop:

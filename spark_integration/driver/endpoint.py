@@ -347,6 +347,10 @@ class Endpoint:
                 await asyncio.gather(*self._clients, return_exceptions=True)
         for connection in list(self._connections.values()):
             self._cut(connection, "the driver ends")
+        # First: asyncio makes no transport for a connection that was accepted before its server closes and is served
+        # after it, and would leave its socket open.
+        assert self._socket is not None, "started"
+        self._socket.is_ending = True
         self._strangers.end()
         server.close()
         with contextlib.suppress(TimeoutError):

@@ -131,6 +131,8 @@ class Listener(socket.socket):
 
     strangers: Strangers | None = None
     """Set before the first accept."""
+    is_ending = False
+    """Whether no further connection is accepted, because the endpoint ends."""
     _paused_until_s = 0.0
 
     @classmethod
@@ -140,10 +142,10 @@ class Listener(socket.socket):
         return cls(family, kind, proto, fileno=listening.detach())
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """See `socket.socket`. Raises BlockingIOError during a pause."""
+        """See `socket.socket`. Raises BlockingIOError during a pause, and at the end."""
         strangers = self.strangers
         assert strangers is not None, "set before the first accept"
-        if strangers.is_crowded or time.monotonic() < self._paused_until_s:
+        if self.is_ending or strangers.is_crowded or time.monotonic() < self._paused_until_s:
             raise BlockingIOError(errno.EAGAIN, "no connection is accepted for now")
         try:
             connection, address = super().accept()

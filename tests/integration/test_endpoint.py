@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from typing import cast
 
@@ -417,6 +419,34 @@ def test_stop_is_bounded_with_attempts_that_read_nothing_or_are_held() -> None:
         assert time.monotonic() - began_s < 15
         assert sorted(number for number, _ in heard.lost) == [first, second]
     assert own_threads() == before
+
+
+def test_connections_accepted_while_it_ends_leave_no_socket_open() -> None:
+    """One that was accepted before the server closed, and served after it, had no transport that could be closed."""
+    is_over, came = threading.Event(), threading.Semaphore(0)
+
+    def come_and_go(listens: tuple[str, int]) -> None:
+        while not is_over.is_set():
+            with socket.socket() as one, contextlib.suppress(OSError):
+                one.connect(listens)
+                came.release()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with running() as (endpoint, _):
+            guests = [
+                threading.Thread(target=come_and_go, args=(endpoint.listens,)) for _ in range(2)
+            ]
+            for guest in guests:
+                guest.start()
+            for _ in range(20):
+                assert came.acquire(timeout=20)
+        is_over.set()
+        for guest in guests:
+            guest.join(20)
+        gc.collect()
+
+    assert [str(one.message) for one in warned] == []
 
 
 def test_an_endpoint_that_was_never_started_can_be_stopped() -> None:

@@ -1,0 +1,155 @@
+"""Committables that no intent covers yet, in jobs whose operators change: compared with their writers (E7, E8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordlog.api.chain import Chain
+from coordlog.errors import RestoreError
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.testing.driven_job import HandDrivenJob
+from kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
+
+pytestmark = pytest.mark.clause("E8")
+
+
+def written_by(
+    version: int, *reads: int, provider: NotingProvider, keeps_state: bool = True
+) -> Chain:
+    """The chain whose operator `sink` has this version, and reads the states of others."""
+    chain = chain_of(NotingProvider(projection=HANDLED), provider, keeps_state=keeps_state)
+    (sink,) = chain.operators
+    return replace(chain, operators=[replace(sink, version=version, restores=reads)])
+
+
+def late() -> NotingProvider:
+    """The provider of an operator whose coordinator does not commit by itself."""
+    return NotingProvider("sink", sink=FakeSink(), is_committing=False, projection=HANDLED)
+
+
+def checkpointed(
+    chain: Chain, log: MemoryLog | None = None, *, rows: bytes, snapshot_every: int = 0
+) -> HandDrivenJob:
+    """A driver that has died after a checkpoint in which its attempt handed over one committable."""
+    options = RuntimeOptions(snapshot_every=snapshot_every) if snapshot_every else RuntimeOptions()
+    job = HandDrivenJob(chain, log=log, options=options)
+    attempt = job.register(0)
+    number = job.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number, committables=[("sink", rows)])
+    job.crash()
+    return job
+
+
+@pytest.mark.parametrize("snapshot_every", [0, 3], ids=["whole", "from a snapshot"])
+def test_open_committables_are_of_the_version_that_wrote_them(snapshot_every: int) -> None:
+    old = checkpointed(written_by(1, provider=late()), rows=b"a", snapshot_every=snapshot_every)
+    log = old.log
+    for _ in range(2):  # checkpoints 2 and 3 are of version 2 alone
+        second = written_by(2, 1, provider=late())
+        log = checkpointed(second, log, rows=b"b", snapshot_every=snapshot_every).log
+
+    before = log.high_watermark()
+    with pytest.raises(RestoreError, match="that checkpoint 1 granted is 1 in the log and 3 here"):
+        HandDrivenJob(written_by(3, 2, provider=late()), log=log)
+    assert log.high_watermark() == before
+    reading, granted = late(), list[bytes]()
+    reading.on["complete"] = lambda coordinator, number: granted.extend(
+        one.content for one in coordinator.context.committables(number)
+    )
+    HandDrivenJob(written_by(3, 1, 2, provider=reading), log=log)
+    assert granted == [b"a", b"b", b"b"]
+
+
+def test_committed_ones_need_no_reader() -> None:
+    log = checkpointed(written_by(1, provider=late()), rows=b"a").log
+    second = late()
+    second.is_committing = True
+    log = checkpointed(written_by(2, 1, provider=second), log, rows=b"b").log
+
+    HandDrivenJob(written_by(3, 2, provider=late()), log=log)
+
+
+def test_of_a_branch_only_its_own_open_committables_count() -> None:
+    """Going back to a checkpoint leaves what later ones granted."""
+    log: MemoryLog | None = None
+    for version in (1, 2, 3):
+        reads = tuple(range(1, version))
+        log = checkpointed(written_by(version, *reads, provider=late()), log, rows=b"a").log
+
+    fourth = written_by(4, 1, 3, provider=late())
+    with pytest.raises(RestoreError, match="checkpoint 2 granted is 2 in the log and 4 here"):
+        HandDrivenJob(fourth, log=log)
+    back = HandDrivenJob(fourth, log=log, from_checkpoint=1)
+    assert back.mode == "rollback"
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["a kept split", "a finished subtask"])
+def test_a_batchs_committables_are_of_the_version_that_wrote_them(*, is_kept: bool) -> None:
+    log: MemoryLog | None = None
+    for version in (1, 2):
+        reads = tuple(range(1, version))
+        chain = written_by(version, *reads, provider=late(), keeps_state=not is_kept)
+        job = HandDrivenJob(chain, log=log, is_batch=True, parallelism=3)
+        attempts = {attempt.subtask: attempt for attempt in job.register_all()}
+        rows = [("sink", b"%d" % version)]
+        if is_kept:
+            attempts[2].finish_split("source", f"split-{version}", committables=rows)
+        else:
+            attempts[version - 1].complete(committables=rows)
+        job.crash()
+        log = job.log
+    assert log is not None
+
+    third = written_by(3, 2, provider=late(), keeps_state=not is_kept)
+    with pytest.raises(RestoreError, match="is 1 in the log and 3 here"):
+        HandDrivenJob(third, log=log, is_batch=True, parallelism=3)
+    reading = written_by(3, 1, 2, provider=late(), keeps_state=not is_kept)
+    job = HandDrivenJob(reading, log=log, is_batch=True, parallelism=3)
+    assert job.mode == "resume"
+
+
+def ending(provider: NotingProvider, log: MemoryLog | None = None) -> HandDrivenJob:
+    """A batch whose subtasks have finished and whose coordinator commits later, in a call."""
+
+    def call(coordinator: Noting, _number: int) -> None:
+        coordinator.context.call_async(_never, lambda _result, _error: None)
+
+    provider.on["complete"] = call
+    job = HandDrivenJob(written_by(1, provider=provider), log=log, is_batch=True)
+    job.is_work_held = True
+    job.register(0).complete(committables=[("sink", b"rows")])
+    assert job.runtime.state.phase is Phase.ENDING
+    return job
+
+
+def _never() -> None:
+    raise AssertionError("its work is held")
+
+
+def test_a_batchs_end_is_not_settled_without_an_operator_of_open_committables() -> None:
+    job = ending(late())
+    job.crash()
+    without = chain_of(NotingProvider(projection=HANDLED))
+
+    with pytest.raises(RestoreError, match="operator 'sink'") as raised:
+        HandDrivenJob(without, log=job.log, is_batch=True)
+    assert "allow_non_restored_state=('sink',)" in str(raised.value)
+    allowed = HandDrivenJob(without, log=job.log, is_batch=True, allow_non_restored_state=("sink",))
+    assert allowed.runtime.state.phase is Phase.FINISHED
+
+
+def test_a_batchs_end_is_settled_by_a_version_that_reads_its_committables() -> None:
+    job = ending(late())
+    job.crash()
+    began = job.log.high_watermark()
+    second = written_by(2, 1, provider=late())
+    HandDrivenJob(second, log=job.log, is_batch=True, may_fail="committables that no intent covers")
+    log = prefix_of(job.log, began + 1)  # its driver has died before it failed
+
+    with pytest.raises(RestoreError, match="is 1 in the log and 3 here"):
+        HandDrivenJob(written_by(3, 2, provider=late()), log=log, is_batch=True)
