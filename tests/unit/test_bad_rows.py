@@ -354,6 +354,86 @@ def test_a_begun_split_keeps_the_length_from_which_rows_are_bad(tmp_path: Path) 
     assert read.ended == [(38, 1)]
 
 
+def continued(path: Path, begun: dict[str, Any], later: dict[str, Any], polls: int) -> Read:
+    """The output of a reader that was begun with one set of options, and continued with another."""
+    listed_by = FileSource(path, **later)
+    reader, read = opened(FileSource(path, batch_rows=1, **begun), listed_by=listed_by), Read()
+    read_until(reader, read, polls_max=polls)
+    state = reader.snapshot_state(1)
+    reader.close()
+    again = opened(FileSource(path, batch_rows=1, **later), state)
+    with closing(again):
+        read_until(again, read)
+    return read
+
+
+@pytest.mark.parametrize("polls", range(3, 30, 5))
+@pytest.mark.parametrize("begun_as", ["skip", "fail"])
+def test_a_begun_split_keeps_the_values_by_which_its_rows_are_bad(
+    tmp_path: Path, begun_as: str, polls: int
+) -> None:
+    """With others a row that was left out would count as one that was read, or the other way round."""
+    words = ["1", "NA", "2", "NA", "3", "4", "NA", "5", "6"]
+    path = tmp_path / "a.csv"
+    path.write_text("a\n" + "".join(f"{word}\n" for word in words))
+    plain, of_nulls = {"csv": CsvOptions()}, {"csv": CsvOptions(null_values=("NA",))}
+    begun, later = (plain, of_nulls) if begun_as == "skip" else (of_nulls, plain)
+    both: dict[str, Any] = {"schema": "a int", "block_bytes": 5}
+
+    read = continued(
+        path, {**both, **begun, "bad_rows": begun_as}, {**both, **later, "bad_rows": "skip"}, polls
+    )
+
+    nulls = [] if begun_as == "skip" else [None] * 3
+    assert [row["a"] for row in read.rows if row["a"]] == [1, 2, 3, 4, 5, 6]
+    assert [row["a"] for row in read.rows if row["a"] is None] == nulls
+    assert read.ended == [(6 + len(nulls), 3 - len(nulls))]
+
+
+def test_a_begun_split_with_rejects_fails_at_the_first_of_them_whatever_is_null(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1\nNA\n2\n3\n4\n")
+    both: dict[str, Any] = {"schema": "a int", "block_bytes": 5}
+    of_nulls = {**both, "csv": CsvOptions(null_values=("NA",))}
+
+    with pytest.raises(SourceError, match="'NA' is no int32"):
+        continued(path, {**both, "bad_rows": "skip"}, of_nulls, 4)
+
+
+def test_a_begun_split_takes_new_values_for_null_if_it_has_left_out_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1\n2\n3\nNA\n4\n")
+    both: dict[str, Any] = {"schema": "a int", "block_bytes": 5}
+    of_nulls = {**both, "csv": CsvOptions(null_values=("NA",))}
+
+    read = continued(path, both, of_nulls, 2)
+
+    assert [row["a"] for row in read.rows] == [1, 2, 3, None, 4]
+
+
+@pytest.mark.parametrize("polls", range(3, 12, 2))
+def test_a_begun_split_keeps_its_rule_for_fields_beyond_the_schema(
+    tmp_path: Path, polls: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [f'{{"a": {number}}}\n' for number in range(9)]
+    path.write_text("".join(lines[:3]) + '{"a": 99, "b": 1}\n' + "".join(lines[3:]))
+    inferring: dict[str, Any] = {"format": "jsonl", "block_bytes": 24, "bad_rows": "skip"}
+    listed = FileSource(path, schema="a bigint", **inferring)
+    first = FileSource(path, **inferring, batch_rows=1)
+    reader, read = opened(first, listed_by=listed), Read()
+    read_until(reader, read, polls_max=polls)
+    state = reader.snapshot_state(1)
+    reader.close()
+    with closing(opened(FileSource(path, schema="a bigint", **inferring), state)) as again:
+        read_until(again, read)
+
+    assert [row["a"] for row in read.rows] == list(range(9))
+    assert read.ended == [(9, 1)]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "text"])
 def test_the_option_is_refused_for_formats_without_bad_rows(
     tmp_path: Path, kind: Literal["parquet", "text"]

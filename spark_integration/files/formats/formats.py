@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ __all__ = [
     "SplitRows",
     "TextFormat",
 ]
+
+V = TypeVar("V")
 
 
 class SplitRows(Protocol):
@@ -84,8 +86,11 @@ class FileFormat(Protocol):
         """The options that decide which row is row N, as text; empty if the file alone decides."""
         ...
 
-    def ruled_by(self, rules: str, schema: pa.Schema) -> FileFormat:
-        """The same format with `rules`, an earlier result of `row_rules` for a split of this schema."""
+    def ruled_by(self, rules: str, schema: pa.Schema, *, left_out_rows: bool) -> FileFormat:
+        """The same format with `rules`, an earlier result of `row_rules` for a split of this schema.
+
+        Rules that decide which rows are bad count only if rows are left out now, or have been: `left_out_rows`.
+        """
         ...
 
     def read(
@@ -138,16 +143,18 @@ class CsvFormat:
             escape=options.csv.escape,
             has_header=options.csv.column_names is None,
             no_newlines_in_fields=options.csv.no_newlines_in_fields,
+            null_values=list(options.csv.null_values),
             quote=options.csv.quote,
         )
 
-    def ruled_by(self, rules: str, schema: pa.Schema) -> CsvFormat:
+    def ruled_by(self, rules: str, schema: pa.Schema, *, left_out_rows: bool) -> CsvFormat:
         """See `FileFormat`."""
-        values = json.loads(rules)
+        values, keeps = json.loads(rules), self.sifts or left_out_rows
         compression, encoding = values.pop("compression"), values.pop("encoding")
-        block_bytes = _block_bytes(values, self.options.block_bytes, sifts=self.sifts)
+        block_bytes = _taken(values, "block_bytes", self.options.block_bytes, keeps=keeps)
+        nulls = _taken(values, "null_values", self.options.csv.null_values, keeps=keeps)
         names = None if values.pop("has_header") else tuple(schema.names)
-        csv = replace(self.options.csv, column_names=names, **values)
+        csv = replace(self.options.csv, column_names=names, null_values=tuple(nulls), **values)
         options = replace(self.options, csv=csv, encoding=encoding, block_bytes=block_bytes)
         return replace(self, options=options, compression=compression)
 
@@ -205,10 +212,10 @@ class _LineFormat:
             block_bytes=self.block_bytes, compression=self.compression, encoding=self.encoding
         )
 
-    def ruled_by(self, rules: str, schema: pa.Schema) -> Self:
+    def ruled_by(self, rules: str, schema: pa.Schema, *, left_out_rows: bool) -> Self:
         """See `FileFormat`."""
-        values = json.loads(rules)
-        block_bytes = _block_bytes(values, self.block_bytes, sifts=self.sifts)
+        values, keeps = json.loads(rules), self.sifts or left_out_rows
+        block_bytes = _taken(values, "block_bytes", self.block_bytes, keeps=keeps)
         return replace(self, **values, block_bytes=block_bytes)
 
     def _blocks(self, files: InputFiles, split: FileSplit) -> LineBlocks:
@@ -229,6 +236,22 @@ class JsonLinesFormat(_LineFormat):
 
     ignores_new_fields: bool
     """True: the schema was given, and fields that it lacks are ignored."""
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        return _text_of(
+            block_bytes=self.block_bytes,
+            compression=self.compression,
+            encoding=self.encoding,
+            ignores_new_fields=self.ignores_new_fields,
+        )
+
+    def ruled_by(self, rules: str, schema: pa.Schema, *, left_out_rows: bool) -> Self:
+        """See `FileFormat`."""
+        values, keeps = json.loads(rules), self.sifts or left_out_rows
+        ignores = _taken(values, "ignores_new_fields", self.ignores_new_fields, keeps=keeps)
+        same = super().ruled_by(json.dumps(values), schema, left_out_rows=left_out_rows)
+        return replace(same, ignores_new_fields=ignores)
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], expected: pa.Schema | None
@@ -347,7 +370,7 @@ class ParquetFormat:
         """See `FileFormat`."""
         return ""
 
-    def ruled_by(self, rules: str, schema: pa.Schema) -> ParquetFormat:
+    def ruled_by(self, rules: str, schema: pa.Schema, *, left_out_rows: bool) -> ParquetFormat:
         """See `FileFormat`."""
         return self
 
@@ -371,14 +394,14 @@ class ParquetFormat:
         )
 
 
-def _text_of(**options: str | bool | int | None) -> str:
+def _text_of(**options: str | bool | int | list[str] | None) -> str:
     return json.dumps(options, sort_keys=True)
 
 
-def _block_bytes(rules: dict[str, Any], wanted: int, *, sifts: bool) -> int:
-    """Take it out of `rules`. It decides which rows are too long, and only if those are left out."""
-    begun: int = rules.pop("block_bytes", wanted)
-    return begun if sifts else wanted
+def _taken(rules: dict[str, Any], name: str, wanted: V, *, keeps: bool) -> V:
+    """Take a rule that decides which rows are bad out of `rules`: its value if `keeps`, else `wanted`."""
+    begun: V = rules.pop(name, wanted)
+    return begun if keeps else wanted
 
 
 def _read_bytes(split: FileSplit) -> int:

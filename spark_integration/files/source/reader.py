@@ -247,10 +247,12 @@ class FileReader(SourceReader):
         rules = wanted.row_rules()
         is_begun = bool(progress.rows or progress.rejected)
         begun = progress.read_as if is_begun and progress.read_as else rules
-        self._splits[0] = replace(progress, read_as=begun)
-        as_begun = wanted if begun == rules else wanted.ruled_by(begun, schema)
-        # The size of a block is a rule for some formats alone.
+        as_begun = wanted
+        if begun != rules:
+            as_begun = wanted.ruled_by(begun, schema, left_out_rows=progress.rejected > 0)
+        # Some rules count only if rows are left out.
         self._is_as_begun = as_begun.row_rules() != rules
+        self._splits[0] = replace(progress, read_as=as_begun.row_rules())
         if not self._is_as_begun:
             return wanted
         _log.warning(
