@@ -11,6 +11,7 @@ from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.payload import Payload
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
 
@@ -127,7 +128,7 @@ def ending(provider: NotingProvider, log: MemoryLog | None = None) -> HandDriven
     return job
 
 
-def _never() -> None:
+def _never() -> Payload:
     raise AssertionError("its work is held")
 
 
