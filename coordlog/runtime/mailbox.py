@@ -52,7 +52,7 @@ _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
 """Payloads to store first, then the records to append."""
 
 _IDLE_S = 0.5
-_PASS_MAX = 32
+_PASS_MAX = 256
 """Works that the mailbox does before the next append may begin."""
 _PASS_S = 0.05
 """Time after which it begins no further work before the next append: slow callbacks would delay it and all timers."""
