@@ -323,14 +323,15 @@ class Runtime:
         """Run a turn for this input, and the turns that are due after it; none once the driver has stopped."""
         if self._is_sealed:
             return
-        answer = self._queries.answer(input_, self.state)
-        if answer is not None:
-            self._queue(answer)
-            self._release_ready()
-            return
-        if self._snapshots.queue_request(input_):
-            self._take_requested()
-            return
+        if isinstance(input_, RequestArrived):
+            answer = self._queries.answer(input_, self.state)
+            if answer is not None:
+                self._queue(answer)
+                self._release_ready()
+                return
+            if self._snapshots.queue_request(input_):
+                self._take_requested()
+                return
         self._run_turn(input_, connection_id)
         following = self._ending.following()
         while following is not None and self.outcome is None:
@@ -593,14 +594,14 @@ class Runtime:
     def _do(self, effect: Effect, after: JobState) -> None:
         match effect:
             case (
-                AcceptAttempt()
+                DeliverEvent()
+                | StopAckTimer()
+                | AcceptAttempt()
                 | AnswerFinished()
                 | RefuseAttempt()
-                | DeliverEvent()
                 | InjectBarrier()
                 | NotifyAttempt()
                 | FenceAttempt()
-                | StopAckTimer()
             ):
                 self._releasing.do(effect, after)
             case KillTask():
