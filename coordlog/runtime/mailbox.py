@@ -157,7 +157,12 @@ class Mailbox:
     # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
     def arrived(self, connection_id: int, message: UpMessage) -> None:
         """See `Arrivals`."""
-        self._offer(lambda runtime: runtime.arrived(connection_id, message))
+        self._inputs.append(partial(self._arrived, connection_id, message))
+        self._wake()
+
+    def _arrived(self, connection_id: int, message: UpMessage) -> None:
+        assert self._runtime is not None, "started"
+        self._runtime.arrived(connection_id, message)
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
         """See `Arrivals`."""
