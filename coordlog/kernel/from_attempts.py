@@ -105,8 +105,10 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
         payload=message.payload,
         attributes=attributes,
     )
-    # The record of its type may have taken the sequence above.
-    event = event._replace(sequence=required(record.sequence))
+    if (
+        event.sequence != record.sequence
+    ):  # a record of its type, or of an abort, has taken that one
+        event = event._replace(sequence=required(record.sequence))
     step.calls.append(CallEvent(event=event, is_redelivery=False))
 
 
