@@ -6,7 +6,9 @@ and its effects wait until it is in the log; a message down is sent only after t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState, SplitFinished
 
@@ -31,6 +33,7 @@ __all__ = [
     "SendEvent",
     "SkipSplit",
     "UpMessage",
+    "joined_acks",
 ]
 
 
@@ -76,11 +79,13 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckEvent:
-    """The operator has processed an event."""
+    """The operator has processed an event, or several."""
 
     operator_id: str
     event_id: int
     last_barrier: int
+    also: tuple[int, ...] = ()
+    """Ids of further events, in the order in which they were processed, behind the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +148,40 @@ AttemptMessage = SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit 
 """Messages of a registered attempt that the kernel handles: see `kernel.from_attempts`."""
 
 UpMessage = Register | AttemptMessage | Marker
+
+T = TypeVar("T")
+
+
+def joined_acks(
+    messages: Iterable[tuple[UpMessage, T]], sealed: Callable[[AckEvent], T]
+) -> Iterator[T]:
+    """Messages that an attempt sends at one time. The acks of each operator are one, behind the events sent after them.
+
+    So an ack follows the events that its handler has sent (D2: order on a connection). No ack is moved behind any
+    other message: a marker, or the ack of a barrier.
+
+    Args:
+        messages: Messages, each with its form for the connection, in order.
+        sealed: Returns this form of an ack; that of an ack in `messages` is not used.
+    """
+    acks: dict[tuple[str, int], list[int]] = {}
+    for message, form in messages:
+        if isinstance(message, AckEvent):
+            known = acks.setdefault((message.operator_id, message.last_barrier), [])
+            known += (message.event_id, *message.also)
+            continue
+        if acks and not isinstance(message, SendEvent):
+            yield from map(sealed, _acks(acks))
+            acks = {}
+        yield form
+    yield from map(sealed, _acks(acks))
+
+
+def _acks(event_ids: Mapping[tuple[str, int], Sequence[int]]) -> Iterator[AckEvent]:
+    for (operator_id, last_barrier), (first, *also) in event_ids.items():
+        yield AckEvent(
+            operator_id=operator_id, event_id=first, last_barrier=last_barrier, also=tuple(also)
+        )
 
 
 # --- down: from a driver --------------------------------------------------------------------------------------------

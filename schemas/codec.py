@@ -95,13 +95,14 @@ def encode_record(record: Record) -> bytes:
 
 def header_of(record: Record, *, snapshot_offset: int = -1) -> Header:
     """The header that goes with a record."""
+    # By place, as a tuple takes half the time so.
     return Header(
-        epoch=record.epoch,
-        sequence=-1 if record.sequence is None else record.sequence,
-        turn_remaining=record.turn_remaining,
-        is_epoch_started=record.kind is Kind.EPOCH_STARTED,
-        fingerprint=ENVELOPE_FINGERPRINT,
-        snapshot_offset=snapshot_offset,
+        record.epoch,
+        -1 if record.sequence is None else record.sequence,
+        record.turn_remaining,
+        record.kind is Kind.EPOCH_STARTED,
+        ENVELOPE_FINGERPRINT,
+        snapshot_offset,
     )
 
 

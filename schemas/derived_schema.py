@@ -194,8 +194,9 @@ class Derivation:
         )
         parts = [(name, self.shape(hints[name], f"{cls.__name__}_{name}")) for name in names]
         fields = [(name, None if shape.write is _same else shape.write) for name, shape in parts]
-        values = _values_of(names)
+        values, known_names = _values_of(names), set(names)
         readers = [(name, shape.read) for name, shape in parts]
+        is_plain = all(read_it is _same for _, read_it in readers)
 
         def write(value: object) -> Plain:
             _check(value, cls, cls.__name__)
@@ -205,6 +206,8 @@ class Derivation:
             }
 
         def read(value: Mapping[str, Plain]) -> object:
+            if is_plain and value.keys() == known_names:
+                return cls(**value)
             return cls(**{name: read_it(value[name]) for name, read_it in readers if name in value})
 
         record = Shape(_schema(cls.__name__, parts), write, read)

@@ -81,11 +81,11 @@ class PayloadType:
     fingerprint: int
     loss_tolerant: bool = False
     """Whether an event may be lost without a failover (C8: tolerated loss)."""
+    key: str = dataclasses.field(init=False)
+    """Name and version in the form that records have: `rules.update@1`."""
 
-    @property
-    def key(self) -> str:
-        """Name and version in the form that records have: `rules.update@1`."""
-        return f"{self.name}@{self.version}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.name}@{self.version}")
 
     @property
     def schema_json(self) -> str:
@@ -376,7 +376,11 @@ def _plain(value: object) -> Plain:
         return value  # type: ignore[return-value]  # a cast would cost time for each value
     names = _NAMES_WITHOUT_SECRETS.get(type(value))
     if names is not None:
-        return {name: _plain(getattr(value, name)) for name in names}
+        fields: dict[str, Plain] = {}
+        for name in names:
+            field = getattr(value, name)
+            fields[name] = field if type(field) in _FLAT else _plain(field)
+        return fields
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         guards = _guards(type(value))
         if guards:

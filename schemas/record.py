@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 __all__ = [
+    "ALSO_ACKED",
     "BATCH_COMPLETE",
     "NO_CHECKPOINT",
     "JobMode",
@@ -16,6 +17,7 @@ __all__ = [
     "Notified",
     "Record",
     "RestoredBy",
+    "acked_events",
     "driver_key",
     "record_key",
 ]
@@ -25,6 +27,9 @@ NO_CHECKPOINT: Final = -1
 
 BATCH_COMPLETE: Final = NO_CHECKPOINT
 """Number of the final complete notification of a batch job, sent once (H1: complete notifications)."""
+
+ALSO_ACKED: Final = "also_acked"
+"""On `EVENT_ACKED`: ids of further events that it acks, behind `event_id`, separated by commas."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -126,6 +131,15 @@ class Record:
     payload: bytes | None = None
     reason: str | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
+
+
+def acked_events(record: Record) -> tuple[int, ...]:
+    """Ids of the events that an `EVENT_ACKED` acks, in the order in which its attempt has handled them."""
+    assert record.event_id is not None, "an ack names an event"
+    also = record.attributes.get(ALSO_ACKED)
+    if also is None:
+        return (record.event_id,)
+    return (record.event_id, *map(int, also.split(",")))
 
 
 def driver_key(job_id: str, epoch: int) -> str:

@@ -26,7 +26,7 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.record import Kind
 
-__all__ = ["fail_events", "forget_above_limit", "is_held", "send_event", "unacked_events"]
+__all__ = ["fail_events", "forget_above_limit", "send_event", "unacked_events"]
 
 
 def send_event(step: StepBuilder, action: SendEvent) -> int:
@@ -109,11 +109,6 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
             reason=None,
         )
     )
-
-
-def is_held(gateway: GatewayState, event_id: int) -> bool:
-    """Whether a pending checkpoint holds the event back."""
-    return event_id in {held.event.event_id for held in gateway.held}
 
 
 def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:

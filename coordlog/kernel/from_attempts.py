@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from coordlog.errors import TooLargeError
 from coordlog.kernel.attempts import attempt_lost, fail_sender, fail_stray_committables
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
-from coordlog.kernel.events import fail_events, forget_above_limit, is_held
+from coordlog.kernel.events import fail_events, forget_above_limit
 from coordlog.kernel.inputs import AttemptLost, FromAttempt
 from coordlog.kernel.outputs import (
     CallComplete,
@@ -38,9 +39,9 @@ from coordlog.messages import (
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.skips import skip_of_event
-from coordlog.projections.job.state import Phase, UpEvent
+from coordlog.projections.job.state import GatewayState, Phase, UpEvent
 from coordlog.schemas.builtin_types import SplitSkipped
-from coordlog.schemas.record import BATCH_COMPLETE, Kind, Notified
+from coordlog.schemas.record import ALSO_ACKED, BATCH_COMPLETE, Kind, Notified
 
 __all__ = ["message_arrived"]
 
@@ -104,8 +105,10 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
         payload=message.payload,
         attributes=attributes,
     )
-    # The record of its type may have taken the sequence above.
-    event = event._replace(sequence=required(record.sequence))
+    if (
+        event.sequence != record.sequence
+    ):  # a record of its type, or of an abort, has taken that one
+        event = event._replace(sequence=required(record.sequence))
     step.calls.append(CallEvent(event=event, is_redelivery=False))
 
 
@@ -124,22 +127,27 @@ def _fault_of(step: StepBuilder, message: SendEvent) -> str | None:
 
 
 def _event_acked(step: StepBuilder, sender: FromAttempt, message: AckEvent) -> None:
-    """Record an ack and resolve its future; a late, doubled or foreign one changes nothing (C6: foreign acks)."""
-    event = None
+    """Record an ack and resolve its futures; a late, doubled or foreign one changes nothing (C6: foreign acks).
+
+    One that also names an event that does not wait is foreign as a whole: no attempt of ours sends such a one.
+    """
+    gateway = None
     if is_handled(step.state, sender.subtask, sender.attempt_number):
         # A gateway ends with its attempt, so the subtask's gateway belongs to the live attempt.
         gateway = step.state.gateways.get((message.operator_id, sender.subtask))
-        if gateway is not None and not is_held(gateway, message.event_id):
-            event = gateway.unacked.get(message.event_id)
-    if event is None:
+    acked = (message.event_id, *message.also)
+    foreign = _foreign(gateway, acked)
+    if foreign is not None:
         refuse(
             step,
             "event ack",
             sender.subtask,
             sender.attempt_number,
-            f"event {message.event_id} of operator {message.operator_id!r} is not waiting for an ack",
+            f"event {foreign} of operator {message.operator_id!r} is not waiting for an ack",
         )
         return
+    assert gateway is not None, "an event waits"
+    also = {ALSO_ACKED: ",".join(map(str, message.also))} if message.also else None
     step.add(
         Kind.EVENT_ACKED,
         operator_id=message.operator_id,
@@ -147,19 +155,33 @@ def _event_acked(step: StepBuilder, sender: FromAttempt, message: AckEvent) -> N
         attempt_number=sender.attempt_number,
         event_id=message.event_id,
         last_barrier=message.last_barrier,
-        cause=event.sequence,
+        cause=None if also else gateway.unacked[message.event_id].sequence,
+        attributes=also,
     )
-    step.effects.append(StopAckTimer(event_id=message.event_id))
-    step.calls.append(
-        CallFuture(
-            operator_id=message.operator_id,
-            event_id=message.event_id,
-            subtask=sender.subtask,
-            attempt_number=sender.attempt_number,
-            reason=None,
+    for event_id in acked:
+        step.effects.append(StopAckTimer(event_id=event_id))
+        step.calls.append(
+            CallFuture(
+                operator_id=message.operator_id,
+                event_id=event_id,
+                subtask=sender.subtask,
+                attempt_number=sender.attempt_number,
+                reason=None,
+            )
         )
-    )
     advance(step)
+
+
+def _foreign(gateway: GatewayState | None, acked: Sequence[int]) -> int | None:
+    """The first of these events that does not wait for an ack, or that is named twice; None if all of them wait."""
+    if gateway is None:
+        return acked[0]
+    refused = {waiting.event.event_id for waiting in gateway.held}
+    for event_id in acked:
+        if event_id in refused or event_id not in gateway.unacked:
+            return event_id
+        refused.add(event_id)
+    return None
 
 
 def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit) -> None:

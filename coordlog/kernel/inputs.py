@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from coordlog.messages import AttemptMessage, Register
 from coordlog.projections.job.state import UpEvent
@@ -195,9 +195,8 @@ class AttemptRegistered:
     """Whether its stage run is the newest; a task of an older run is refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromAttempt:
-    """A message of a registered attempt; the attempt may be over by now."""
+class FromAttempt(NamedTuple):
+    """A message of a registered attempt; the attempt may be over by now. A tuple: there is one for each event."""
 
     subtask: int
     attempt_number: int
@@ -336,9 +335,8 @@ Input = (
 
 
 # --- actions of a coordinator's code inside a turn -------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendEvent:
-    """`gateway.send_event`."""
+class SendEvent(NamedTuple):
+    """`gateway.send_event`. A tuple: there is one for each event."""
 
     operator_id: str
     subtask: int

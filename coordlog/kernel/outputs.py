@@ -72,8 +72,7 @@ class CallStart:
     operator_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallEvent:
+class CallEvent(NamedTuple):
     """`handle_event_from_operator`."""
 
     event: UpEvent
@@ -134,8 +133,7 @@ class CallAborted:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFuture:
+class CallFuture(NamedTuple):
     """Resolve an event's future: acked if `reason` is None, else failed."""
 
     operator_id: str
@@ -218,8 +216,7 @@ class RefuseAttempt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverEvent:
+class DeliverEvent(NamedTuple):
     """Send an event to its attempt; the time for its ack begins here."""
 
     event: DownEvent
@@ -307,8 +304,7 @@ class StartCheckpointTimer:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopAckTimer:
+class StopAckTimer(NamedTuple):
     """Stop the timer of an event that is acked or failed."""
 
     event_id: int

@@ -15,9 +15,9 @@ from coordlog.projections.inspection.payload_refs import (
     needed_payloads,
 )
 from coordlog.projections.job.state import JobState
-from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.payload import Payload, PayloadTypes
 
-__all__ = ["check_payloads", "why_unreadable"]
+__all__ = ["check_payloads", "read_event"]
 
 
 def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
@@ -51,21 +51,20 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
         readers.shutdown(wait=False, cancel_futures=True)
 
 
-def why_unreadable(types: PayloadTypes, event: SendEvent) -> str | None:
-    """Reason why the payload of an attempt's event cannot be read, or None; None too if its type is unknown here.
+def read_event(types: PayloadTypes, event: SendEvent) -> Payload | str | None:
+    """The payload of an attempt's event, or the reason why it cannot be read; None if its type is unknown here.
 
-    The attempt that sent it fails, alone. If the store does not answer, the restarted attempt sends the event again,
-    and the restart policy limits how often (D2: refusals fail alone).
+    If it cannot be read, the attempt that sent it fails, alone. If the store does not answer, the restarted attempt
+    sends the event again, and the restart policy limits how often (D2: refusals fail alone).
     """
     if event.payload_type not in types:
         return None
     try:
-        types.decode(event.payload_type, event.payload)
+        return types.decode(event.payload_type, event.payload)
     except (ValueError, PayloadLostError) as error:
         return f"it sent a damaged event of type {event.payload_type}: {error}"
     except PayloadStoreUnreachableError as error:
         return f"it sent an event of type {event.payload_type} that cannot be read now: {error}"
-    return None
 
 
 def _check(job_id: str, needed: NeededPayload, state: JobState, store: PayloadStore) -> None:

@@ -511,6 +511,8 @@ class CoordinatorHost:
         self._generations = 0
         self._inside: int | None = None
         self._calling: tuple[Call, str] | None = None
+        self.arriving: tuple[str, bytes, Payload] | None = None
+        """Type, bytes and payload of the event that arrives now, which was read before its turn; for one call."""
         self.call_count = 0
         self._fork_guard = ForkGuard()
 
@@ -529,6 +531,12 @@ class CoordinatorHost:
         current = threading.current_thread()
         if self._inside != current.ident:
             raise WrongThreadError(what, current.name)
+
+    def _payload_of(self, event: UpEvent) -> Payload:
+        read, self.arriving = self.arriving, None
+        if read is not None and read[0] == event.payload_type and read[1] is event.payload:
+            return read[2]
+        return self.types.decode(event.payload_type, event.payload)
 
     def generation(self, operator_id: str) -> int:
         """Generation of the operator's present coordinator object, or -1 if there is none."""
@@ -615,7 +623,7 @@ class CoordinatorHost:
             case CallStart():
                 coordinator.start()
             case CallEvent():
-                event = self.types.decode(call.event.payload_type, call.event.payload)
+                event = self._payload_of(call.event)
                 self.is_redelivery = call.is_redelivery
                 coordinator.handle_event_from_operator(
                     call.event.subtask, call.event.attempt_number, event

@@ -135,6 +135,10 @@ class Releasing:
     def do(self, effect: AttemptEffect, after: JobState) -> None:
         """Carry out one effect. `after` is the state at the end of its turn."""
         match effect:
+            case DeliverEvent():
+                self._deliver(effect)
+            case StopAckTimer():
+                self.acks.stop(effect.event_id)
             case AcceptAttempt():
                 self._accept(effect, after)
             case AnswerFinished():
@@ -145,8 +149,6 @@ class Releasing:
             case RefuseAttempt():
                 self._connections.send(effect.connection_id, Refused(reason=effect.reason))
                 self._connections.close(effect.connection_id)
-            case DeliverEvent():
-                self._deliver(effect)
             case InjectBarrier():
                 connection = self._connection_of.get((effect.subtask, effect.attempt_number))
                 if connection is not None:
@@ -157,8 +159,6 @@ class Releasing:
                 self._tell(effect)
             case FenceAttempt():
                 self._fence(effect, after)
-            case StopAckTimer():
-                self.acks.stop(effect.event_id)
 
     # --- attempts -----------------------------------------------------------------------------
     def _accept(self, effect: AcceptAttempt, after: JobState) -> None:

@@ -52,7 +52,7 @@ _Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
 """Payloads to store first, then the records to append."""
 
 _IDLE_S = 0.5
-_PASS_MAX = 32
+_PASS_MAX = 256
 """Works that the mailbox does before the next append may begin."""
 _PASS_S = 0.05
 """Time after which it begins no further work before the next append: slow callbacks would delay it and all timers."""
@@ -157,7 +157,12 @@ class Mailbox:
     # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
     def arrived(self, connection_id: int, message: UpMessage) -> None:
         """See `Arrivals`."""
-        self._offer(lambda runtime: runtime.arrived(connection_id, message))
+        self._inputs.append(partial(self._arrived, connection_id, message))
+        self._wake()
+
+    def _arrived(self, connection_id: int, message: UpMessage) -> None:
+        assert self._runtime is not None, "started"
+        self._runtime.arrived(connection_id, message)
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
         """See `Arrivals`."""

@@ -73,7 +73,7 @@ from coordlog.limits import (
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import Marker, Register, SendEvent, UpMessage
-from coordlog.payloads.check import why_unreadable
+from coordlog.payloads.check import read_event
 from coordlog.payloads.offload import DriverPayloads, HeldPayload
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
@@ -323,14 +323,15 @@ class Runtime:
         """Run a turn for this input, and the turns that are due after it; none once the driver has stopped."""
         if self._is_sealed:
             return
-        answer = self._queries.answer(input_, self.state)
-        if answer is not None:
-            self._queue(answer)
-            self._release_ready()
-            return
-        if self._snapshots.queue_request(input_):
-            self._take_requested()
-            return
+        if isinstance(input_, RequestArrived):
+            answer = self._queries.answer(input_, self.state)
+            if answer is not None:
+                self._queue(answer)
+                self._release_ready()
+                return
+            if self._snapshots.queue_request(input_):
+                self._take_requested()
+                return
         self._run_turn(input_, connection_id)
         following = self._ending.following()
         while following is not None and self.outcome is None:
@@ -444,7 +445,9 @@ class Runtime:
             reason += f"{type(failure.cause).__name__}: {failure.cause}\n{trace}"[:REASON_CHARS_MAX]
         for call in first.calls:
             if isinstance(call, CallRequest):
-                self._take(turn, self._answer_failed(call, reason, turn.now_us))
+                answered = self._answer_failed(call, reason, turn.now_us)
+                check_sizes(answered.records)
+                self._take(turn, answered)
         global_failure = FailGlobally(
             reason=reason[:REASON_CHARS_MAX],
             operator_id=failure.operator_id,
@@ -452,7 +455,9 @@ class Runtime:
             event=failure.event,
             final=failure.final,
         )
-        self._take(turn, step(self._config, self.state, global_failure, turn.clock_us))
+        failed = step(self._config, self.state, global_failure, turn.clock_us)
+        check_sizes(failed.records)
+        self._take(turn, failed)
         self._calls.clear()
 
     def _answer_failed(self, call: CallRequest, reason: str, now_us: int) -> Step:
@@ -470,12 +475,12 @@ class Runtime:
         if not turn.records and not turn.effects and turn.connection_id is None:
             return
         turn.after = self.state
-        check_sizes(turn.records)
         count = len(turn.records)
-        turn.records = [
-            evolve(record, turn_remaining=count - 1 - n) if count - 1 - n else record
-            for n, record in enumerate(turn.records)
-        ]
+        if count > 1:
+            turn.records = [
+                evolve(record, turn_remaining=count - 1 - n) if count - 1 - n else record
+                for n, record in enumerate(turn.records)
+            ]
         newest = self._snapshots.offset
         turn.unstored = [to_unstored(record, snapshot_offset=newest) for record in turn.records]
         turn.payloads = self.payloads.take() if turn.records else ()
@@ -589,14 +594,14 @@ class Runtime:
     def _do(self, effect: Effect, after: JobState) -> None:
         match effect:
             case (
-                AcceptAttempt()
+                DeliverEvent()
+                | StopAckTimer()
+                | AcceptAttempt()
                 | AnswerFinished()
                 | RefuseAttempt()
-                | DeliverEvent()
                 | InjectBarrier()
                 | NotifyAttempt()
                 | FenceAttempt()
-                | StopAckTimer()
             ):
                 self._releasing.do(effect, after)
             case KillTask():
@@ -688,10 +693,13 @@ class Runtime:
         input_: Input = FromAttempt(subtask=subtask, attempt_number=attempt_number, message=message)
         if isinstance(message, SendEvent) and is_handled(self.state, subtask, attempt_number):
             # Read here, and not in the step: the payload may be in the payload store.
-            problem = why_unreadable(self._config.projection.types, message)
-            if problem is not None:
-                input_ = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=problem)
+            read = read_event(self._config.projection.types, message)
+            if isinstance(read, str):
+                input_ = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=read)
+            elif read is not None:
+                self.host.arriving = message.payload_type, message.payload, read
         self.handle(input_, connection_id=connection_id)
+        self.host.arriving = None
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
         """Handle the loss of a connection."""

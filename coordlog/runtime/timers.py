@@ -12,9 +12,10 @@ The wait for the marker is limited by the attempt itself: by the time limit of e
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coordlog.kernel.inputs import AttemptLost, Input
 from coordlog.messages import Marker
@@ -45,11 +46,19 @@ class Timers:
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._count = 0
 
+    def now_s(self) -> float:
+        """The monotonic clock, in seconds."""
+        return self._clock.monotonic_s()
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> int:
         """Call `callback` once, after `delay_s`. Returns the timer's number, for `cancel`."""
+        return self.call_at(self._clock.monotonic_s() + delay_s, callback)
+
+    def call_at(self, due_s: float, callback: Callable[[], None]) -> int:
+        """Call `callback` once, at `due_s` of the monotonic clock. Returns the timer's number, for `cancel`."""
         self._count += 1
         self._callbacks[self._count] = callback
-        heapq.heappush(self._heap, (self._clock.monotonic_s() + delay_s, self._count))
+        heapq.heappush(self._heap, (due_s, self._count))
         return self._count
 
     def cancel(self, number: int) -> None:
@@ -88,14 +97,17 @@ class _RuntimePort(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Delivery:
-    """An event that was sent to its attempt."""
+class _Delivery(NamedTuple):
+    """An event that was sent to its attempt. A tuple: there is one for each event."""
 
     event: DownEvent
     connection_id: int
     number: int
     """Position among all deliveries and markers."""
+    due_s: float
+    """Monotonic time at which its time limit passes, seconds."""
+    stalled_s: float
+    """Seconds for which the log had not acknowledged, up to its delivery."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,8 +137,14 @@ class AckTimers:
     ) -> None:
         self._runtime, self._connections = runtime, connections
         self._timers, self._timeout_s = timers, timeout_s
-        self._running: dict[int, int] = {}
-        """Timers by event id."""
+        self._queue: deque[_Delivery] = deque()
+        """Deliveries whose time runs, by due time, the first one without an ack; behind it also some with an ack."""
+        self._running: set[int] = set()
+        """Ids of the events in the queue without an ack."""
+        self._timer: int | None = None
+        """Timer that fires no later than the first of the queue is due; None without a queue."""
+        self._longer: dict[int, int] = {}
+        """Timers of events whose time limit was extended because the log had not acknowledged, by event id."""
         self._checks: dict[int, _Check] = {}
         """Marker in flight, by connection."""
         self._count = 0
@@ -135,12 +153,21 @@ class AckTimers:
     def delivered(self, connection_id: int, event: DownEvent) -> None:
         """Start the time limit of an event that was sent on this connection."""
         self._count += 1
-        delivery = _Delivery(event=event, connection_id=connection_id, number=self._count)
-        self._start(delivery, self._timeout_s)
+        due_s = self._timers.now_s() + self._timeout_s
+        stalled_s = self._runtime.stalled_s()
+        self._queue.append(_Delivery(event, connection_id, self._count, due_s, stalled_s))
+        self._running.add(event.event_id)
+        if self._timer is None:
+            self._timer = self._timers.call_at(due_s, self._look)
 
     def stop(self, event_id: int) -> None:
         """Stop the time limit of an event that is acked, or has failed."""
-        timer = self._running.pop(event_id, None)
+        self._running.discard(event_id)
+        self._drop_acked()
+        if self._timer is not None and not self._queue:
+            self._timers.cancel(self._timer)
+            self._timer = None
+        timer = self._longer.pop(event_id, None)
         if timer is not None:
             self._timers.cancel(timer)
 
@@ -162,19 +189,35 @@ class AckTimers:
         elif late:
             self._send_marker(connection_id, late)
 
-    def _start(self, delivery: _Delivery, delay_s: float) -> None:
-        stalled_s = self._runtime.stalled_s()
-        self._running[delivery.event.event_id] = self._timers.call_later(
-            delay_s, lambda: self._expired(delivery, stalled_s)
-        )
+    def _drop_acked(self) -> None:
+        queue = self._queue
+        while queue and queue[0].event.event_id not in self._running:
+            queue.popleft()
 
-    def _expired(self, delivery: _Delivery, stalled_before_s: float) -> None:
-        self._running.pop(delivery.event.event_id, None)
+    def _look(self) -> None:
+        """Take the deliveries whose time limit has passed from the queue, and wait for the next one."""
+        now_s = self._timers.now_s()
+        due: list[_Delivery] = []
+        while self._queue and self._queue[0].due_s <= now_s:
+            due.append(self._queue.popleft())
+            self._drop_acked()
+        self._timer = None
+        if self._queue:
+            self._timer = self._timers.call_at(self._queue[0].due_s, self._look)
+        for delivery in due:
+            self._running.discard(delivery.event.event_id)
+            self._expired(delivery)
+
+    def _expired(self, delivery: _Delivery) -> None:
+        self._longer.pop(delivery.event.event_id, None)
         if not self._is_unacked(delivery.event):
             return
-        stalled_s = self._runtime.stalled_s() - stalled_before_s
-        if stalled_s > 0:
-            self._start(delivery, stalled_s)
+        stalled_s = self._runtime.stalled_s()
+        more_s = stalled_s - delivery.stalled_s
+        if more_s > 0:
+            longer = delivery._replace(stalled_s=stalled_s)
+            timer = self._timers.call_later(more_s, lambda: self._expired(longer))
+            self._longer[delivery.event.event_id] = timer
             return
         check = self._checks.get(delivery.connection_id)
         if check is None:

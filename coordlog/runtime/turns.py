@@ -147,7 +147,9 @@ def fitting_step(config: KernelConfig, state: JobState, input_: Input, now_us: i
         if subtask is None or attempt_number is None or sender != (subtask, attempt_number):
             raise error
         lost = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=str(error))
-        return step(config, state, lost, now_us)
+        failed = step(config, state, lost, now_us)
+        check_sizes(failed.records)
+        return failed
     return result
 
 

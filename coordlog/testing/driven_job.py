@@ -184,10 +184,15 @@ class FakeAttempt:
         )
         self.event_count += 1
 
-    def ack(self, operator_id: str, event_id: int) -> None:
-        """Ack an event."""
+    def ack(self, operator_id: str, event_id: int, *also: int) -> None:
+        """Ack an event, or several in one message."""
         self.say(
-            AckEvent(operator_id=operator_id, event_id=event_id, last_barrier=self.last_barrier)
+            AckEvent(
+                operator_id=operator_id,
+                event_id=event_id,
+                last_barrier=self.last_barrier,
+                also=also,
+            )
         )
 
     def ack_checkpoint(

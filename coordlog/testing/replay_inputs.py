@@ -45,7 +45,7 @@ from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
-from coordlog.schemas.record import Kind, Record, RestoredBy
+from coordlog.schemas.record import Kind, Record, RestoredBy, acked_events
 
 __all__ = ["input_of_turn"]
 
@@ -141,8 +141,12 @@ def _message_of(record: Record) -> AttemptMessage | None:
                 payload=record.payload or b"",
             )
         case Kind.EVENT_ACKED:
+            first, *also = acked_events(record)
             return AckEvent(
-                operator_id=operator_id, event_id=_int(record.event_id), last_barrier=last_barrier
+                operator_id=operator_id,
+                event_id=first,
+                last_barrier=last_barrier,
+                also=tuple(also),
             )
         case Kind.CHECKPOINT_ACKED:
             return AckCheckpoint(

@@ -14,6 +14,7 @@ from coordlog.history import History
 from coordlog.log.interface import Log
 from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import acked_events
 from coordlog.spark_integration.files.payloads import PublishFiles
 
 from .coordinator import OPERATOR_ID
@@ -104,9 +105,10 @@ class Account:
             case Kind.EVENT_TO_SUBTASK:
                 self._send(record)
             case Kind.EVENT_ACKED:
-                self.acked.add(_int(record.event_id))
-                rule = self.sent[_int(record.event_id)]
-                self.handled.setdefault(rule.subtask, []).append(rule)
+                for event_id in acked_events(record):
+                    self.acked.add(event_id)
+                    rule = self.sent[event_id]
+                    self.handled.setdefault(rule.subtask, []).append(rule)
             case Kind.EVENT_FAILED:
                 if _int(record.event_id) not in self.sent:
                     self._send(record)  # there was no attempt: one record for sent and failed

@@ -14,7 +14,7 @@ from coordlog.projections.tables.payload_json import Fields, on_one_line
 from coordlog.projections.tables.splits import SKIPPED, SplitFold, SplitRow
 from coordlog.schemas.builtin_types import Refused
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Notified, Record
+from coordlog.schemas.record import ALSO_ACKED, NO_CHECKPOINT, Kind, Notified, Record, acked_events
 
 __all__ = [
     "Explained",
@@ -160,12 +160,14 @@ def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
     def is_of_event(record: Record, _fields: Fields | None) -> bool:
         if record is event or record.cause == sequence:
             return True
-        is_same = (
-            record.event_id == event.event_id
+        if not is_down or record.kind not in (Kind.EVENT_ACKED, Kind.EVENT_FAILED):
+            return False
+        is_acked = record.kind is Kind.EVENT_ACKED and event.event_id in acked_events(record)
+        return (
+            (is_acked or record.event_id == event.event_id)
             and record.subtask == event.subtask
             and record.attempt_number == event.attempt_number
         )
-        return is_down and is_same and record.kind in (Kind.EVENT_ACKED, Kind.EVENT_FAILED)
 
     fate = "no record answers it yet"
     for record in known.records:
@@ -298,7 +300,7 @@ def words_of(record: Record, fields: Fields | None) -> str:
         operator=record.operator_id or "the driver",
         checkpoint=record.checkpoint_id,
         back="its start" if back_to in (None, NO_CHECKPOINT) else f"checkpoint {back_to}",
-        event=record.event_id,
+        event=_events(record),
         cause=record.cause,
         what=on_one_line(content, _CHARS),
         refused=(fields or {}).get("what", "something"),
@@ -314,6 +316,8 @@ def _sentence(record: Record) -> str:
     match record.kind:
         case Kind.EVENT_ACKED if _is_skipped(record):
             return "event {event} to {who} counts as processed"
+        case Kind.EVENT_ACKED if ALSO_ACKED in attributes:
+            return "{who} had processed events {event}"
         case Kind.EVENT_REDELIVERED if _is_skipped(record):
             return "the event of sequence {cause} was not handled again by {operator!r}"
         case Kind.EVENT_TO_COORDINATOR if _is_skipped(record):
@@ -336,6 +340,13 @@ def _sentence(record: Record) -> str:
             return "the request of sequence {cause} to {operator!r} was not answered ({outcome})"
         case _:
             return _SENTENCES.get(record.kind, "{kind}")
+
+
+def _events(record: Record) -> str:
+    """The event of a record, or the events."""
+    if record.kind is not Kind.EVENT_ACKED:
+        return str(record.event_id)
+    return on_one_line(", ".join(map(str, acked_events(record))), _CHARS)
 
 
 def _who(record: Record) -> str:

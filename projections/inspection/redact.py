@@ -31,7 +31,7 @@ from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.payload_address import address_in, is_stored, plain
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import ALSO_ACKED, Kind, Record
 from coordlog.schemas.untrusted_schema import foreign_avro
 
 __all__ = ["Redacted", "Redaction"]
@@ -65,6 +65,7 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "adopted_cluster_id",
         "adopted_topic_id",
         "allow_non_restored_state",
+        ALSO_ACKED,
         "checkpoint_interval_s",
         "cluster_id",
         "command",

@@ -6,6 +6,7 @@ many hours would appear simultaneous. During that time, records of failures also
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from immutables import Map
@@ -29,7 +30,7 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, acked_events
 
 __all__ = [
     "CLOCK_US",
@@ -137,44 +138,48 @@ def gateway_of(
     return known
 
 
-def _without_event(state: JobState, record: Record) -> JobState:
+def _without_events(state: JobState, record: Record, event_ids: Sequence[int]) -> JobState:
     key = (record.operator_id or "", required(record.subtask))
-    event_id = required(record.event_id)
     gateway = state.gateways.get(key)
-    if gateway is None or event_id not in gateway.unacked:
+    known = () if gateway is None else [one for one in event_ids if one in gateway.unacked]
+    if gateway is None or not known:
         return state
-    held = gateway.held
+    held, unacked = gateway.held, gateway.unacked
     if held:
-        held = tuple(waiting for waiting in held if waiting.event.event_id != event_id)
-    gateway = evolve(gateway, unacked=gateway.unacked.delete(event_id), held=held)
-    state = evolve(state, gateways=state.gateways.set(key, gateway))
-    if not state.pending:
-        return state
-    pending = state.pending
-    for checkpoint_id, checkpoint in sorted_items(pending):
-        if event_id in checkpoint.waiting:
-            waiting = checkpoint.waiting.delete(event_id)
+        held = tuple(waiting for waiting in held if waiting.event.event_id not in known)
+    for event_id in known:
+        unacked = unacked.delete(event_id)
+    gateway = evolve(gateway, unacked=unacked, held=held)
+    gateways, pending = state.gateways.set(key, gateway), state.pending
+    for checkpoint_id, checkpoint in sorted_items(pending) if pending else ():
+        waiting = checkpoint.waiting
+        for event_id in known:
+            if event_id in waiting:
+                waiting = waiting.delete(event_id)
+        if waiting is not checkpoint.waiting:
             pending = pending.set(checkpoint_id, evolve(checkpoint, waiting=waiting))
-    return evolve(state, pending=pending)
+    return evolve(state, gateways=gateways, pending=pending)
 
 
 def event_acked(state: JobState, record: Record) -> JobState:
-    """`EVENT_ACKED`: no checkpoint waits for it any more."""
+    """`EVENT_ACKED`: no checkpoint waits for its events any more."""
+    acked = acked_events(record)
     if state.poison:
         gateway = state.gateways.get((record.operator_id or "", required(record.subtask)))
-        event = None if gateway is None else gateway.unacked.get(required(record.event_id))
-        if event is not None:
-            key = f"event:{event.operator_id}/{event.payload_type}/{digest_of(event.payload)}"
-            if key in state.poison:
-                state = evolve(state, poison=state.poison.delete(key))
-    return _without_event(state, record)
+        for event_id in acked:
+            event = None if gateway is None else gateway.unacked.get(event_id)
+            if event is not None:
+                key = f"event:{event.operator_id}/{event.payload_type}/{digest_of(event.payload)}"
+                if key in state.poison:
+                    state = evolve(state, poison=state.poison.delete(key))
+    return _without_events(state, record, acked)
 
 
 def event_failed(state: JobState, record: Record) -> JobState:
     """`EVENT_FAILED`: the event is not delivered; other records of its turn abort a checkpoint, if needed."""
     if record.attributes.get("never_sent") == "true":
         return evolve(state, next_event_id=required(record.event_id) + 1)
-    return _without_event(state, record)
+    return _without_events(state, record, (required(record.event_id),))
 
 
 def event_to_coordinator(state: JobState, record: Record) -> JobState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -42,7 +42,16 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, PayloadTypes
-from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Notified, Record, RestoredBy
+from coordlog.schemas.record import (
+    ALSO_ACKED,
+    NO_CHECKPOINT,
+    JobMode,
+    Kind,
+    Notified,
+    Record,
+    RestoredBy,
+    acked_events,
+)
 
 __all__ = ["JobProjection"]
 
@@ -220,6 +229,10 @@ class JobProjection:
         if isinstance(value, EventSkipped):
             return state  # the operator is not involved: skipped events do not reach it
         if record.operator_id is not None:
+            if ALSO_ACKED in record.attributes:
+                for ack in _single_acks(before, record):
+                    state = self._project_one(state, record.operator_id, ack, None)
+                return state
             return self._project_one(state, record.operator_id, record, value)
         if record.kind in _FOR_ALL_OPERATORS or is_opened_again(record):
             for operator_id in self._operators:
@@ -240,6 +253,15 @@ class JobProjection:
         if new is old:
             return state
         return evolve(state, projections=state.projections.set(operator_id, new))
+
+
+def _single_acks(before: JobState, record: Record) -> Iterator[Record]:
+    """An `EVENT_ACKED` of several events as one for each, as projections get them."""
+    gateway = before.gateways.get((record.operator_id or "", attempts.required(record.subtask)))
+    for event_id in acked_events(record):
+        event = None if gateway is None else gateway.unacked.get(event_id)
+        cause = None if event is None else event.sequence
+        yield replace(record, event_id=event_id, cause=cause, attributes={})
 
 
 def _is_skip(record: Record) -> bool:

@@ -14,7 +14,7 @@ from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import AttemptState, DriverStop, JobState, sorted_values
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record, acked_events
 
 __all__ = [
     "ADD_SPLITS",
@@ -202,7 +202,8 @@ class AttemptFold:
         attempt = self._attempts.get(key)
         if attempt is None:
             return
-        attempt.counts[record.kind] = attempt.counts.get(record.kind, 0) + 1
+        count = len(acked_events(record)) if record.kind is Kind.EVENT_ACKED else 1
+        attempt.counts[record.kind] = attempt.counts.get(record.kind, 0) + count
         match record.kind:
             case Kind.SUBTASK_COMPLETED:
                 attempt.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)

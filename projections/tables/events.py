@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from coordlog.projections.job.state import JobState, sorted_items, sorted_values
 from coordlog.schemas.payload_address import content_length
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, acked_events
 
 __all__ = ["EventDirection", "EventFold", "EventRow", "EventStatus", "events"]
 
@@ -134,17 +134,23 @@ class EventFold:
             case Kind.EVENT_REDELIVERED:
                 return (_up(record, EventStatus.REDELIVERED),)
             case Kind.EVENT_ACKED:
-                return self._settled(record, EventStatus.ACKED)
+                return tuple(
+                    row
+                    for event_id in acked_events(record)
+                    for row in self._settled(record, event_id, EventStatus.ACKED)
+                )
             case Kind.EVENT_FAILED:
                 if record.attributes.get("never_sent") == "true":
                     row = _row(record, EventDirection.DOWN, EventStatus.FAILED)
                     return (replace(row, sent_us=None, ended_us=record.timestamp_us),)
-                return self._settled(record, EventStatus.FAILED)
+                return self._settled(record, record.event_id, EventStatus.FAILED)
             case _:
                 return ()
 
-    def _settled(self, record: Record, status: EventStatus) -> tuple[EventRow, ...]:
-        sent = None if record.event_id is None else self._sent.pop(record.event_id, None)
+    def _settled(
+        self, record: Record, event_id: int | None, status: EventStatus
+    ) -> tuple[EventRow, ...]:
+        sent = None if event_id is None else self._sent.pop(event_id, None)
         if sent is None:
             return ()  # this version cannot read the snapshot with which the log begins
         if record.attributes.get("skipped") == "true":

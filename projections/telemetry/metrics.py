@@ -16,7 +16,7 @@ from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.state import JobState, Phase, sorted_values
 from coordlog.projections.tables.attempts import split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record, acked_events
 
 __all__ = [
     "APPEND",
@@ -391,9 +391,15 @@ class MeasureFold:
         return Sample(EVENTS, 1, ("to_subtask",))
 
     def _acked(self, record: Record) -> Iterator[Sample]:
-        sent_us = self._sent_us.pop(-1 if record.event_id is None else record.event_id, None)
-        if sent_us is not None and record.kind is Kind.EVENT_ACKED:
-            yield Sample(EVENT_ACK, (record.timestamp_us - sent_us) / 1e6)
+        if record.event_id is None:
+            return
+        if record.kind is Kind.EVENT_FAILED:
+            self._sent_us.pop(record.event_id, None)
+            return
+        for event_id in acked_events(record):
+            sent_us = self._sent_us.pop(event_id, None)
+            if sent_us is not None:
+                yield Sample(EVENT_ACK, (record.timestamp_us - sent_us) / 1e6)
 
     def _outcome(self, record: Record) -> Iterator[Sample]:
         if record.attributes.get("settled") != "true":

@@ -502,7 +502,8 @@ class Endpoint:
         closing.add_done_callback(lambda _done: connection.release())
         lost = "the driver ends"
         try:
-            await self._take(connection, register, 0)
+            self._take(connection, register, 0)
+            await self._hold(connection)
             lost = await self._read(connection, frame)
         finally:
             if connection.unreleased_bytes:
@@ -524,7 +525,9 @@ class Endpoint:
                     if isinstance(message, Register):
                         raise ValueError("a connection registers once")  # noqa: TRY004, TRY301, as `decode`
                     if not isinstance(message, Heartbeat):
-                        await self._take(connection, message, size)
+                        self._take(connection, message, size)
+                        if self._is_full(connection):
+                            await self._hold(connection)
                 frame = decode_up(_bytes(await connection.channel.recv()))
                 connection.heard_s = loop.time()
             except ConnectionClosed as closed:
@@ -536,12 +539,15 @@ class Endpoint:
                 self._cut(connection, f"its connection failed: {error!r}")
                 raise
 
-    async def _take(self, connection: AttemptConnection, message: UpMessage, size: int) -> None:
-        """Pass on a message; returns when the next one may be read (D2: messages in order)."""
+    def _take(self, connection: AttemptConnection, message: UpMessage, size: int) -> None:
+        """Pass on a message."""
         connection.unreleased.append(size)
         connection.unreleased_bytes += size
         self._unreleased_bytes += size
         self._arrivals.arrived(connection.connection_id, message)
+
+    async def _hold(self, connection: AttemptConnection) -> None:
+        """Return when the next message may be read (D2: messages in order)."""
         while self._is_full(connection) and not connection.is_gone:
             connection.is_held = True
             connection.resume.clear()

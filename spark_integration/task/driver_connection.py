@@ -37,7 +37,7 @@ from coordlog.limits import (
     LEASE_S,
     MESSAGE_BYTES_MAX,
 )
-from coordlog.messages import DownMessage, Fenced, SendEvent, UpMessage
+from coordlog.messages import AckEvent, DownMessage, Fenced, SendEvent, UpMessage, joined_acks
 from coordlog.spark_integration.wire.accepted_parts import AcceptedJoiner
 from coordlog.spark_integration.wire.certificate import Certificate, is_encrypted
 from coordlog.spark_integration.wire.driver_proof import require_proof
@@ -101,6 +101,10 @@ class TaskInbox:
             self._bytes += size
         self._queue.put((message, size))
 
+    def is_empty(self) -> bool:
+        """Whether no message waits."""
+        return self._queue.empty()
+
     def is_full(self) -> bool:
         """Whether no further message should be read from the driver for now."""
         with self._lock:
@@ -152,12 +156,13 @@ class DriverConnection:
         self._is_open = False
         self._lost: str | None = None
         """Reason for which the connection is lost, or None."""
-        self._outgoing: deque[bytes] = deque()
+        self._outgoing: deque[tuple[UpMessage, bytes]] = deque()
+        """Messages with their bytes, which an ack does not have yet."""
         self._outgoing_bytes = 0
         self._queued = self._written = 0
         """Numbers of messages that `send` has queued, and that were written to the socket."""
         self._is_delayed = False
-        """Whether the queued messages are all events, for which the loop is not woken at once."""
+        """Whether the queued messages are all such as can wait, for which the loop is not woken at once."""
         self._is_closing = False
         self._wake = asyncio.Event()
         self._channel: ClientConnection | None = None
@@ -230,7 +235,8 @@ class DriverConnection:
             FencedAttemptError: The connection is lost, or the driver reads nothing within the time limit.
             TooLargeError: The message exceeds `MESSAGE_BYTES_MAX`.
         """
-        data = encode(message)
+        # An ack is encoded with its frame, in which it may be one with others.
+        data = b"" if isinstance(message, AckEvent) else encode(message)
         if len(data) > MESSAGE_BYTES_MAX:
             raise TooLargeError(f"a {type(message).__name__}", len(data), MESSAGE_BYTES_MAX)
         with self._changed:
@@ -242,12 +248,15 @@ class DriverConnection:
             if self._lost is not None:
                 raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
             is_first = not self._outgoing
-            self._outgoing.append(data)
+            self._outgoing.append((message, data))
             self._outgoing_bytes += len(data)
             self._queued += 1
-            # An event is followed by more, as a rule by the ack of the event that is being handled: the driver
-            # handles both in one pass, and appends them together, if they are in one frame.
-            can_wait = isinstance(message, SendEvent)
+            # An event is followed by more, as a rule by the ack of the event that is being handled, and an ack by
+            # others while further events are there: the driver handles all in one pass, and appends them together,
+            # if they are in one frame.
+            can_wait = isinstance(message, SendEvent) or (
+                isinstance(message, AckEvent) and not self.inbox.is_empty()
+            )
             is_wake_due = is_first or (self._is_delayed and not can_wait)
             self._is_delayed = can_wait and (is_first or self._is_delayed)
         if is_wake_due:
@@ -413,7 +422,7 @@ class DriverConnection:
             while True:
                 messages, is_closing = self._next_messages()
                 if messages:
-                    await channel.send(b"".join(messages))
+                    await channel.send(b"".join(joined_acks(messages, encode)))
                     with self._changed:
                         self._written += len(messages)
                         self._changed.notify_all()
@@ -424,17 +433,17 @@ class DriverConnection:
                     await self._wake.wait()
                     self._wake.clear()
 
-    def _next_messages(self) -> tuple[list[bytes], bool]:
+    def _next_messages(self) -> tuple[list[tuple[UpMessage, bytes]], bool]:
         """The messages of the next frame, and whether the connection closes after the queued ones."""
-        messages: list[bytes] = []
+        messages: list[tuple[UpMessage, bytes]] = []
         size = 0
         with self._changed:
             while self._outgoing and len(messages) < FRAME_MESSAGES_MAX:
-                size += len(self._outgoing[0])
+                size += len(self._outgoing[0][1])
                 if messages and size > FRAME_BYTES:
                     break
                 messages.append(self._outgoing.popleft())
-            self._outgoing_bytes -= sum(map(len, messages))
+            self._outgoing_bytes -= sum(len(data) for _, data in messages)
             self._is_delayed = False
             if messages:
                 self._changed.notify_all()

@@ -161,6 +161,8 @@ WireMessage = (
 )
 
 _CLASSES: Final = get_args(WireMessage)
+_FROM_TASK: Final = frozenset(get_args(FromTask))
+_TO_TASK: Final = frozenset(get_args(ToTask))
 _HEADS: Final = 64
 _TOGETHER: Final = Derivation()
 
@@ -246,14 +248,14 @@ def decode_up(data: bytes) -> Iterator[tuple[FromTask, int]]:
     Each is decoded when it is taken: ValueError is raised behind the last valid message before anything else.
     """
     for message, size in _decode_frame(data):
-        if not isinstance(message, FromTask):
-            raise ValueError(f"an attempt does not send {type(message).__name__}")  # noqa: TRY004, of bytes
-        yield message, size
+        if type(message) not in _FROM_TASK:
+            raise ValueError(f"an attempt does not send {type(message).__name__}")
+        yield cast("FromTask", message), size
 
 
 def decode_down(data: bytes) -> Iterator[tuple[ToTask, int]]:
     """The messages of a driver to an attempt in a frame, as `decode_up`."""
     for message, size in _decode_frame(data):
-        if not isinstance(message, ToTask):
-            raise ValueError(f"a driver does not send {type(message).__name__}")  # noqa: TRY004, of bytes
-        yield message, size
+        if type(message) not in _TO_TASK:
+            raise ValueError(f"a driver does not send {type(message).__name__}")
+        yield cast("ToTask", message), size

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,23 @@ def test_an_event_and_the_ack_behind_it_are_in_one_frame(monkeypatch: pytest.Mon
             task.send(acked(7))
             wait_for(lambda: len(heard.messages(number)) == 3, "all have arrived")
         assert frames == [[register()], [sent(1), sent(2), acked(7)]]
+
+
+def test_acks_are_one_message_while_further_events_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with frames_of(monkeypatch) as frames, running() as (endpoint, heard):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            number = heard.connection_of(0)
+            endpoint.send(number, delivered(9))
+            wait_for(lambda: not task.inbox.is_empty(), "a further event waits")
+            for n in (7, 8):
+                task.send(sent(n))
+                task.send(acked(n))
+                task._let_loop_pass()  # it would send what it had been woken for
+            task.inbox.get()
+            task.send(acked(9))
+            wait_for(lambda: len(heard.messages(number)) == 3, "all have arrived")
+        assert frames == [[register()], [sent(7), sent(8), replace(acked(7), also=(8, 9))]]
 
 
 def test_a_flush_does_not_wait_for_what_may_follow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,17 @@ CALM = 10
 """Steps without a failure between two: else nothing would ever be whole."""
 STEPS = (
     *["send", "trigger", "cut", "all_go_on"] * 3,
-    *["handle", "handle", "handle_all", "store", "store_newest", "babble", "overlap", "overtake"],
+    *[
+        "handle",
+        "handle",
+        "handle_all",
+        "handle_together",
+        "store",
+        "store_newest",
+        "babble",
+        "overlap",
+        "overtake",
+    ],
 )
 FAILURES = ("lose", "replace", "fail_cut", "time_out", "fail", "crash")
 
@@ -286,6 +296,23 @@ class GatewayMachine(RuleBasedStateMachine):
         self.handle(subtask)
         while subtask in self.tasks and self.tasks[subtask][1] < len(self.tasks[subtask][0].inbox):
             self.handle(subtask)
+
+    def handle_together(self, subtask: int) -> None:
+        """A task handles all events up to the next barrier, and acks them by one message."""
+        if subtask not in self.tasks:
+            return
+        attempt, read = self.tasks[subtask]
+        handled: list[int] = []
+        while read < len(attempt.inbox) and not isinstance(attempt.inbox[read], InjectBarrier):
+            message = attempt.inbox[read]
+            if isinstance(message, DeliverEvent):
+                handled.append(message.event_id)
+            read += 1
+        self.tasks[subtask] = (attempt, read)
+        for event_id in handled:
+            self.model.ack(subtask, event_id)
+        if handled:
+            attempt.ack("source", *handled)
 
     def all_go_on(self, _which: int) -> None:
         """All that is under way comes to its end, but for what the coordinator has to do."""

@@ -22,6 +22,7 @@ from coordlog.messages import (
     Refused,
     Register,
     UpMessage,
+    joined_acks,
 )
 from coordlog.runtime.ports import Arrivals, StageEvents
 from coordlog.schemas.record import Kind
@@ -112,6 +113,8 @@ class Task:
     """When the last message to it arrives."""
     goes_s: float = 0.0
     """When the last message of it arrives."""
+    frame: list[UpMessage] = field(default_factory=list)
+    """Messages that arrive together, at `goes_s`; only every other task sends such."""
     is_cut: bool = False
     """Nothing more arrives, either way."""
     is_noticed: bool = False
@@ -394,8 +397,20 @@ class Cluster:
         elif more_s:
             self._agenda.at(now_s + more_s, lambda: self._arrive(task, message))
         else:
+            if task.frame:
+                task.frame.append(message)
+                return
             task.goes_s = self._due_s(task.goes_s)
-            self._agenda.at(task.goes_s, lambda: self._arrive(task, message))
+            if task.number % 2:
+                task.frame = [message]
+                self._agenda.at(task.goes_s, lambda: self._arrive_together(task))
+            else:
+                self._agenda.at(task.goes_s, lambda: self._arrive(task, message))
+
+    def _arrive_together(self, task: Task) -> None:
+        messages, task.frame = task.frame, []
+        for message in joined_acks([(one, one) for one in messages], lambda ack: ack):
+            self._arrive(task, message)
 
     def _store(self, task: Task) -> None:
         """The oldest snapshot is stored: its ack arrives; a completion only behind all that was sent before."""

@@ -34,6 +34,45 @@ def test_an_attempt_in_a_long_call_does_not_miss_an_ack() -> None:
     assert job.history(Kind.ATTEMPT_FAILED) == []
 
 
+def test_an_event_is_missed_in_time_although_one_before_it_was_acked_late() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.advance(2)
+    inside(attempt, provider, send_down(provider, 0, 2))
+    job.advance(2)
+    attempt.ack("source", event_ids(attempt)[0])
+
+    job.advance(2.9)
+    assert attempt.got(Marker) == []
+    job.advance(0.2)
+    assert len(attempt.got(Marker)) == 1
+
+
+def test_an_event_that_was_acked_ahead_of_others_is_not_missed() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1, 2, 3))
+    attempt.ack("source", event_ids(attempt)[1])
+    job.advance(4)
+    attempt.ack("source", event_ids(attempt)[2])
+    attempt.ack("source", event_ids(attempt)[0])
+    job.advance(4)
+
+    assert attempt.got(Marker) == []
+
+
+def test_no_timer_is_left_once_all_events_are_acked() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    before = job.runtime.next_timer_s()
+    inside(attempt, provider, send_down(provider, 0, 1, 2))
+    assert job.runtime.next_timer_s() != before
+    attempt.ack("source", *event_ids(attempt))
+
+    assert job.runtime.next_timer_s() == before
+
+
 def test_one_marker_serves_all_events_that_wait_on_a_connection() -> None:
     provider = NotingProvider()
     job, attempt = busy(provider)
