@@ -11,6 +11,7 @@ from typing import Final
 __all__ = [
     "BATCH_COMPLETE",
     "NO_CHECKPOINT",
+    "ROWS_WITH",
     "JobMode",
     "Kind",
     "Notified",
@@ -25,6 +26,10 @@ NO_CHECKPOINT: Final = -1
 
 BATCH_COMPLETE: Final = NO_CHECKPOINT
 """Number of the final complete notification of a batch job, sent once (H1: complete notifications)."""
+
+ROWS_WITH: Final = "rows_with"
+"""Attribute of a `SPLIT_FINISHED` in batch: id of the split whose committables hold the rows too. Its record is in the
+same turn, and later."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -66,6 +66,7 @@ def transform_spec(function: TransformFunction, *, operator_id: str = "transform
         operator_id=operator_id,
         create_operator=partial(TransformOperator, function),
         keeps_state_across_splits=False,
+        groups_splits=True,
     )
 
 

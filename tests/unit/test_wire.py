@@ -102,7 +102,7 @@ GOLDEN: Final[list[tuple[WireMessage, str]]] = [
             finished=SplitFinished(split_id="s", rows=1, bytes_read=2, committables=[]),
             rejected=3,
         ),
-        "026f 01 0273 02 04 00 06",
+        "026f 01 0273 02 04 00 06 00",
     ),
     (
         SkipSplit(operator_id="o", last_barrier=-1, split_id="s", rows=3, reason="no"),

@@ -171,6 +171,7 @@ class ParquetSink(Sink):
                 destination=self.destination,
             ),
             keeps_state_across_splits=False,
+            groups_splits=True,
         )
 
     def prepare(self, job_id: str) -> None:
