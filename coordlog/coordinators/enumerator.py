@@ -306,15 +306,13 @@ def listing_pages(listing: SplitsDiscovered) -> deque[SplitsDiscovered]:
     )
 
 
-def give_waiting(
-    context: EnumeratorContext, weight_of: WeightOf | None = None
-) -> Sequence[int]:
+def give_waiting(context: EnumeratorContext, weight_of: WeightOf | None = None) -> Sequence[int]:
     """Answer the open requests, oldest first; returns the subtasks that got no split.
 
     Args:
         context: The enumerator's context.
-        weight_of: Weight of a split. With it one answer has several splits if they are small, because an answer costs an
-            append; without it each has one.
+        weight_of: Weight of a split. With it one answer has several splits if they are small, because an answer
+            costs an append; without it each has one.
     """
     unserved: list[int] = []
     for subtask in context.waiting_readers():

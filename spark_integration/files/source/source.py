@@ -59,7 +59,12 @@ from coordlog.spark_integration.files.source.reader import (
     merge_reader_states,
 )
 from coordlog.spark_integration.files.source.relisting import relisted
-from coordlog.spark_integration.files.source.split_bytes import decode_split, schema_of, size_of, weight_of
+from coordlog.spark_integration.files.source.split_bytes import (
+    decode_split,
+    schema_of,
+    size_of,
+    weight_of,
+)
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
 
