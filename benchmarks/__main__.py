@@ -9,6 +9,7 @@ from rich.console import Console
 
 from .command import broker, broker_option, output_option
 from .events import EVENTS_FULL, EVENTS_QUICK, measure_events
+from .files import FILES_FULL, FILES_QUICK, measure_files
 from .measured.append import APPEND_FULL, APPEND_QUICK, measure_appends
 from .measured.kernel import measure_kernel
 from .measured.rebuild import measure_rebuild
@@ -18,11 +19,11 @@ RESULTS = Path(__file__).parent / "results.json"
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer rounds: two or three minutes, and less exact.")
+@click.option("--quick", is_flag=True, help="Fewer rounds: three or four minutes, and less exact.")
 @broker_option
 @output_option(RESULTS)
 def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
-    """Measure the log against plain kafka-python, events and checkpoints, and the kernel, in one run."""
+    """Measure the log against plain kafka-python, events and checkpoints, small files, and the kernel, in one run."""
     console = Console(width=100)
     with broker(bootstrap_servers) as servers:
         rows: list[Row] = []
@@ -30,6 +31,7 @@ def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
             rows += measure_appends(servers, APPEND_QUICK if quick else APPEND_FULL, fsync=fsync)
         rows.append(measure_rebuild(servers, 10_000 if quick else 50_000))
         rows += measure_events(servers, EVENTS_QUICK if quick else EVENTS_FULL)
+        rows += measure_files(servers, FILES_QUICK if quick else FILES_FULL)
     rows += measure_kernel(event_count=8_192, rounds=3 if quick else 7)
     show(rows, console)
     write(rows, output, quick=quick)

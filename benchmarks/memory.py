@@ -25,6 +25,8 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, KafkaLog, ParquetSink, local_session
 from coordlog.spark_integration.job_options import Callbacks
 
+from .measured.small_files import make_small_files
+
 RESULTS = Path(__file__).parent / "memory.json"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SLOTS = 2
@@ -97,14 +99,6 @@ class _Samples:
             self.taken.append((self.ended, _resident(os.getpid()), worker))
 
 
-def _make(folder: Path, count: int) -> None:
-    for number in range(count):
-        below = folder / f"{number // 1000:04d}"
-        below.mkdir(parents=True, exist_ok=True)
-        rows = "".join(f"{number},{row},some text\n" for row in range(5))
-        (below / f"{number:06d}.csv").write_text("file,row,text\n" + rows)
-
-
 @click.command()
 @click.option("--splits", default=100_000, show_default=True, help="Small files to read.")
 def main(splits: int) -> None:
@@ -112,7 +106,7 @@ def main(splits: int) -> None:
     console = Console(width=100)
     with tempfile.TemporaryDirectory() as folder, embedded_broker() as broker:
         source = Path(folder) / "source"
-        _make(source, splits)
+        make_small_files(source, splits)
         log = KafkaLog.for_job("memory", broker.bootstrap_servers)
         log.create()
         samples = _Samples()

@@ -82,8 +82,12 @@ class _Driver:
 
     def __init__(self, output: Path, *arguments: str) -> None:
         self._output = output
+        # An installed package has its bytecode; here the first driver compiles, and the second one reads it.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = str(output.parent / "bytecode")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.measured.takeover_driver", *arguments],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output.open("ab"),

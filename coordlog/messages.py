@@ -23,6 +23,7 @@ __all__ = [
     "Complete",
     "DeliverEvent",
     "DownMessage",
+    "EndOfSplit",
     "Fail",
     "Fenced",
     "FinishSplit",
@@ -98,6 +99,17 @@ class AckCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfSplit:
+    """A split whose rows are in the committables of a later one."""
+
+    split_id: str
+    rows: int
+    bytes_read: int
+    rejected: int = 0
+    """Rows of the split that were left out as bad."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishSplit:
     """A split has been read to its end; in batch, with the committables that hold all its rows."""
 
@@ -106,6 +118,8 @@ class FinishSplit:
     finished: SplitFinished
     rejected: int = 0
     """Rows of the split that were left out as bad."""
+    before: tuple[EndOfSplit, ...] = ()
+    """In batch: small splits read before it, whose rows the same committables hold; in the order of reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

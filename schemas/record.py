@@ -12,6 +12,7 @@ __all__ = [
     "ALSO_ACKED",
     "BATCH_COMPLETE",
     "NO_CHECKPOINT",
+    "ROWS_WITH",
     "JobMode",
     "Kind",
     "Notified",
@@ -30,6 +31,10 @@ BATCH_COMPLETE: Final = NO_CHECKPOINT
 
 ALSO_ACKED: Final = "also_acked"
 """On `EVENT_ACKED`: ids of further events that it acks, behind `event_id`, separated by commas."""
+
+ROWS_WITH: Final = "rows_with"
+"""Attribute of a `SPLIT_FINISHED` in batch: id of the split whose committables hold the rows too. Its record is in the
+same turn, and later."""
 
 _NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -10,8 +10,9 @@ import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -38,6 +39,9 @@ TASK_FAILURES_MAX = 1000
 
 QUERY_TASK_FAILURES_MAX = 4
 """Spark's own default on a cluster; plain `local[N]` retries no task."""
+
+
+_WORKER_DAEMON: Final = "coordlog.spark_integration.task.worker_daemon"
 
 
 def local_session(
@@ -74,6 +78,8 @@ def local_session(
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
+    if master is None and _is_installed():
+        chosen["spark.python.daemon.module"] = _WORKER_DAEMON
     return _session(
         chosen,
         slots=slots,
@@ -162,6 +168,13 @@ def _session(
     for name, value in sorted(chosen.items()):
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _is_installed() -> bool:
+    """Whether each process of this interpreter can import coordlog: it is not only on this process's path."""
+    with suppress(PackageNotFoundError):
+        return bool(version("coordlog"))
+    return False
 
 
 def end_session(spark: SparkSession) -> None:

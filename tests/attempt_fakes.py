@@ -201,25 +201,30 @@ def provider_of(operator_id: str) -> SplitCoordinatorProvider:
     )
 
 
-def chain_of(world: World, *, keeps_state_across_splits: bool = True) -> Chain:
+def chain_of(
+    world: World, *, keeps_state_across_splits: bool = True, groups_splits: bool = False
+) -> Chain:
     """A source, `map` without a coordinator, and `sink`."""
     return Chain(
         source=SourceSpec(
             operator_id="source",
             create_reader=lambda: FakeReader(world),
             coordinator=provider_of("source"),
+            groups_splits=groups_splits,
         ),
         operators=[
             OperatorSpec(
                 operator_id="map",
                 create_operator=lambda: FakeOperator(world, "map", is_last=False),
                 keeps_state_across_splits=keeps_state_across_splits,
+                groups_splits=groups_splits,
             ),
             OperatorSpec(
                 operator_id="sink",
                 create_operator=lambda: FakeOperator(world, "sink", is_last=True),
                 coordinator=provider_of("sink"),
                 keeps_state_across_splits=False,
+                groups_splits=groups_splits,
             ),
         ],
     )
@@ -232,10 +237,15 @@ def runner_of(
     states: Sequence[OperatorState] = (),
     restored_checkpoint: int = -1,
     keeps_state_across_splits: bool = True,
+    groups_splits: bool = False,
     flush: Callable[[], None] = lambda: None,
 ) -> AttemptRunner:
     return AttemptRunner(
-        chain_of(world, keeps_state_across_splits=keeps_state_across_splits),
+        chain_of(
+            world,
+            keeps_state_across_splits=keeps_state_across_splits,
+            groups_splits=groups_splits,
+        ),
         Accepted(
             driver_id="driver-a",
             epoch=2,

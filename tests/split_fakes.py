@@ -60,6 +60,7 @@ def chain_of(
     *,
     keeps_state_across_splits: bool = False,
     reads_in_order: bool = False,
+    groups_splits: bool = False,
 ) -> Chain:
     return Chain(
         source=SourceSpec(
@@ -68,6 +69,7 @@ def chain_of(
             coordinator=provider,
             keeps_state_across_splits=keeps_state_across_splits,
             reads_in_order=reads_in_order,
+            groups_splits=groups_splits,
         ),
         operators=[],
     )

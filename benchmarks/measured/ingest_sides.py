@@ -1,7 +1,8 @@
 """One side of the ingestion benchmark, in its own process: `python -m benchmarks.measured.ingest_sides SIDE`.
 
 It starts its Spark session, prints `ready` and the seconds that took, and then does what each line of its input says,
-as JSON: `source`, `destination` and `work` (folders), `schema` (Spark's DDL). It answers each with the seconds taken.
+as JSON: `source`, `destination` and `work` (folders), `schema` (Spark's DDL), and for some `mode` (`batch`, or else
+streaming) and `job_id`. It answers each with the seconds taken.
 """
 
 from __future__ import annotations
@@ -32,12 +33,18 @@ def spark_side() -> Callable[[Order], None]:
     )
 
     def run(order: Order) -> None:
+        is_batch = order.get("mode") == "batch"
         rows = (
-            spark.readStream.format("csv")
+            (spark.read if is_batch else spark.readStream)
+            .format("csv")
             .option("header", "true")
+            .option("recursiveFileLookup", "true")
             .schema(order["schema"])
             .load(order["source"])
         )
+        if is_batch:
+            rows.write.parquet(order["destination"])
+            return
         query = (
             rows.writeStream.format("parquet")
             .option("checkpointLocation", str(Path(order["work"]) / "checkpoint"))
@@ -62,7 +69,8 @@ def coordlog_side(bootstrap_servers: str) -> Callable[[Order], None]:
     spark = local_session(SLOTS)
 
     def run(order: Order) -> None:
-        job_id = f"bench-{uuid.uuid4().hex[:12]}"
+        job_id = order.get("job_id") or f"bench-{uuid.uuid4().hex[:12]}"
+        is_batch = order.get("mode") == "batch"
         log = KafkaLog.for_job(job_id, bootstrap_servers)
         log.create()
         job = Job(
@@ -71,6 +79,7 @@ def coordlog_side(bootstrap_servers: str) -> Callable[[Order], None]:
             source=FileSource(order["source"], format="csv"),
             sink=ParquetSink(order["destination"]),
             parallelism=SLOTS,
+            batch=is_batch,
             checkpoint_interval_s=10,
         )
         job.run(spark)

@@ -11,7 +11,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from immutables import Map
+
 from coordlog.log.interface import UnstoredRecord
+from coordlog.projections.job.checkpoint_digest import digest_of_checkpoint
+from coordlog.projections.job.state import CompletedCheckpoint, Cut
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.codec import decode_record
@@ -90,13 +94,31 @@ class LongHistory:
 def _moved_metadata(payload: bytes, rounds: int, by: int) -> bytes:
     said = _METADATA.decode(payload)
     assert isinstance(said, CheckpointMetadata), "it is of that type"
-    return _METADATA.encode(
-        replace(
-            said,
-            checkpoint_id=said.checkpoint_id + rounds,
-            triggered_sequence=said.triggered_sequence + by,
-            coordinators=[replace(one, sequence=one.sequence + by) for one in said.coordinators],
-            in_flight_events=[one + by for one in said.in_flight_events],
-            oldest_retained=max(1, said.checkpoint_id + rounds - 2),
-        )
+    moved = replace(
+        said,
+        checkpoint_id=said.checkpoint_id + rounds,
+        triggered_sequence=said.triggered_sequence + by,
+        coordinators=[replace(one, sequence=one.sequence + by) for one in said.coordinators],
+        oldest_retained=max(1, said.checkpoint_id + rounds - 2),
+    )
+    return _METADATA.encode(replace(moved, state_sha256=digest_of_checkpoint(_checkpoint(moved))))
+
+
+def _checkpoint(metadata: CheckpointMetadata) -> CompletedCheckpoint:
+    """The checkpoint as far as its hash has it."""
+    assert not metadata.finished, "no subtask ends"
+    assert not metadata.in_flight_events, "each event is before its checkpoint's cut"
+    return CompletedCheckpoint(
+        checkpoint_id=metadata.checkpoint_id,
+        sequence=-1,
+        parallelism=metadata.parallelism,
+        cuts=Map(
+            {
+                cut.operator_id: Cut(sequence=cut.sequence, state=cut.state, projection=None)
+                for cut in metadata.coordinators
+            }
+        ),
+        states=Map({part.subtask: tuple(part.states) for part in metadata.subtasks}),
+        finished=Map(),
+        in_flight=(),
     )

@@ -46,6 +46,8 @@ class SourceSpec:
     reads_in_order: bool = False
     """Whether a reader reads its splits one after the other, in the order in which they were added. Then a process that
     was killed was reading the first unfinished split."""
+    groups_splits: bool = False
+    """Whether a reader may set `FinishedSplit.has_next`."""
 
     followers: Sequence[OperatorSpec] = ()
     """Operators of the source's own, directly after it: they take batches that are not for the chain."""
@@ -67,6 +69,11 @@ class OperatorSpec:
     """Payload types of an operator without a coordinator; otherwise the provider declares them."""
     keeps_state_across_splits: bool = True
     """False: after `end_of_split` the operator holds nothing of the split."""
+    groups_splits: bool = False
+    """Whether one `end_of_split` may be called for several small splits: a committable may hold rows of all of them.
+
+    Has an effect only if all operators of a chain allow it, and none keeps state across splits.
+    """
     merge_states: Callable[[Sequence[bytes]], bytes] | None = None
     """Function that merges the states of several subtasks into one, if a restore has fewer subtasks (clause E7: restore
     with another parallelism). Must pickle."""
@@ -126,3 +133,8 @@ class Chain:
     def keeps_state_across_splits(self) -> bool:
         """Whether any link does; if none, a batch job's finished splits stay finished."""
         return any(link.keeps_state_across_splits for link in self.links)
+
+    @property
+    def groups_splits(self) -> bool:
+        """Whether the rows of several small splits may be handed over together, in batch."""
+        return not self.keeps_state_across_splits and all(each.groups_splits for each in self.links)

@@ -148,7 +148,10 @@ class Operator(ABC):
         return ()
 
     def end_of_split(self, split_id: str) -> Snapshot:
-        """All rows of a split have passed: flush them. Only called if no link keeps state across splits."""
+        """All rows of a split have passed: flush them. Only called if no link keeps state across splits.
+
+        If all links have `OperatorSpec.groups_splits`, called once for several small splits, with the last one's id.
+        """
         return Snapshot()
 
     def discard_split(self, split_id: str) -> None:
@@ -187,6 +190,10 @@ class FinishedSplit:
     bytes_read: int
     rejected: int = 0
     """Rows of the split that were left out as bad, and are not among `rows`."""
+    has_next: bool = False
+    """Whether a further small split is at hand, and will not be skipped once rows of it were emitted.
+
+    Then the chain may hand over the rows of both together (`OperatorSpec.groups_splits`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

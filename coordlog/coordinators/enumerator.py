@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
+from typing import Final
 
 from coordlog.api.coordinator import CoordinatorContext, EventFuture, SubtaskGateway
 from coordlog.errors import AttemptNotRunningError, TooLargeError, UsageError
-from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.limits import PAYLOAD_BYTES_MAX, SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
 from coordlog.projections.splits.fold import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import AddSplits, NoMoreSplits, Split, SplitsDiscovered
@@ -18,10 +19,17 @@ from coordlog.schemas.source_types import AddSplits, NoMoreSplits, Split, Splits
 __all__ = [
     "EnumeratorContext",
     "SplitEnumerator",
+    "WeightOf",
     "give_waiting",
     "listing_pages",
     "pages_of",
 ]
+
+WeightOf = Callable[[Split], int | None]
+"""Approximate number of bytes to read for a split; None if unknown."""
+
+SHARES: Final = 4
+"""One answer to a reader has at most 1 / (readers * `SHARES`) of the waiting splits, so that readers end together."""
 
 _PAGE_BYTES = PAYLOAD_BYTES_MAX * 3 // 4
 """Limit of the splits in one `AddSplits` or `SplitsDiscovered`; its encoding stays below `PAYLOAD_BYTES_MAX`."""
@@ -298,10 +306,44 @@ def listing_pages(listing: SplitsDiscovered) -> deque[SplitsDiscovered]:
     )
 
 
-def give_waiting(context: EnumeratorContext) -> Sequence[int]:
-    """Answer the open requests, oldest first, with a split each; returns the subtasks that got none."""
-    waiting = context.waiting_readers()
-    splits = context.unassigned_splits(len(waiting))
-    for subtask, split in zip(waiting, splits, strict=False):
-        context.assign_splits({subtask: [split]})
-    return waiting[len(splits) :]
+def give_waiting(context: EnumeratorContext, weight_of: WeightOf | None = None) -> Sequence[int]:
+    """Answer the open requests, oldest first; returns the subtasks that got no split.
+
+    Args:
+        context: The enumerator's context.
+        weight_of: Weight of a split. With it one answer has several splits if they are small, because an answer
+            costs an append; without it each has one.
+    """
+    unserved: list[int] = []
+    for subtask in context.waiting_readers():
+        if not context.state.reader(subtask).owed:
+            continue  # several splits at once close several requests
+        splits = _next_splits(context, weight_of)
+        if splits:
+            context.assign_splits({subtask: splits})
+        else:
+            unserved.append(subtask)
+    return unserved
+
+
+def _next_splits(context: EnumeratorContext, weight_of: WeightOf | None) -> Sequence[Split]:
+    """The next splits for one reader, in the order of discovery; empty if none is left."""
+    state = context.state
+    left = len(state.splits) - state.fresh_from + len(state.passed_over)
+    allowed = min(SPLITS_AT_ONCE_MAX, left // (context.current_parallelism() * SHARES))
+    # In batch a reader reports the ends of small splits together, so that it is not known which one of several has
+    # killed a process. Those of a lost reader are assigned one by one: the next loss names the split.
+    is_again = context.is_batch and bool(state.passed_over)
+    if weight_of is None or is_again or allowed <= 1:
+        return context.unassigned_splits(1)
+    taken: list[Split] = []
+    total = 0
+    for split in context.unassigned_splits(allowed):
+        weight = weight_of(split)
+        total += SPLITS_AT_ONCE_WEIGHT if weight is None else weight
+        if taken and total > SPLITS_AT_ONCE_WEIGHT:
+            break
+        taken.append(split)
+        if total >= SPLITS_AT_ONCE_WEIGHT:
+            break
+    return next(pages_of(taken), [])

@@ -22,6 +22,7 @@ from coordlog.api.coordinator import (
     EventSourcedCoordinator,
 )
 from coordlog.api.operator import SourceReader
+from coordlog.coordinators.enumerator import SHARES
 from coordlog.coordinators.listing import PatientListing
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import RequestRefusedError
@@ -60,8 +61,6 @@ __all__ = ["CoordinatedSource", "ReadsCoordinator", "ReadsProvider"]
 
 _log = logging.getLogger(__name__)
 
-_SHARES: Final = 4
-"""A request gets at most 1 / (partitions * `_SHARES`) of the unassigned splits, so that partitions end together."""
 _PAGE_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
 """Limit of the splits in one `SplitsGiven`."""
 _FORGOTTEN_AT_ONCE: Final = 10_000
@@ -310,7 +309,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         """
         unassigned = self._unassigned_of(read)
         allowed = min(SPLITS_AT_ONCE_MAX, SPLITS_PER_PARTITION_MAX - assigned_count)
-        allowed = min(allowed, max(1, len(unassigned) // (read.partitions * _SHARES)))
+        allowed = min(allowed, max(1, len(unassigned) // (read.partitions * SHARES)))
         taken: list[int] = []
         weight = 0
         while unassigned and len(taken) < allowed:

@@ -15,6 +15,7 @@ from coordlog.api.coordinator import (
 from coordlog.coordinators.enumerator import (
     EnumeratorContext,
     SplitEnumerator,
+    WeightOf,
     give_waiting,
 )
 from coordlog.coordinators.listing import PatientListing, Relisted
@@ -71,7 +72,7 @@ EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 class DefaultEnumerator(SplitEnumerator):
     """Lists once, then assigns the splits in the order of discovery.
 
-    `pull`: one split for each request, so that a slow subtask gets fewer. `static`: all splits at
+    `pull`: a split for each request, or several small ones, so that a slow subtask gets fewer. `static`: all splits at
     once, round robin over the subtasks; a new attempt of a subtask gets the same splits again.
 
     Args:
@@ -91,6 +92,7 @@ class DefaultEnumerator(SplitEnumerator):
         listing_timeout_s: Longest time in seconds for which listings may fail in a row; see
             `PatientListing`.
         is_bounded: Whether a listing has a time limit. False for one without I/O, which cannot hang.
+        weight_of: Weight of a split, for `pull`: small splits are assigned several at once. None: one by one.
     """
 
     def __init__(
@@ -106,8 +108,9 @@ class DefaultEnumerator(SplitEnumerator):
         kept: bytes | None = None,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         is_bounded: bool = True,
+        weight_of: WeightOf | None = None,
     ) -> None:
-        self._context, self._discover = context, discover
+        self._context, self._discover, self._weight_of = context, discover, weight_of
         self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
         self._note_lost_splits = note_lost_splits
         self._assignment, self._allow_empty = assignment, allow_empty
@@ -190,11 +193,11 @@ class DefaultEnumerator(SplitEnumerator):
             self._serve()
 
     def _serve(self) -> None:
-        """Assign a split to each open request, oldest first, until no split is left."""
+        """Answer the open requests, oldest first, until no split is left."""
         context = self._context
         if not context.state.is_discovery_complete or self._assignment == "static":
             return
-        for subtask in give_waiting(context):
+        for subtask in give_waiting(context, self._weight_of):
             context.signal_no_more_splits(subtask)
 
     def _deal(self, subtasks: Sequence[int]) -> None:
@@ -307,7 +310,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
     Args:
         operator_id: Id of the source.
         discover: Lists all splits. This and `assignment`, `allow_empty`, `discover_again`, `note_event`,
-            `note_lost_splits` and `listing_timeout_s` are options of `DefaultEnumerator`; see there.
+            `note_lost_splits`, `listing_timeout_s` and `weight_of` are options of `DefaultEnumerator`; see there.
         enumerator: Instead of `discover`: creates the source's own enumerator from its context and
             the former enumerator's `snapshot_state`, or None.
         keeps_listed: With `enumerator`: whether listed splits stay known if the job goes back to a
@@ -335,6 +338,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         discover_again: DiscoverAgain | None = None,
         payload_types: Sequence[type[Payload]] = (),
         listing_timeout_s: float = LISTING_TIMEOUT_S,
+        weight_of: WeightOf | None = None,
     ) -> None:
         if (discover is None) == (enumerator is None):
             raise OptionError("discover", discover, "set, or `enumerator` instead, not both")
@@ -348,7 +352,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         self._note_event, self._note_lost_splits = note_event, note_lost_splits
         self._assignment: Assignment = assignment
         self._allow_empty, self._discover_again = allow_empty, discover_again
-        self._listing_timeout_s = listing_timeout_s
+        self._listing_timeout_s, self._weight_of = listing_timeout_s, weight_of
 
     def create(self, context: CoordinatorContext) -> SplitCoordinator:
         """Create a coordinator with the enumerator of the options."""
@@ -366,4 +370,5 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             note_lost_splits=self._note_lost_splits,
             kept=kept,
             listing_timeout_s=self._listing_timeout_s,
+            weight_of=self._weight_of,
         )

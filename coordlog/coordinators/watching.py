@@ -10,6 +10,7 @@ from typing import Protocol
 from coordlog.coordinators.enumerator import (
     EnumeratorContext,
     SplitEnumerator,
+    WeightOf,
     give_waiting,
 )
 from coordlog.coordinators.listing import PatientListing, Relisted
@@ -47,7 +48,7 @@ class SplitWatch(Protocol):
 
 
 class WatchingEnumerator(SplitEnumerator):
-    """Assigns the listed splits, one for each request, and continues to list meanwhile.
+    """Assigns the listed splits at request, small ones several at once, and continues to list meanwhile.
 
     A split is in the log before it is assigned, and there is no other state: after a restore the
     watch gets the checkpoint's splits as `known`, and lists the others again. A listing that fails
@@ -65,7 +66,9 @@ class WatchingEnumerator(SplitEnumerator):
         note_lost_splits: NoteLostSplits | None = None,
         kept: bytes | None = None,
         relist: Relist | None = None,
+        weight_of: WeightOf | None = None,
     ) -> None:
+        self._weight_of = weight_of
         self._context, self._watch = context, watch
         self._relist, self._is_relisting = relist, False
         self._note_event, self._note_lost_splits, self._kept = note_event, note_lost_splits, kept
@@ -136,11 +139,11 @@ class WatchingEnumerator(SplitEnumerator):
         self._serve()
 
     def _serve(self) -> None:
-        """Answer the open requests, oldest first, with a split each, until no split is left."""
+        """Answer the open requests, oldest first, until no split is left."""
         context = self._context
         if self._is_relisting:
             return
-        unserved = give_waiting(context)
+        unserved = give_waiting(context, self._weight_of)
         if context.state.is_discovery_complete:
             for subtask in unserved:
                 context.signal_no_more_splits(subtask)

@@ -31,6 +31,7 @@ from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
     Complete,
+    EndOfSplit,
     Fail,
     FinishSplit,
     SendEvent,
@@ -40,8 +41,8 @@ from coordlog.projections.job.attempts import required
 from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import GatewayState, Phase, UpEvent
-from coordlog.schemas.builtin_types import SplitSkipped
-from coordlog.schemas.record import ALSO_ACKED, BATCH_COMPLETE, Kind, Notified
+from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
+from coordlog.schemas.record import ALSO_ACKED, BATCH_COMPLETE, ROWS_WITH, Kind, Notified
 
 __all__ = ["message_arrived"]
 
@@ -185,7 +186,10 @@ def _foreign(gateway: GatewayState | None, acked: Sequence[int]) -> int | None:
 
 
 def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit) -> None:
-    """Record the end of a split; a batch chain without state across splits keeps it finished (L4: batch failover)."""
+    """Record the end of a split; a batch chain without state across splits keeps it finished (L4: batch failover).
+
+    Splits that share committables end in one turn: a crash leaves all of them finished, or none.
+    """
     if not is_handled(step.state, sender.subtask, sender.attempt_number):
         refuse_and_fence(step, "split end", sender.subtask, sender.attempt_number)
         return
@@ -197,17 +201,26 @@ def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit
         reason = too_large(f"the end of split {message.finished.split_id!r}", data)
         fail_sender(step, sender.subtask, sender.attempt_number, reason)
         return
-    rejected = {"rejected": str(message.rejected)} if message.rejected else {}
     kept = {"kept": str(step.config.keeps_finished_splits).lower()} if step.config.is_batch else {}
-    step.add(
-        Kind.SPLIT_FINISHED,
-        operator_id=message.operator_id,
-        subtask=sender.subtask,
-        attempt_number=sender.attempt_number,
-        last_barrier=message.last_barrier,
-        payload_type=key,
-        payload=data,
-        attributes=kept | rejected,
+    together = {ROWS_WITH: message.finished.split_id}
+    ends = [(*encoded(_without_rows(each)), each.rejected, together) for each in message.before]
+    for type_key, payload, rejected, with_others in (*ends, (key, data, message.rejected, {})):
+        step.add(
+            Kind.SPLIT_FINISHED,
+            operator_id=message.operator_id,
+            subtask=sender.subtask,
+            attempt_number=sender.attempt_number,
+            last_barrier=message.last_barrier,
+            payload_type=type_key,
+            payload=payload,
+            attributes=kept | ({"rejected": str(rejected)} if rejected else {}) | with_others,
+        )
+
+
+def _without_rows(end: EndOfSplit) -> SplitFinished:
+    """The end of a split whose rows are in the committables of a later one of its turn."""
+    return SplitFinished(
+        split_id=end.split_id, rows=end.rows, bytes_read=end.bytes_read, committables=[]
     )
 
 

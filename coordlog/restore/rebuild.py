@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -49,9 +50,10 @@ __all__ = [
     "rebuild",
 ]
 
-_PROGRESS_EVERY = 50_000
-_CLOCK_EVERY = 100
-"""Records between two readings of the clock."""
+_CHUNK = 500
+"""Records that are judged at once."""
+_ALONE = 16
+"""Records that are judged one by one behind one that is void, or whose turn is unfinished."""
 
 
 def projection_of(chain: Chain) -> JobProjection:
@@ -156,6 +158,25 @@ class Rebuild:
                 self._apply(judged.entry, judged.header)
             else:
                 self._void_count += 1
+
+    def feed_all(self, stored: Sequence[StoredRecord]) -> None:
+        """Fold the next records: as `feed` of each, and faster. Raises as `feed`."""
+        first = 0
+        while first < len(stored):
+            rest = stored[first:] if first else stored
+            headers = (
+                self._turns.feed_whole([each.header_bytes for each in rest])
+                if rest[0].offset >= self.end_offset
+                else ()
+            )
+            for each, header in zip(rest, headers, strict=False):
+                self.end_offset = each.offset + 1
+                self._apply(each, header)
+            first += len(headers)
+            if not headers:
+                for each in rest[:_ALONE]:
+                    self.feed(each)
+                first += len(rest[:_ALONE])
 
     def drop_unusable(self, is_usable: Callable[[int], bool]) -> None:
         """Forget the newest snapshots that the job cannot start from, such as those of its former version.
@@ -313,16 +334,15 @@ def rebuild(
     rebuilt.check_started_from(history)
     if history.start > rebuilt.end_offset:
         raise _no_beginning(history, search)
-    reported_s = time.monotonic()
-    for stored in history.stored(rebuilt.end_offset):
+    reported_s, records = time.monotonic(), history.stored(rebuilt.end_offset)
+    while chunk := list(itertools.islice(records, _CHUNK)):
         if watch is not None:
-            watch(stored)
-        rebuilt.feed(stored)
-        if stored.offset % _CLOCK_EVERY != 0 or on_progress is None:
-            continue
-        if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reported_s > 1.0:
+            for stored in chunk:
+                watch(stored)
+        rebuilt.feed_all(chunk)
+        if on_progress is not None and time.monotonic() - reported_s > 1.0:
             reported_s = time.monotonic()
-            on_progress(stored.offset + 1, history.end)
+            on_progress(chunk[-1].offset + 1, history.end)
     rebuilt.end_offset = history.end
     rebuilt.drop_unusable(lambda offset: history.is_usable(codec, offset, open_payload))
     return rebuilt

@@ -46,7 +46,7 @@ def lost_attempt(
 
 
 def _split_in_progress(state: JobState, source: SourceSpec, subtask: int) -> str | None:
-    """Split that a subtask was reading; None if it had no split, or several and the source reads in no order."""
+    """Split that a subtask was reading; None if it had no split, or several of which any may be the one."""
     splits = state.projections.get(source.operator_id)
     if not isinstance(splits, SplitsState):
         return None
@@ -63,7 +63,9 @@ def _split_in_progress(state: JobState, source: SourceSpec, subtask: int) -> str
     # A subtask acks an assignment before it reads the split: assignments without an ack are the last choice.
     acked = [split_id for split_id, sequence in assigned.items() if sequence not in in_flight]
     candidates = acked or list(assigned)
-    is_known = len(candidates) == 1 or (bool(candidates) and source.reads_in_order)
+    # The end of a split may be reported with that of a later one.
+    is_exact = source.reads_in_order and not (state.is_batch and source.groups_splits)
+    is_known = len(candidates) == 1 or (bool(candidates) and is_exact)
     return candidates[0] if is_known else None
 
 

@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from coordlog.api.chain import Chain
-from coordlog.api.operator import Operator, OperatorContext, PollStatus, SkippedSplit, SourceReader
+from coordlog.api.operator import (
+    FinishedSplit,
+    Operator,
+    OperatorContext,
+    PollStatus,
+    SkippedSplit,
+    SourceReader,
+)
 from coordlog.causes import chain_of_causes, final_of, is_of_destination
 from coordlog.errors import ClosedError, FencedAttemptError, UsageError
-from coordlog.limits import REASON_CHARS_MAX
+from coordlog.limits import REASON_CHARS_MAX, SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
 from coordlog.messages import (
     Accepted,
     AckCheckpoint,
@@ -28,6 +35,7 @@ from coordlog.messages import (
     Complete,
     DeliverEvent,
     DownMessage,
+    EndOfSplit,
     Fail,
     Fenced,
     FinishSplit,
@@ -185,7 +193,12 @@ class AttemptRunner:
         self._is_finish_due = False
         """Whether an event was handled since `finish` last waited: then it is called again."""
         self._flushes_splits = accepted.is_batch and not chain.keeps_state_across_splits
-        """Whether each split is flushed at its end, and not only at barriers."""
+        """Whether splits are flushed at their end, and not only at barriers."""
+        self._groups_splits = self._flushes_splits and chain.groups_splits
+        self._grouped: list[FinishedSplit] = []
+        """Ended splits, oldest first, whose rows are handed over with those of a later one."""
+        self._is_inside_split = False
+        """Whether rows have passed since the last end of a split."""
         states: dict[str, list[bytes]] = {}
         for part in accepted.states:
             if part.state is not None:
@@ -272,33 +285,72 @@ class AttemptRunner:
         poll = self._chain.poll()
         match poll.status:
             case PollStatus.BATCH:
+                self._is_inside_split = True
                 self._chain.process(poll.batch)
                 return StepOutcome(status=StepStatus.BATCH)
             case PollStatus.SPLIT_FINISHED:
                 assert poll.finished is not None, "`poll` has checked it"
-                finished = self._chain.end_split(poll.finished, is_flushed=self._flushes_splits)
-                self._outbox(
-                    FinishSplit(
-                        operator_id=self._chain.source_id,
-                        last_barrier=self.last_barrier,
-                        finished=finished,
-                        rejected=poll.finished.rejected,
-                    )
-                )
-                self._flush()
+                self._end_split(poll.finished)
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.SPLIT_SKIPPED:
                 assert poll.skipped is not None, "`poll` has checked it"
+                if self._grouped and self._is_inside_split:
+                    self._chain.refuse_skip(poll.skipped)
+                self._hand_over_group()
+                self._is_inside_split = False
                 rows = self._chain.skip_split(poll.skipped, is_flushed=self._flushes_splits)
                 self._send_skipped(poll.skipped, rows)
                 self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.WAITING:
+                if not self._is_inside_split:
+                    self._hand_over_group()
                 return StepOutcome(status=StepStatus.WAITING, retry_s=poll.retry_s)
             case PollStatus.END:
+                self._hand_over_group()
                 return self._finish()
             case _:
                 assert_never(poll.status)
+
+    def _end_split(self, finished: FinishedSplit) -> None:
+        """Report the end of a split; in batch, small splits that follow one another are reported together."""
+        self._is_inside_split = False
+        if self._flushes_splits:
+            self._chain.flush_split(finished.split_id)
+        self._chain.stop_tracking(finished.split_id)
+        self._grouped.append(finished)
+        if (
+            not self._groups_splits
+            or not finished.has_next
+            or len(self._grouped) >= SPLITS_AT_ONCE_MAX
+            or sum(each.bytes_read for each in self._grouped) >= SPLITS_AT_ONCE_WEIGHT
+        ):
+            self._hand_over_group()
+
+    def _hand_over_group(self) -> None:
+        """Report the ends of the splits whose rows have all passed, if any. Only between two splits."""
+        if not self._grouped:
+            return
+        *before, last = self._grouped
+        self._grouped = []
+        self._outbox(
+            FinishSplit(
+                operator_id=self._chain.source_id,
+                last_barrier=self.last_barrier,
+                finished=self._chain.end_split(last, is_handed_over=self._flushes_splits),
+                rejected=last.rejected,
+                before=tuple(
+                    EndOfSplit(
+                        split_id=each.split_id,
+                        rows=each.rows,
+                        bytes_read=each.bytes_read,
+                        rejected=each.rejected,
+                    )
+                    for each in before
+                ),
+            )
+        )
+        self._flush()
 
     def _finish(self) -> StepOutcome:
         """Complete, or wait if an operator waits for an event (clause M7: `finish` may wait)."""

@@ -276,31 +276,46 @@ class OpenChain:
             process = _operator(self._links[1]).process
             self._pass_on(1, "process", process, batch, is_reading=True)
 
-    def end_split(self, finished: FinishedSplit, *, is_flushed: bool) -> SplitFinished:
+    def flush_split(self, split_id: str) -> None:
+        """Pass on the rows that links hold of a split, first to last. After its last batch."""
+        for place, link in enumerate(self._links[1:], start=1):
+            flush = _operator(link).flush_split
+            self._pass_on(place, "flush_split", flush, split_id, is_reading=True)
+
+    def end_split(self, finished: FinishedSplit, *, is_handed_over: bool) -> SplitFinished:
         """End of a split, as the driver gets it.
 
         Args:
             finished: The finished split.
-            is_flushed: Whether to flush each link, first to last, and return the committables with the split's rows.
-                Else they follow at the next barrier, or with the completion.
+            is_handed_over: Whether each link, first to last, hands over the committables with the rows since the last
+                such call. Else they follow at the next barrier, or with the completion.
         """
         split_id = finished.split_id
-        flushed = AttemptSnapshot(states=[], committables=[])
-        if is_flushed:
-            for place, link in enumerate(self._links[1:], start=1):
-                operator = _operator(link)
-                self._pass_on(place, "flush_split", operator.flush_split, split_id, is_reading=True)
+        handed_over = AttemptSnapshot(states=[], committables=[])
+        if is_handed_over:
+            for link in self._links[1:]:
                 with self._calling(link, "end_of_split", is_reading=True):
-                    _collect(link, operator.end_of_split(split_id), flushed)
+                    _collect(link, _operator(link).end_of_split(split_id), handed_over)
         message = SplitFinished(
             split_id=split_id,
             rows=finished.rows,
             bytes_read=finished.bytes_read,
-            committables=flushed.committables,
+            committables=handed_over.committables,
         )
         self._check_size(f"the result of split {split_id!r}", "end_of_split", message)
-        self._stop_tracking(split_id)
         return message
+
+    def refuse_skip(self, skipped: SkippedSplit) -> None:
+        """Fail the attempt: rows of the skipped split are among those of splits before it.
+
+        Raises:
+            UsageError: Always.
+        """
+        with self._calling(self._links[0], "poll", is_reading=True):
+            raise UsageError(
+                f"`poll` skipped split {skipped.split_id!r} after rows of it, and the split before had `has_next`: "
+                "set `has_next` only if the next split is not skipped after its first rows"
+            )
 
     def skip_split(self, skipped: SkippedSplit, *, is_flushed: bool) -> int:
         """Number of rows that stay of a split that the reader abandons.
@@ -315,10 +330,11 @@ class OpenChain:
             for link in self._links[1:]:
                 with self._calling(link, "discard_split", is_reading=True):
                     _operator(link).discard_split(split_id)
-        self._stop_tracking(split_id)
+        self.stop_tracking(split_id)
         return 0 if is_flushed else skipped.rows
 
-    def _stop_tracking(self, split_id: str) -> None:
+    def stop_tracking(self, split_id: str) -> None:
+        """Forget a split that is not being read any more."""
         if self._added is not None and split_id in self._added:
             self._added.remove(split_id)
 

@@ -36,6 +36,7 @@ from coordlog.messages import (
     AckEvent,
     AttemptMessage,
     Complete,
+    EndOfSplit,
     FinishSplit,
     Register,
     SendEvent,
@@ -92,7 +93,34 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
                 break
     if first.kind is Kind.CHECKPOINT_ABORTED and "timed_out" not in first.attributes:
         first = by_kind.get(Kind.EVENT_TO_COORDINATOR, first)  # room was made for this event
+    if first.kind is Kind.SPLIT_FINISHED:
+        return _of_ends([record for record in turn if record.kind is Kind.SPLIT_FINISHED])
     return _of_attempt(first) or _of_driver(first, state)
+
+
+def _of_ends(records: Sequence[Record]) -> Input:
+    """Input that ends the splits of these records, which share the committables of the last one."""
+    *before, last = records
+    ends = [(_decoded(record, builtin.SplitFinished), record.attributes) for record in before]
+    return FromAttempt(
+        subtask=_int(last.subtask),
+        attempt_number=_int(last.attempt_number),
+        message=FinishSplit(
+            operator_id=last.operator_id or "",
+            last_barrier=_int(last.last_barrier),
+            finished=_decoded(last, builtin.SplitFinished),
+            rejected=int(last.attributes.get("rejected", "0")),
+            before=tuple(
+                EndOfSplit(
+                    split_id=end.split_id,
+                    rows=end.rows,
+                    bytes_read=end.bytes_read,
+                    rejected=int(attributes.get("rejected", "0")),
+                )
+                for end, attributes in ends
+            ),
+        ),
+    )
 
 
 def _of_attempt(record: Record) -> Input | None:
@@ -153,13 +181,6 @@ def _message_of(record: Record) -> AttemptMessage | None:
                 checkpoint_id=_int(record.checkpoint_id),
                 last_barrier=last_barrier,
                 snapshot=_decoded(record, builtin.AttemptSnapshot),
-            )
-        case Kind.SPLIT_FINISHED:
-            return FinishSplit(
-                operator_id=operator_id,
-                last_barrier=last_barrier,
-                finished=_decoded(record, builtin.SplitFinished),
-                rejected=int(record.attributes.get("rejected", "0")),
             )
         case Kind.FACT if record.payload_type == _SPLIT_SKIPPED and record.subtask is not None:
             skipped = _decoded(record, builtin.SplitSkipped)

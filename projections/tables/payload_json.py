@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from coordlog.schemas.codec import Avro
-from coordlog.schemas.payload_address import address_in, content_length, plain
+from coordlog.schemas.payload_address import ADDRESS_MARK, address_in, content_length, plain
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.untrusted_schema import foreign_avro
 
@@ -85,10 +85,10 @@ class PayloadReader:
             return _schema(record.payload)
         return self._decoded(record.payload_type, record.payload)
 
-    def text_of(
+    def shown(
         self, payload_type: str | None, payload: bytes, *, is_registration: bool, counts: bool
-    ) -> str | None:
-        """A record's payload as JSON text; a registered type is remembered if the record counts.
+    ) -> Fields:
+        """A record's payload for `to_json`; a registered type is remembered if the record counts.
 
         A payload in the payload store is `{"payload_stored": ADDRESS}`, and one that cannot be
         decoded `{"payload_hex": DIGITS}`.
@@ -105,8 +105,7 @@ class PayloadReader:
             fields = _schema(payload)
         else:
             fields = self._decoded(payload_type, payload)
-        shown = undecoded(payload) if fields is None else to_json(fields)
-        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        return undecoded(payload) if fields is None else fields
 
     def _learn(self, payload_type: str, payload: bytes) -> None:
         try:
@@ -119,7 +118,9 @@ class PayloadReader:
         if avro is None:
             return None
         try:
-            return None if address_in(payload) is not None else avro.decode(plain(payload))
+            if payload.startswith(ADDRESS_MARK):
+                return None if address_in(payload) is not None else avro.decode(plain(payload))
+            return avro.decode(payload)
         except (ValueError, ArithmeticError):
             return None
 

@@ -14,7 +14,7 @@ from coordlog.runtime.driver import DriverOptions
 from coordlog.runtime.mailbox import Mailbox
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
-from coordlog.spark_integration.driver.stage import SparkStage, check_slots
+from coordlog.spark_integration.driver.stage import SparkStage, check_slots, probe_of
 from coordlog.spark_integration.driver.stageless import StagelessSurroundings
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class SparkSurroundings:
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
         self._reached = StagelessSurroundings(spark, job_id=job_id, endpoint=endpoint)
+        # Begun here: it starts a worker, and imports the modules of tasks, while the driver reads the log.
+        self._probe = probe_of(spark, chain, job_id)
         self._stage: SparkStage | None = None
 
     def with_versions(self, options: DriverOptions) -> DriverOptions:
@@ -74,6 +76,7 @@ class SparkSurroundings:
             on_lost=mailbox.session_lost,
             on_import_failure=mailbox.workers_unfit,
         )
+        self._stage.probe = self._probe
         return address
 
     def took_over(self) -> None:
@@ -96,6 +99,7 @@ class SparkSurroundings:
     def end(self) -> None:
         """See `Surroundings`."""
         try:
+            self._probe.cancel()
             if self._stage is not None:
                 self._stage.end()
         finally:

@@ -42,6 +42,7 @@ __all__ = [
     "endpoint_host",
     "lost_session",
     "name_lost_session",
+    "probe_of",
     "short_reason",
     "task_failures_max",
     "warn_of_many_tries",
@@ -131,9 +132,8 @@ class SparkStage:
         self._registration_timeout_s = registration_timeout_s
         self._call_timeout_s, self._payloads = call_timeout_s, payloads
         self._runs: dict[int, _Run] = {}
-        use_own_interpreter(spark, is_local=is_local_session(spark))
-        # The probe runs during the driver's start; the first run waits for it.
-        self._probe = self._new_probe()
+        self.probe: WorkerProbe | None = None
+        """Probe for which the first run waits; set it before `submit` if one has begun, else the run begins it."""
         # A call into the JVM may never return, so a thread of its own makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._caller = threading.Thread(target=self._call, name="coordlog-stage", daemon=True)
@@ -163,7 +163,8 @@ class SparkStage:
             if run.thread is not None:
                 run.ended.wait(_END_GRACE_S)
             self.cancel(run.stage_run, "the driver ends")
-        self._probe.cancel()
+        if self.probe is not None:
+            self.probe.cancel()
         self._calls.put(None)
         self._caller.join(STAGE_END_TIMEOUT_S + _END_GRACE_S)
         for run in self._runs.values():
@@ -211,7 +212,7 @@ class SparkStage:
         run.thread.start()
 
     def _new_probe(self) -> WorkerProbe:
-        return WorkerProbe(self._spark, self._chain, f"job {self._job_id}")
+        return _probe_of(self._spark, self._chain, self._job_id)
 
     def _run(self, run: _Run, work: TaskWork) -> None:
         error: str | None = "the stage's thread ended"
@@ -239,9 +240,9 @@ class SparkStage:
         spark = self._spark
         try:
             _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
-            if self._probe.is_void:
-                self._probe = self._new_probe()
-            self._probe.check(None)  # no timeout: a run that takes too long to start is cancelled
+            if self.probe is None or self.probe.is_void:
+                self.probe = self._new_probe()
+            self.probe.check(None)  # no timeout: a run that takes too long to start is cancelled
             _run_tasks(spark, work, self._parallelism)
         except EnvironmentSetupError as unfit:
             run.cannot_import = True
@@ -260,12 +261,27 @@ class SparkStage:
                     f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
                 )
                 return
-            self._probe.cancel()
+            if self.probe is not None:
+                self.probe.cancel()
             _cancel_jobs(self._spark, run.tag)
             run.ended.wait(_POLL_S)
 
 
 # --- sessions -------------------------------------------------------------------------------------
+def probe_of(spark: SparkSession, chain: Chain, job_id: str) -> WorkerProbe:
+    """A probe of the session with the tasks of a job; it runs from now on, in the background.
+
+    Raises:
+        EnvironmentSetupError: PYSPARK_PYTHON is no program.
+    """
+    return _probe_of(spark, TaskChain.of(chain), job_id)
+
+
+def _probe_of(spark: SparkSession, chain: TaskChain, job_id: str) -> WorkerProbe:
+    use_own_interpreter(spark, is_local=is_local_session(spark))
+    return WorkerProbe(spark, chain, f"job {job_id}")
+
+
 def endpoint_host(spark: SparkSession) -> str:
     """Default host at which tasks reach the endpoint: the loopback address in local mode."""
     if _LOCAL.fullmatch(_master(spark)):

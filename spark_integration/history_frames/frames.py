@@ -335,7 +335,10 @@ def _rows(raw: DataFrame, payloads: Mapping[str, PayloadWanted]) -> DataFrame:
     rows = _typed(told_in_batch(raw))
     structs = _struct_columns(payloads, lambda: _registered(rows))
     texts = _in_order(payload_texts, "string")
-    text = texts("offset", "header", "first", "counts", *_PAYLOAD)
+    # What is not needed is not sent to the Python process: the copies cost as much as the decoding.
+    of_first = [F.when(F.col("first").isNotNull(), F.col(name)) for name in ("offset", "header")]
+    is_registration = F.col("record.kind") == Kind.TYPE_REGISTERED.value
+    text = texts(*of_first, "first", "counts", is_registration, *_PAYLOAD[1:])
     rows = rows.withColumn("payload_json", text)
     return rows.select(*_OWN_COLUMNS, "record.*", "payload_json", *structs)
 

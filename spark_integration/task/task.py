@@ -43,6 +43,7 @@ class TaskLink:
     is_coordinated: bool
     payload_types: tuple[type[Payload], ...]
     keeps_state_across_splits: bool
+    groups_splits: bool
     merge_states: Callable[[Sequence[bytes]], bytes] | None
 
 
@@ -80,6 +81,7 @@ class TaskChain:
                     is_coordinated=spec.coordinator is not None,
                     payload_types=(*own, *provided),
                     keeps_state_across_splits=spec.keeps_state_across_splits,
+                    groups_splits=spec.groups_splits,
                     merge_states=spec.merge_states,
                 )
             )
@@ -94,6 +96,7 @@ class TaskChain:
             create_reader=first.create,
             coordinator=_Elsewhere(first.operator_id, first.payload_types),
             keeps_state_across_splits=first.keeps_state_across_splits,
+            groups_splits=first.groups_splits,
             merge_states=first.merge_states,
         )
         operators = [
@@ -108,6 +111,7 @@ class TaskChain:
                 ),
                 payload_types=link.payload_types,
                 keeps_state_across_splits=link.keeps_state_across_splits,
+                groups_splits=link.groups_splits,
                 merge_states=link.merge_states,
             )
             for link in rest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordlog.projections.tables.audit import UNFINISHED
 from coordlog.schemas.header import Header, decode_header, encode_header
-from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict, judge
+from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Turns, Verdict, judge
 from coordlog.spark_integration.history_frames.bulk_validity import Teller, why_not
 
 
@@ -99,6 +99,31 @@ def test_batches_are_told_as_one_record_at_a_time_is(
             teller = Teller(teller.state, teller.rest().tolist())
         assert len(reasons) + teller.waiting == len(headers)
         assert reasons + why_not(teller.rest()).to_pylist() == by_judge(headers, state)
+
+
+@given(logs(), st.integers(1, 9))
+def test_runs_of_whole_turns_are_judged_as_one_record_at_a_time_is(
+    headers: list[bytes | None], size: int
+) -> None:
+    entries = [Entry(decode_header(header)) for header in headers]
+    for state in (NOTHING_COUNTED, Counting(epoch=0, next_sequence=2, turn_began=2)):
+        alone, together = Turns[Entry](state), Turns[Entry](state)
+        expected = [
+            (judged.header, judged.counts) for entry in entries for judged in alone.feed(entry)
+        ]
+        found: list[tuple[Header | None, bool]] = []
+        place = 0
+        while place < len(entries):
+            run = together.feed_whole(headers[place : place + size])
+            found += [(header, True) for header in run]
+            place += len(run)
+            if not run:
+                judged_now = together.feed(entries[place])
+                found += [(judged.header, judged.counts) for judged in judged_now]
+                place += 1
+        assert found == expected
+        assert together.counting == alone.counting
+        assert together.waiting == alone.waiting
 
 
 def test_a_record_that_is_decided_is_told_at_once() -> None:

@@ -348,8 +348,8 @@ def test_in_batch_a_splits_end_flushes_the_chain_and_hands_over_its_rows() -> No
         "source.poll",
         "map.flush(a)",
         "sink.process([5])",
-        "map.end_of_split(a)",
         "sink.flush(a)",
+        "map.end_of_split(a)",
         "sink.end_of_split(a)",
     ]
     (told,) = world.sent

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from chain_fakes import FakeContext, contents
+from coordlog.api.operator import PollStatus, SourceReader
+from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.source.reader import merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
 
@@ -65,3 +67,48 @@ def test_merged_states_are_read_on_from_where_each_was(tmp_path: Path) -> None:
             ended.append(Path(got.finished.split_id).name)
     assert rows == [3, 3, 3]
     assert ended == ["a.csv", "b.csv", "c.csv"]
+
+
+def ends_of(reader: SourceReader, context: FakeContext) -> list[tuple[str, bool, int]]:
+    """Each end of a split until the reader waits: its name, whether a small one follows, and the requests by then."""
+    found: list[tuple[str, bool, int]] = []
+    while (poll := reader.poll()).status is not PollStatus.WAITING or len(found) < SPLITS:
+        if poll.finished is not None:
+            name = Path(poll.finished.split_id).name
+            found.append((name, poll.finished.has_next, len(context.sent)))
+    return found
+
+
+SPLITS = 3
+
+
+def test_of_several_splits_it_requests_more_when_half_are_left(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    context = FakeContext()
+    reader = source.spec().create_reader()
+    reader.open(context, None)
+    reader.add_splits(contents(source.discover()))
+
+    assert ends_of(reader, context) == [("a.csv", True, 0), ("b.csv", True, 0), ("c.csv", False, 1)]
+    assert context.sent == [RequestSplit(finished_split_id=context.sent[0].finished_split_id)]  # type: ignore[attr-defined]
+    reader.add_splits(contents(source.discover())[:1])
+    while (poll := reader.poll()).finished is None:
+        pass
+    assert len(context.sent) == 1
+    reader.poll()
+    assert len(context.sent) == 2, "of one split, when it is read"
+    assert poll.finished.has_next is False
+
+
+def test_it_announces_no_split_that_may_be_skipped(tmp_path: Path) -> None:
+    """The rows of a skipped split could not be told from those of the split before."""
+    source_of(tmp_path)
+    source = FileSource(tmp_path, on_error="skip")
+    assert not source.spec().groups_splits
+    assert FileSource(tmp_path).spec().groups_splits
+    context = FakeContext()
+    reader = source.spec().create_reader()
+    reader.open(context, None)
+    reader.add_splits(contents(source.discover()))
+
+    assert [has_next for _, has_next, _ in ends_of(reader, context)] == [False] * SPLITS

@@ -219,3 +219,25 @@ def test_the_live_state_is_the_folded_one_after_every_record(
             assert live[record.sequence] == state, record
     assert len(live) == state.next_sequence
     assert digest(job.runtime.state) == digest(state)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_records_that_are_folded_in_runs_come_to_the_same_state(
+    logs: dict[str, MemoryLog], size: int
+) -> None:
+    for name, log in logs.items():
+        alone, together = fresh(name), fresh(name)
+        for stored in log.records:
+            alone.feed(stored)
+        for first in range(0, len(log.records), size):
+            # A record that was fed before is passed over.
+            together.feed_all(log.records[max(0, first - 1) : first + size])
+        assert digest(together.state) == digest(alone.state)
+        assert together.place == alone.place
+        assert together.newest_snapshot == alone.newest_snapshot
+        assert (together.record_count, together.void_count) == (
+            alone.record_count,
+            alone.void_count,
+        )

@@ -2,7 +2,9 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
+import datetime as dt
 import json
+import math
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Annotated, Any
@@ -27,6 +29,7 @@ from coordlog.spark_integration.history_frames.bulk_validity import why_not
 from coordlog.spark_integration.history_frames.folds import (
     STREAM_INPUT,
     STREAM_STATE,
+    json_texts,
     packed,
     payload_texts,
     tell_codes,
@@ -112,8 +115,9 @@ def in_batch(records: Sequence[UnstoredRecord]) -> list[tuple[int, str | None, s
     firsts = pa.array([records[0].value, *[None] * (len(records) - 1)], pa.binary())
     codes = pa.concat_arrays(list(tell_codes(iter([(offsets, headers, firsts)]))))
     counts = pa.array([one == 0 for one in codes.to_pylist()])
-    said = [table.column(one).combine_chunks() for one in ("kind", "payload_type", "payload")]
-    (texts,) = payload_texts(iter([(offsets, headers, firsts, counts, *said)]))
+    said = [table.column(one).combine_chunks() for one in ("payload_type", "payload")]
+    registrations = pa.array(whole["kind"] == "TYPE_REGISTERED")
+    (texts,) = payload_texts(iter([(offsets, headers, firsts, counts, registrations, *said)]))
     reasons = why_not(codes.to_numpy()).to_pylist()
     return list(zip(offsets.to_pylist(), reasons, texts.to_pylist(), strict=True))
 
@@ -188,6 +192,25 @@ class Told(Payload):
     secret: Annotated[str, REDACTED]
 
 
+def test_payloads_that_are_encoded_together_are_told_apart() -> None:
+    values: list[object] = [
+        {"text": 'a","b', "more": [1, {"x": None}]},
+        {},
+        {"bytes": b"\x01", "time": dt.date(2024, 2, 1)},
+        {"text": "\n", "map": {"key": [True, 0.5]}},
+    ]
+    expected = [
+        '{"text":"a\\",\\"b","more":[1,{"x":null}]}',
+        "{}",
+        '{"bytes":"0x01","time":"2024-02-01"}',
+        '{"text":"\\n","map":{"key":[true,0.5]}}',
+    ]
+
+    assert json_texts(values) == expected
+    assert json_texts([*values, {"number": math.inf}]) == [*expected, '{"number":"inf"}']
+    assert list(json_texts([])) == []
+
+
 def test_payloads_are_told_by_the_schemas_that_the_log_registers() -> None:
     told = payload_type_of(Told)
     content = told.encode(Told(name="ann", secret="hush"))
@@ -213,7 +236,7 @@ def test_payloads_are_told_by_the_schemas_that_the_log_registers() -> None:
                     pa.nulls(len(rows), pa.binary()),
                     pa.nulls(len(rows), pa.binary()),
                     pa.array(counts),
-                    pa.array(kinds),
+                    pa.array([kind == "TYPE_REGISTERED" for kind in kinds]),
                     pa.array(types, pa.string()),
                     pa.array(payloads, pa.binary()),
                 )

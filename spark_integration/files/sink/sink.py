@@ -80,7 +80,7 @@ class ParquetSink(Sink):
             group longer.
         roll_rows: Greatest number of rows of a file.
         roll_seconds: Age of the first row after which a file is closed, with the next batch. Every
-            checkpoint, and in batch every end of a split, closes all files anyway.
+            checkpoint, and in batch every end of a split, or of several small ones, closes all files anyway.
         widen: A batch with a new column, without a column, or with a wider type is written, and
             later files have the wider schema. Otherwise it is refused, with the difference.
 
@@ -171,6 +171,7 @@ class ParquetSink(Sink):
                 destination=self.destination,
             ),
             keeps_state_across_splits=False,
+            groups_splits=True,
         )
 
     def prepare(self, job_id: str) -> None:

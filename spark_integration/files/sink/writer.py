@@ -62,8 +62,8 @@ class _OpenPartition:
 class ParquetFileWriter(Operator):
     """Writes files, one partition's rows each, and closes all of them at the end of an interval.
 
-    An interval ends at a barrier, at the end of a split, or at the end of the input; an interval
-    without rows makes no file. A file is closed earlier if it is long or old, or if too many are
+    An interval ends at a barrier, at the end of a split or of several small ones, or at the end of the input;
+    an interval without rows makes no file. A file is closed earlier if it is long or old, or if too many are
     open. The writer keeps no state: a name is made of the attempt and a count, so that two attempts
     never share a name. `close` removes unfinished files, if it is still called.
 

@@ -18,6 +18,7 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.errors import SourceError
+from coordlog.limits import SPLITS_AT_ONCE_WEIGHT
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.bad_rows import BadRow, rejects_batch
@@ -34,6 +35,7 @@ from coordlog.spark_integration.files.source.split_bytes import (
     decode_split,
     decode_state,
     encode_state,
+    size_of,
 )
 
 __all__ = ["FileReader", "FileReaderOptions", "merge_reader_states"]
@@ -58,6 +60,11 @@ class FileReaderOptions:
     """Id of this run of the job, or None. With it a file that an earlier run has listed, and that
     has changed since, is read as it is now, if none of its rows was read before."""
 
+    @property
+    def groups_splits(self) -> bool:
+        """Whether a reader may announce the next split, which must then not be skipped with rows of it emitted."""
+        return self.asks_for_splits and not self.skips_unreadable
+
 
 def merge_reader_states(states: Sequence[bytes]) -> bytes:
     """The state of one reader that continues several readers (clause E7: restore with other parallelism)."""
@@ -70,9 +77,9 @@ class FileReader(SourceReader):
     """Reads splits in the order in which they were added, each from the first row not yet emitted.
 
     Its state is its unfinished splits and the number of rows emitted of each, good ones and bad ones.
-    A restored reader opens the file again and passes over exactly that many of each. In pull mode it holds one split at
-    a time: it requests the next once a split has been read and the chain has handled its end, so
-    that a slow subtask gets fewer.
+    A restored reader opens the file again and passes over exactly that many of each. In pull mode it requests the next
+    split once a split has been read and the chain has handled its end, so that a slow subtask gets
+    fewer; if it got several small ones at once, it requests the next when half of them are left.
     """
 
     def __init__(self, options: FileReaderOptions) -> None:
@@ -91,6 +98,10 @@ class FileReader(SourceReader):
         self._is_skipped = False
         """Whether the split of `_finished_split_id` was skipped."""
         self._no_more_splits = False
+        self._is_requested = False
+        """Whether a request has no answer yet."""
+        self._request_at = 0
+        """Number of unfinished splits at which the next are requested."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """Continue the splits in `state`."""
@@ -107,6 +118,7 @@ class FileReader(SourceReader):
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Queue `splits`, each an encoded FileSplit."""
+        self._is_requested, self._request_at = False, len(splits) // 2
         for encoded in splits:
             self._splits.append(
                 SplitProgress(split=decode_split(encoded), rows=0, rejected=0, read_as="")
@@ -124,7 +136,7 @@ class FileReader(SourceReader):
         """
         if self._finished_split_id is not None:
             finished, self._finished_split_id = self._finished_split_id, None
-            if not self._splits:
+            if len(self._splits) <= self._request_at and not self._is_requested:
                 self._request(None if self._is_skipped else finished)
         if not self._splits:
             return Poll(status=PollStatus.END if self._no_more_splits else PollStatus.WAITING)
@@ -339,12 +351,20 @@ class FileReader(SourceReader):
             rows=self._emitted,
             bytes_read=rows.bytes_read,
             rejected=self._rejected,
+            has_next=self._has_small_next(),
         )
         self.close()
         self._splits.popleft()
         self._go_to_first()
         self._finished_split_id, self._is_skipped = split.split_id, False
         return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
+
+    def _has_small_next(self) -> bool:
+        """Whether a small split follows the first one."""
+        if len(self._splits) == 1 or not self._options.groups_splits:
+            return False
+        size = size_of(self._splits[1].split)
+        return size is not None and size <= SPLITS_AT_ONCE_WEIGHT
 
     def _skip(self, error: SourceError) -> Poll:
         split_id, rows = self._splits[0].split.split_id, self._emitted
@@ -358,4 +378,5 @@ class FileReader(SourceReader):
     def _request(self, finished_split_id: str | None) -> None:
         if self._options.asks_for_splits and not self._no_more_splits:
             assert self._context is not None, "`open` comes first"
+            self._is_requested = True
             self._context.send_event(RequestSplit(finished_split_id=finished_split_id))

@@ -59,7 +59,12 @@ from coordlog.spark_integration.files.source.reader import (
     merge_reader_states,
 )
 from coordlog.spark_integration.files.source.relisting import relisted
-from coordlog.spark_integration.files.source.split_bytes import schema_of, weight_of
+from coordlog.spark_integration.files.source.split_bytes import (
+    decode_split,
+    schema_of,
+    size_of,
+    weight_of,
+)
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
 
@@ -247,6 +252,7 @@ class FileSource:
                 assignment=self._assignment,
                 payload_types=(FileChanged,),
                 listing_timeout_s=self._listing_timeout_s,
+                weight_of=_weight_of,
             )
         return SourceSpec(
             operator_id=operator_id,
@@ -256,6 +262,7 @@ class FileSource:
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             reads_in_order=True,
+            groups_splits=options.groups_splits,
             coordinator=provider,
             followers=() if self.rejects is None else (self.rejects.spec(),),
         )
@@ -410,7 +417,12 @@ class FileSource:
             note_lost_splits=note_lost,
             kept=kept,
             relist=relist,
+            weight_of=_weight_of,
         )
+
+
+def _weight_of(split: Split) -> int | None:
+    return size_of(decode_split(split.content))
 
 
 def _input_files(

@@ -24,6 +24,7 @@ __all__ = [
     "encode_split",
     "encode_state",
     "schema_of",
+    "size_of",
     "weight_of",
 ]
 
@@ -74,5 +75,9 @@ def schema_of(split: Split) -> pa.Schema:
 
 def weight_of(split: Split) -> int:
     """Approximate number of bytes of its file to read; 0 if unknown."""
-    content = decode_split(split.content)
-    return max(content.size_bytes, 0) // max(content.parts, 1)
+    return size_of(decode_split(split.content)) or 0
+
+
+def size_of(split: FileSplit) -> int | None:
+    """Approximate number of bytes of its file to read; None if unknown."""
+    return None if split.size_bytes < 0 else split.size_bytes // max(split.parts, 1)
