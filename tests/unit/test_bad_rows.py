@@ -390,7 +390,7 @@ def test_a_begun_split_keeps_the_values_by_which_its_rows_are_bad(
     assert read.ended == [(6 + len(nulls), 3 - len(nulls))]
 
 
-def test_a_begun_split_with_rejects_fails_at_the_first_of_them_whatever_is_null(
+def test_a_begun_split_with_rejects_fails_at_the_first_whatever_is_null(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"
