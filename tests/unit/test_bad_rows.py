@@ -221,6 +221,16 @@ def test_parts_of_a_file_have_offsets_and_the_first_has_lines(tmp_path: Path, ki
         assert one["line"] == (expected if one["offset"] < 500 else None) or one["offset"] > 490
 
 
+def test_offsets_are_right_if_a_part_begins_with_an_empty_line(tmp_path: Path) -> None:
+    """The header ends with CR: with the LF of the empty line it would be CR LF."""
+    data = b"a,b\r1,x\n\n2,y\nq,z\n"
+    options = CsvOptions(no_newlines_in_fields=True)
+    read = read_file(tmp_path, data, schema=TWO, csv=options, split_bytes=8)
+
+    assert [row["a"] for row in read.rows] == [1, 2]
+    assert [(one["offset"], one["row"]) for one in read.rejects] == [(data.index(b"q"), "q,z")]
+
+
 def awkward_rows(chance: random.Random, count: int) -> tuple[bytes, list[tuple[int, str]], int]:
     """A CSV file with good and bad rows, the good ones as Python reads them, and the number of the others."""
     text, good, bad = io.StringIO(), [], 0
