@@ -607,7 +607,7 @@ def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
     job.getCause.return_value = task
     task.getClass().getSimpleName.return_value = name
     task.getCause.return_value = None
-    error = UnknownException("Job aborted")
+    error: Any = UnknownException("Job aborted")
     error._origin = job
     frame.write.format().mode().option().option().option().save.side_effect = error
     batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
