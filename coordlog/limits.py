@@ -454,10 +454,11 @@ FILES_PER_INTENT: Final = 1_000
 
 # --- sources that queries read ---------------------------------------------------------------------------------------
 SPLITS_AT_ONCE_MAX: Final = 64
-"""Splits that one response assigns to a task, if they are small: a response costs an append."""
+"""Splits that one answer assigns to a task, if they are small: an answer costs an append. In batch also the splits that
+share a committable."""
 
 SPLITS_AT_ONCE_WEIGHT: Final = 8 * 1024 * 1024
-"""Bytes, about, that the splits of one response hold at most; a larger split is assigned alone. Read within tenths of
+"""Bytes, about, that the splits of one answer hold at most; a larger split is assigned alone. Read within tenths of
 a second."""
 
 SPLITS_PER_PARTITION_MAX: Final = 1_000
