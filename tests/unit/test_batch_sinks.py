@@ -587,15 +587,16 @@ def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_lasting"),
+    ("kept_as", "name", "is_lasting"),
     [
-        ("DeltaInvariantViolationException", True),
-        ("PythonException", True),
-        ("ConcurrentAppendException", False),
+        ("java_exception", "DeltaInvariantViolationException", True),
+        ("_origin", "PythonException", True),
+        ("java_exception", "ConcurrentAppendException", False),
     ],
 )
 def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
     monkeypatch: pytest.MonkeyPatch,
+    kept_as: str,
     name: str,
     is_lasting: bool,  # noqa: FBT001, a parameter of the test
 ) -> None:
@@ -607,8 +608,8 @@ def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
     job.getCause.return_value = task
     task.getClass().getSimpleName.return_value = name
     task.getCause.return_value = None
-    error: Any = UnknownException("Job aborted")
-    error._origin = job
+    error = UnknownException("Job aborted")
+    vars(error)[kept_as] = job  # PySpark's errors, and py4j's
     frame.write.format().mode().option().option().option().save.side_effect = error
     batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
     part = table.stage(frame, batch)

@@ -174,7 +174,8 @@ class DeltaTable:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether each retry would fail: Spark has tried each task several times."""
-    cause: Any = getattr(error, "_origin", None)  # the error in the JVM
+    # The error in the JVM, as PySpark keeps it for errors of known types, and py4j for others.
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(_CAUSES_READ):
         if cause is None:
             break
