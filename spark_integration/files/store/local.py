@@ -229,11 +229,12 @@ class LocalStore:
         """Publish a probe as settling does: a second link to its name must be refused."""
         probe = f"probe-{uuid4().hex}"
         staged, final = self.root / STAGING / probe, self.root / f".{probe}"
+        with sink_errors(self.root, "no file can be made there"):
+            staged.touch(exist_ok=False)
         with sink_errors(
             self.root, "its file system cannot publish a file without replacing one (a hard link)"
         ):
             try:
-                staged.touch(exist_ok=False)
                 os.link(staged, final)
                 try:
                     os.link(staged, final)
