@@ -276,14 +276,22 @@ class ParquetSink(Sink):
             JobMovedError: The job was adopted since `claim`, and another log writes here.
         """
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
-        self._check_held()
-        self._store.publish(intent.files, at=at)
+        self.check_held()
+        self.publish_files(intent.files, at=at)
         return FilesPublished(
             checkpoint_id=intent.checkpoint_id,
             file_count=len(intent.files),
             rows=sum(file.rows for file in intent.files),
             size_bytes=sum(file.size_bytes for file in intent.files),
         )
+
+    def publish_files(self, files: Sequence[StagedFile], *, at: At = nowhere) -> None:
+        """As `publish`, for files whose claim the caller has checked.
+
+        Raises:
+            SinkError: A file is gone or damaged, or its name is taken by other content.
+        """
+        self._store.publish(files, at=at)
 
     def clean(
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
@@ -294,7 +302,7 @@ class ParquetSink(Sink):
             SinkError: The operating system, or the store, refuses.
             JobMovedError: As in `settle`: the other log may have to publish the staged files.
         """
-        self._check_held()
+        self.check_held()
         self._store.clean(
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
@@ -316,12 +324,17 @@ class ParquetSink(Sink):
         """
 
         def may_sweep() -> bool:
-            self._check_held()
+            self.check_held()
             return is_in_force()
 
         self._store.sweep(keep=keep, is_in_force=may_sweep)
 
-    def _check_held(self) -> None:
+    def check_held(self) -> None:
+        """Check that no other log has claimed the destination since `claim`.
+
+        Raises:
+            JobMovedError: The job has been adopted by another log.
+        """
         if self._claim is not None:
             self._destination.check_held(self._claim)
 

@@ -1,0 +1,581 @@
+"""What every sink of a table must do: one suite, for each format, read back by the format's own library."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from chain_fakes import FakeContext
+from coordlog.api.operator import Operator, Snapshot
+from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
+from coordlog.log.interface import LogIdentity
+from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.files.payloads import (
+    CommitToTable,
+    FilesPublished,
+    StagedFile,
+)
+from coordlog.spark_integration.files.tables.iceberg import IcebergSink
+from coordlog.spark_integration.files.tables.sink import TableSink
+
+JOB = "ingest"
+SAVED = Counter([0, 10, 1, 11])
+"""Rows of the two files of `staged`."""
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def no_pause(seconds: float) -> None:
+    """Of two commits that meet, the second looks again at once."""
+
+
+class Place(ABC):
+    """A table, as those see it who do not go through the sink."""
+
+    @abstractmethod
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        """A sink of it, as another process would make one; not prepared."""
+
+    @abstractmethod
+    def table(self) -> pa.Table:
+        """All its rows."""
+
+    @abstractmethod
+    def intents(self) -> list[str]:
+        """The intents that its commits name, oldest first."""
+
+    @abstractmethod
+    def append(self, rows: pa.Table) -> None:
+        """Another program writes rows."""
+
+    @abstractmethod
+    def rewrite(self) -> None:
+        """Its owner rewrites all its files, and removes the former ones and the history of commits."""
+
+    @abstractmethod
+    def replace(self) -> None:
+        """Its owner drops it, and makes another of its name."""
+
+    @abstractmethod
+    def broken(self, *, loses: str, times: int) -> contextlib.AbstractContextManager[None]:
+        """Commits of this process fail so many times; `loses` the "request" or the "answer"."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """The table's folder."""
+
+    def sink(self, pause: Callable[[float], None] = no_pause, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        sink = self.new_sink(**options)
+        sink._pause = pause
+        sink.spec()
+        sink.prepare(JOB)
+        return sink
+
+    def rows(self) -> Counter[int]:
+        return Counter(self.table()["i"].to_pylist())
+
+    def staged(self) -> list[str]:
+        return sorted(str(one) for one in self.folder.rglob(".coordlog/**/*.parquet"))
+
+
+class IcebergPlace(Place):
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.root = root
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{root}/catalog.db",
+            "warehouse": f"file://{root}/warehouse",
+        }
+
+    @property
+    def catalog(self) -> Catalog:
+        return load_catalog("local", **self.properties)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "warehouse"
+
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        return IcebergSink("ns.t", catalog="local", properties=self.properties, **options)
+
+    def table(self) -> pa.Table:
+        return self.catalog.load_table("ns.t").scan().to_arrow()
+
+    def intents(self) -> list[str]:
+        snapshots = self.catalog.load_table("ns.t").snapshots()
+        named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
+        return [str(name) for name in named if name is not None]
+
+    def append(self, rows: pa.Table) -> None:
+        self.catalog.load_table("ns.t").append(rows)
+
+    def rewrite(self) -> None:
+        table = self.catalog.load_table("ns.t")
+        files = [Path(task.file.file_path) for task in table.scan().plan_files()]
+        table.overwrite(table.scan().to_arrow())
+        now = table.current_snapshot()
+        assert now is not None
+        former = [
+            one.snapshot_id for one in table.snapshots() if one.snapshot_id != now.snapshot_id
+        ]
+        table.maintenance.expire_snapshots().by_ids(former).commit()
+        for file in files:
+            file.unlink()
+
+    def replace(self) -> None:
+        catalog = self.catalog
+        schema = catalog.load_table("ns.t").schema()
+        catalog.drop_table("ns.t")
+        catalog.create_table("ns.t", schema=schema)
+
+    @contextlib.contextmanager
+    def broken(self, *, loses: str, times: int) -> Any:  # noqa: ANN401, a context
+        real, left = SqlCatalog.commit_table, itertools.repeat(None, times)
+
+        def commit_table(*arguments: Any) -> Any:  # noqa: ANN401
+            if loses == "answer":
+                real(*arguments)
+            for _ in left:
+                raise OSError("the connection was reset")
+            return real(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SqlCatalog, "commit_table", commit_table)
+            yield
+
+
+MakePlace = Callable[[], Place]
+
+
+@pytest.fixture(params=["iceberg"])
+def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
+    numbers = itertools.count()
+    return lambda: IcebergPlace(tmp_path / f"place-{next(numbers)}")
+
+
+@pytest.fixture
+def place(new_place: MakePlace) -> Place:
+    return new_place()
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"i": pa.array(values, pa.int64())})
+
+
+def opened(sink: TableSink, **context: str | int) -> Operator:
+    writer = sink.spec().create_operator()
+    writer.open(FakeContext(**{"job_id": JOB, **context}), None)  # type: ignore[arg-type]
+    return writer
+
+
+def files_of(*snapshots: Snapshot) -> list[StagedFile]:
+    kind = payload_type_of(StagedFile)
+    return [
+        cast("StagedFile", kind.decode(one))
+        for snapshot in snapshots
+        for one in snapshot.committables
+    ]
+
+
+def intent(files: list[StagedFile], *, number: int = 0, part: int = 0) -> CommitToTable:
+    return CommitToTable(checkpoint_id=7 + number, number=number, part=part, files=files)
+
+
+def staged(place: Place, *batches: pa.RecordBatch, **context: str | int) -> list[StagedFile]:
+    """A file of each batch; without batches two files of two rows each."""
+    writer = opened(place.sink(), **context)
+    snapshots: list[Snapshot] = []
+    for i, batch in enumerate(batches or (rows(0, 10), rows(1, 11))):
+        list(writer.process(batch))
+        snapshots.append(writer.snapshot_state(i))
+    writer.close()
+    return files_of(*snapshots)
+
+
+def refusal(do: Callable[[], object]) -> SinkError:
+    with pytest.raises(SinkError) as caught:
+        do()
+    assert caught.value.next_step
+    return caught.value
+
+
+@pytest.mark.clause("H3")
+def test_settling_adds_the_files_by_one_commit_and_again_nothing(place: Place) -> None:
+    files = staged(place)
+    assert place.rows() == Counter()
+    assert len(place.staged()) == 2
+    outcome = place.sink().settle(intent(files))
+    assert outcome == FilesPublished(
+        checkpoint_id=7, file_count=2, rows=4, size_bytes=sum(one.size_bytes for one in files)
+    )
+
+    assert place.sink().settle(intent(files)) == outcome
+    assert place.rows() == SAVED
+    assert place.intents() == ["0.0"]
+    assert place.staged() == []
+
+
+def places_of(place: Place) -> list[str]:
+    passed: list[str] = []
+    files = staged(place)
+    place.sink().settle(intent(files), at=passed.append)
+    return passed
+
+
+def stepping(do: Callable[[], object], *, at_place: int) -> Callable[[str], None]:
+    """Calls `do` when the place of this number is reached."""
+    passed = itertools.count()
+
+    def at(_place: str) -> None:
+        if next(passed) == at_place:
+            do()
+
+    return at
+
+
+def die() -> None:
+    raise Crash
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.slow
+def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(new_place: MakePlace) -> None:
+    for crash_at in range(len(places_of(new_place()))):
+        place = new_place()
+        files = staged(place)
+        with pytest.raises(Crash):
+            place.sink().settle(intent(files), at=stepping(die, at_place=crash_at))
+        assert place.rows() in (Counter(), SAVED)
+        place.sink().settle(intent(files))
+        assert place.rows() == SAVED
+        assert place.intents() == ["0.0"]
+        assert place.staged() == []
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.slow
+def test_a_second_driver_anywhere_within_the_first_has_the_effect_of_one(
+    new_place: MakePlace,
+) -> None:
+    for pause_at in range(len(places_of(new_place()))):
+        place = new_place()
+        files, other = staged(place), place.sink()
+        at = stepping(lambda: other.settle(intent(files)), at_place=pause_at)  # noqa: B023, called in this turn
+        place.sink().settle(intent(files), at=at)
+        assert place.rows() == SAVED, pause_at
+        assert place.intents() == ["0.0"]
+        assert place.staged() == []
+
+
+@pytest.mark.clause("H3")
+def test_without_the_look_for_its_mark_a_second_driver_doubles_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the tests before."""
+    files = staged(place)
+    place.sink().settle(intent(files))
+    look = type(place.sink()._table.look())
+    monkeypatch.setattr(look, "settled", lambda _look, _mark: None)
+    place.sink().settle(intent(files))
+
+    assert place.rows() == SAVED + SAVED
+
+
+@pytest.mark.clause("H3")
+def test_two_drivers_at_once_add_the_files_once(place: Place) -> None:
+    files, together = staged(place), threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def settle() -> None:
+        sink = place.sink()
+
+        def at(name: str) -> None:
+            if name.startswith(("before commit", "after manifests")):
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    together.wait(5)  # the second look of the slower one finds nobody waiting
+                if name.startswith("after"):
+                    together.abort()
+
+        try:
+            sink.settle(intent(files), at=at)
+        except BaseException as error:  # noqa: BLE001, shown below
+            errors.append(error)
+
+    threads = [threading.Thread(target=settle) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert errors == []
+    assert place.rows() == SAVED
+    assert place.intents() == ["0.0"]
+
+
+@pytest.mark.slow
+def test_a_commit_of_another_program_at_any_place_loses_nothing(new_place: MakePlace) -> None:
+    for pause_at in range(len(places_of(new_place()))):
+        place = new_place()
+        files = staged(place)
+        append = place.append
+        at = stepping(lambda: append(pa.table({"i": [99]})), at_place=pause_at)  # noqa: B023, as above
+        place.sink().settle(intent(files), at=at)
+        assert place.rows() == SAVED + Counter([99]), pause_at
+        assert place.intents() == ["0.0"]
+
+
+@pytest.mark.clause("K2")
+@pytest.mark.slow
+def test_a_late_driver_brings_nothing_back_after_its_files_were_rewritten(
+    new_place: MakePlace,
+) -> None:
+    for pause_at in range(len(places_of(new_place()))):
+        place = new_place()
+        files, other = staged(place), place.sink()
+
+        def overtake(place: Place = place, other: TableSink = other, files: Any = files) -> None:  # noqa: ANN401
+            other.settle(intent(files))
+            place.rewrite()
+
+        at = stepping(overtake, at_place=pause_at)
+        place.sink().settle(intent(files), at=at)
+        assert place.rows() == SAVED, pause_at
+        assert place.staged() == []
+
+
+@pytest.mark.clause("H3")
+def test_a_commit_is_known_after_its_snapshot_has_expired(place: Place) -> None:
+    files = staged(place)
+    place.sink().settle(intent(files))
+    place.rewrite()
+    assert place.intents() == []
+    place.sink().settle(intent(files))
+
+    assert place.rows() == SAVED
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.slow
+def test_intents_of_one_checkpoint_are_settled_once_each_in_any_order(
+    new_place: MakePlace,
+) -> None:
+    for order in itertools.permutations(range(3)):
+        place = new_place()
+        files = staged(place, rows(0), rows(1), rows(2))
+        parts = [intent([file], part=part) for part, file in enumerate(files)]
+        for part in order:
+            place.sink().settle(parts[part])
+        for part in range(3):
+            place.sink().settle(parts[part])
+        later = staged(place, rows(3), attempt_number=1)
+        place.sink().settle(intent(later, number=1))
+        for part in range(3):
+            place.sink().settle(parts[part])
+        assert place.rows() == Counter(range(4))
+        assert len(place.intents()) == 4
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.parametrize("loses", ["request", "answer"])
+def test_a_commit_without_an_answer_is_looked_for_before_it_is_tried_again(
+    place: Place, loses: str
+) -> None:
+    files, pauses = staged(place), list[float]()
+    sink = place.sink(pause=pauses.append)
+    with place.broken(loses=loses, times=1):
+        sink.settle(intent(files))
+
+    assert place.rows() == SAVED
+    assert place.intents() == ["0.0"]
+    assert len(pauses) == 1
+
+
+def test_a_table_that_takes_no_commit_is_an_error_after_a_bounded_number_of_tries(
+    place: Place,
+) -> None:
+    files, pauses = staged(place), list[float]()
+    sink = place.sink(pause=pauses.append)
+    with place.broken(loses="request", times=1000):
+        error = refusal(lambda: sink.settle(intent(files)))
+
+    assert "30 tries to commit checkpoint 7 have failed" in error.problem
+    assert "the connection was reset" in error.problem
+    assert len(pauses) == 30
+    assert max(pauses) <= 10
+    assert place.rows() == Counter()
+    place.sink().settle(intent(files))
+    assert place.rows() == SAVED
+
+
+def test_a_new_table_has_the_columns_of_the_first_rows(place: Place) -> None:
+    batch = pa.record_batch(
+        {
+            "i": pa.array([1], pa.int16()),
+            "s": pa.array(["x"]).dictionary_encode(),
+            "t": pa.array([5_000], pa.timestamp("ns", "Europe/Zurich")),
+            "n": pa.array([{"a": [1.5]}]),
+        }
+    )
+    files = staged(place, batch)
+    place.sink().settle(intent(files))
+
+    (row,) = place.table().to_pylist()
+    assert row["i"] == 1
+    assert row["s"] == "x"
+    assert row["t"].timestamp() == 5e-6
+    assert row["n"] == {"a": [1.5]}
+
+
+def test_a_new_table_has_the_columns_of_the_schema(place: Place) -> None:
+    sink = place.sink(schema="i bigint, s string")
+    assert place.table().schema.names == ["i", "s"]
+    writer = opened(sink)
+    list(writer.process(pa.record_batch({"s": ["x"], "i": pa.array([1], pa.int8())})))
+    sink.settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.table().to_pylist() == [{"i": 1, "s": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("batch", "difference"),
+    [
+        (pa.record_batch({"i": ["x"]}), "column 'i' is string and in the files int64"),
+        (pa.record_batch({"i": [1.5]}), "column 'i' is double and in the files int64"),
+        (pa.record_batch({"i": [1], "x": [1]}), "column 'x' of int64 is new"),
+    ],
+)
+def test_rows_that_the_table_does_not_take_are_refused_with_the_difference(
+    place: Place, batch: pa.RecordBatch, difference: str
+) -> None:
+    staged(place)
+    writer = opened(place.sink(), attempt_number=1)
+
+    with pytest.raises(DestinationMisfitError) as caught:
+        list(writer.process(batch))
+    assert difference in caught.value.problem
+    assert "--widen" in caught.value.next_step
+
+
+def test_a_table_is_widened_for_the_rows(place: Place) -> None:
+    files = staged(place, pa.record_batch({"i": pa.array([1], pa.int32())}))
+    place.sink().settle(intent(files))
+    sink = place.sink(widen=True)
+    first, second = (opened(sink, subtask=i, attempt_number=1) for i in (0, 1))
+    list(first.process(pa.record_batch({"i": pa.array([2], pa.int32()), "a": ["x"]})))
+    list(second.process(pa.record_batch({"i": pa.array([2**40]), "b": [True]})))
+    list(first.process(pa.record_batch({"b": [False]})))
+    files = files_of(first.final_snapshot(), second.final_snapshot())
+    sink.settle(intent(files, number=1))
+
+    found = place.table()
+    assert found.schema.field("i").type == pa.int64()
+    assert sorted(map(str, found.to_pylist())) == sorted(
+        [
+            "{'i': 1, 'a': None, 'b': None}",
+            "{'i': 2, 'a': 'x', 'b': None}",
+            "{'i': 1099511627776, 'a': None, 'b': True}",
+            "{'i': None, 'a': None, 'b': False}",
+        ]
+    )
+
+
+def test_a_start_takes_the_columns_that_the_table_has_by_then(place: Place) -> None:
+    staged(place)
+    other = opened(place.sink(widen=True), attempt_number=1)
+    list(other.process(pa.record_batch({"i": [2], "a": ["x"]})))
+    writer = opened(place.sink(), attempt_number=2)
+    list(writer.process(pa.record_batch({"i": [3], "a": ["y"]})))
+    place.sink().settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.table().to_pylist() == [{"i": 3, "a": "y"}]
+
+
+def test_the_writer_travels_to_the_tasks(place: Place) -> None:
+    sink = place.sink()
+    writer = pickle.loads(pickle.dumps(sink.spec().create_operator))()
+    writer.open(FakeContext(job_id=JOB), None)
+    list(writer.process(rows(1)))
+
+    assert len(files_of(writer.final_snapshot())) == 1
+
+
+# --- which job, which log -------------------------------------------------------------------------
+def log_named(topic: str) -> LogIdentity:
+    return LogIdentity(cluster_id="c", topic_id=topic, name=topic, topic=topic)
+
+
+def test_a_history_that_begins_does_not_write_what_an_earlier_one_has(place: Place) -> None:
+    place.sink().refuse_earlier_output(JOB)
+    files = staged(place)
+    place.sink().settle(intent(files))
+    place.rewrite()
+
+    error = refusal(lambda: place.sink().refuse_earlier_output(JOB))
+    assert "an earlier history of job 'ingest'" in error.problem
+
+
+def test_another_log_of_the_job_is_refused_and_a_driver_that_was_left_behind_stops(
+    place: Place,
+) -> None:
+    files, sink = staged(place), place.sink()
+    sink.claim(JOB, log_named("a"))
+    error = refusal(lambda: place.sink().claim(JOB, log_named("b")))
+    assert "writes there with another log" in error.problem
+    place.sink().claim(JOB, log_named("b"), [("c", "a")])
+
+    with pytest.raises(JobMovedError):
+        sink.settle(intent(files))
+    assert place.rows() == Counter()
+
+
+def test_two_jobs_write_to_one_table(place: Place) -> None:
+    files = staged(place)
+    place.sink().settle(intent(files))
+    other = place.new_sink()
+    other.spec()
+    other.prepare("second")
+    writer = other.spec().create_operator()
+    writer.open(FakeContext(job_id="second"), None)  # type: ignore[arg-type]
+    list(writer.process(rows(5)))
+    other.settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.rows() == SAVED + Counter([5])
+
+
+def test_another_table_of_the_name_is_refused(place: Place) -> None:
+    files = staged(place)
+    place.sink().settle(intent(files))
+    place.replace()
+
+    assert "not the table that this job has written to" in refusal(place.sink).problem
+
+
+# --- cleaning -------------------------------------------------------------------------------------
+@pytest.mark.clause("I4")
+def test_files_of_attempts_that_are_over_are_removed_but_those_that_are_kept(place: Place) -> None:
+    mine, others = staged(place), staged(place, subtask=1)
+    keep = place.sink().intent_names(intent(mine[:1]))
+    place.sink().clean(driver_id="driver-a", subtask=0, attempt_number=0, keep=keep)
+    left = [Path(one.staged).name for one in [mine[0], *others]]
+    assert [Path(one).name for one in place.staged()] == sorted(left)
+    place.sink().sweep(keep=keep)
+
+    assert [Path(one).name for one in place.staged()] == [Path(mine[0].staged).name]
+    place.sink().settle(intent(mine[:1]))
+    assert place.rows() == Counter([0, 10])
