@@ -21,6 +21,7 @@ __all__ = [
     "checked_driver_id",
     "escaped",
     "partition_folder",
+    "placed",
 ]
 
 HIDDEN: Final = ".coordlog"
@@ -88,6 +89,15 @@ class StagedName:
         numbers = f"{self.subtask:05}-{self.attempt_number:03}-{self.count:05}"
         name = f"{self.label}-{numbers}-{driver}.parquet"
         return f"{self.folder}/{name}" if self.folder else name
+
+
+def placed(relative: str, area: str) -> str:
+    """`relative`, with `area` for the hidden folder: a table has one for each job."""
+    return (
+        f"{area}{relative.removeprefix(HIDDEN)}"
+        if f"{relative}/".startswith(f"{HIDDEN}/")
+        else relative
+    )
 
 
 def checked_driver_id(driver_id: str) -> str:

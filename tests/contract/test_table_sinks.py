@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
+import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -27,6 +29,7 @@ from coordlog.spark_integration.files.payloads import (
     FilesPublished,
     StagedFile,
 )
+from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.files.tables.iceberg import IcebergSink
 from coordlog.spark_integration.files.tables.sink import TableSink
 
@@ -45,6 +48,8 @@ def no_pause(seconds: float) -> None:
 
 class Place(ABC):
     """A table, as those see it who do not go through the sink."""
+
+    widens_types = True
 
     @abstractmethod
     def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
@@ -160,13 +165,65 @@ class IcebergPlace(Place):
             yield
 
 
+class DeltaPlace(Place):
+    widens_types = False
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def folder(self) -> Path:
+        return self.root
+
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        return DeltaSink(self.root, **options)
+
+    def table(self) -> pa.Table:
+        return DeltaTable(self.root).to_pyarrow_table()
+
+    def intents(self) -> list[str]:
+        commits = reversed(DeltaTable(self.root).history())
+        return [one["coordlog.intent"] for one in commits if "coordlog.intent" in one]
+
+    def append(self, rows: pa.Table) -> None:
+        write_deltalake(self.root, rows, mode="append")
+
+    def rewrite(self) -> None:
+        write_deltalake(self.root, DeltaTable(self.root).to_pyarrow_table(), mode="overwrite")
+        table = DeltaTable(self.root)
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+        table.create_checkpoint()
+        for commit in sorted(self.root.glob("_delta_log/*.json"))[:-1]:
+            commit.unlink()
+
+    def replace(self) -> None:
+        schema = DeltaTable(self.root).schema()
+        shutil.rmtree(self.root / "_delta_log")
+        DeltaTable.create(self.root, schema=schema)
+
+    @contextlib.contextmanager
+    def broken(self, *, loses: str, times: int) -> Any:  # noqa: ANN401, a context
+        real, left = DeltaTable.create_write_transaction, itertools.repeat(None, times)
+
+        def commit(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            if loses == "answer":
+                real(*arguments, **named)
+            for _ in left:
+                raise OSError("the connection was reset")
+            return real(*arguments, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", commit)
+            yield
+
+
 MakePlace = Callable[[], Place]
 
 
-@pytest.fixture(params=["iceberg"])
+@pytest.fixture(params=[IcebergPlace, DeltaPlace], ids=["iceberg", "delta"])
 def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
     numbers = itertools.count()
-    return lambda: IcebergPlace(tmp_path / f"place-{next(numbers)}")
+    return lambda: request.param(tmp_path / f"place-{next(numbers)}")
 
 
 @pytest.fixture
@@ -284,7 +341,7 @@ def test_a_second_driver_anywhere_within_the_first_has_the_effect_of_one(
 
 
 @pytest.mark.clause("H3")
-def test_without_the_look_for_its_mark_a_second_driver_doubles_rows(
+def test_without_the_look_for_its_mark_a_second_driver_commits_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the tests before."""
@@ -294,7 +351,7 @@ def test_without_the_look_for_its_mark_a_second_driver_doubles_rows(
     monkeypatch.setattr(look, "settled", lambda _look, _mark: None)
     place.sink().settle(intent(files))
 
-    assert place.rows() == SAVED + SAVED
+    assert place.intents() == ["0.0", "0.0"]
 
 
 @pytest.mark.clause("H3")
@@ -306,7 +363,7 @@ def test_two_drivers_at_once_add_the_files_once(place: Place) -> None:
         sink = place.sink()
 
         def at(name: str) -> None:
-            if name.startswith(("before commit", "after manifests")):
+            if name.startswith(("before commit", "after manifests", "after footers")):
                 with contextlib.suppress(threading.BrokenBarrierError):
                     together.wait(5)  # the second look of the slower one finds nobody waiting
                 if name.startswith("after"):
@@ -472,27 +529,46 @@ def test_rows_that_the_table_does_not_take_are_refused_with_the_difference(
     assert "--widen" in caught.value.next_step
 
 
-def test_a_table_is_widened_for_the_rows(place: Place) -> None:
-    files = staged(place, pa.record_batch({"i": pa.array([1], pa.int32())}))
+def test_columns_that_the_table_lacks_are_added_for_the_rows(place: Place) -> None:
+    files = staged(place, pa.record_batch({"i": [1]}))
     place.sink().settle(intent(files))
     sink = place.sink(widen=True)
     first, second = (opened(sink, subtask=i, attempt_number=1) for i in (0, 1))
-    list(first.process(pa.record_batch({"i": pa.array([2], pa.int32()), "a": ["x"]})))
-    list(second.process(pa.record_batch({"i": pa.array([2**40]), "b": [True]})))
+    list(first.process(pa.record_batch({"i": [2], "a": ["x"]})))
+    list(second.process(pa.record_batch({"i": [3], "b": [True]})))
     list(first.process(pa.record_batch({"b": [False]})))
-    files = files_of(first.final_snapshot(), second.final_snapshot())
-    sink.settle(intent(files, number=1))
+    sink.settle(intent(files_of(first.final_snapshot(), second.final_snapshot()), number=1))
 
-    found = place.table()
-    assert found.schema.field("i").type == pa.int64()
-    assert sorted(map(str, found.to_pylist())) == sorted(
+    assert sorted(map(str, place.table().to_pylist())) == sorted(
         [
             "{'i': 1, 'a': None, 'b': None}",
             "{'i': 2, 'a': 'x', 'b': None}",
-            "{'i': 1099511627776, 'a': None, 'b': True}",
+            "{'i': 3, 'a': None, 'b': True}",
             "{'i': None, 'a': None, 'b': False}",
         ]
     )
+
+
+def test_columns_are_widened_as_the_format_does_it(place: Place) -> None:
+    narrow = pa.record_batch({"i": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32())})
+    wide = pa.record_batch({"i": [2**40], "f": [0.1]})
+    files = staged(place, narrow)
+    sink = place.sink(widen=True)
+    writer = opened(sink, attempt_number=1)
+    if not place.widens_types:
+        with pytest.raises(DestinationMisfitError, match="this sink widens no column of a Delta"):
+            list(writer.process(wide))
+        return
+    list(writer.process(wide))
+    sink.settle(intent(files))
+    sink.settle(intent(files_of(writer.final_snapshot()), number=1))
+
+    found = place.table().sort_by("i")
+    assert found.to_pylist() == [{"i": 1, "f": 0.5}, {"i": 2**40, "f": 0.1}]
+    with pytest.raises(
+        DestinationMisfitError, match="Cannot change column type: i: long -> double"
+    ):
+        list(opened(sink, attempt_number=2).process(pa.record_batch({"i": [0.5], "f": [0.5]})))
 
 
 def test_a_start_takes_the_columns_that_the_table_has_by_then(place: Place) -> None:

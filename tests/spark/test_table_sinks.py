@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration import FileSource, IcebergSink, Job
+from coordlog.spark_integration import DeltaSink, FileSource, IcebergSink, Job
 from coordlog.spark_integration.files.tables.sink import TableSink
 from coordlog.spark_integration.job_options import Callbacks
 from coordlog.spark_integration.transform import TransformFunction
@@ -77,7 +79,28 @@ class Iceberg:
         ]
 
 
-Kinds = type[Iceberg]
+class Delta:
+    """A table in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "flights"
+
+    def sink(self) -> TableSink:
+        return DeltaSink(self.path)
+
+    def rows(self) -> list[int]:
+        by_duckdb = duckdb.sql(f"SELECT a FROM read_parquet({DeltaTable(self.path).file_uris()})")
+        rows = DeltaTable(self.path).to_pyarrow_table()["a"].to_pylist()
+        assert sorted(a for (a,) in by_duckdb.fetchall()) == sorted(rows)
+        return sorted(rows)
+
+    def checkpoints(self) -> list[str]:
+        """The checkpoint of each commit of rows, oldest first."""
+        commits = reversed(DeltaTable(self.path).history())
+        return [one["coordlog.checkpoint"] for one in commits if "coordlog.checkpoint" in one]
+
+
+Kinds = type[Iceberg] | type[Delta]
 
 
 def waits_for(go_on: Path) -> TransformFunction:
@@ -97,7 +120,7 @@ def waits_for(go_on: Path) -> TransformFunction:
 
 @pytest.mark.kill
 @pytest.mark.parametrize("batch", [False, True], ids=["streaming", "batch"])
-@pytest.mark.parametrize("kind", [Iceberg])
+@pytest.mark.parametrize("kind", [Iceberg, Delta])
 def test_a_job_commits_each_checkpoint_once_though_a_worker_is_killed(
     session: SparkSession, folder: Path, kind: Kinds, *, batch: bool
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -117,9 +118,9 @@ class ParquetSink(Sink):
             lambda: _check_schema(arrow_schema),
         )
         columns = _partition_columns(partition_by, arrow_schema)
-        self._store = _store(os.fspath(path))
+        store = _store(os.fspath(path))
         self._options = ParquetWriterOptions(
-            store=self._store,
+            store=store,
             compression=compression,
             row_group_rows=row_group_rows,
             row_group_bytes=row_group_bytes,
@@ -129,9 +130,13 @@ class ParquetSink(Sink):
             roll_s=roll_seconds,
             widens=widen,
         )
-        self._destination = Destination(self._store)
+        self._place(store)
         self._claim: Claim | None = None
         self._schema = arrow_schema
+
+    def _place(self, store: FileStore) -> None:
+        self._store, self._destination = store, Destination(store)
+        self._options = replace(self._options, store=store)
 
     @property
     def destination(self) -> str:

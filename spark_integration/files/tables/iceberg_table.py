@@ -6,7 +6,6 @@ import threading
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -44,9 +43,8 @@ from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
 from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.payloads import StagedFile
-from coordlog.spark_integration.files.sink.destination import Destination, SettledSchema
 from coordlog.spark_integration.files.store.store import At
-from coordlog.spark_integration.files.tables.iceberg_types import storable
+from coordlog.spark_integration.files.tables.column_types import storable
 from coordlog.spark_integration.files.tables.table import (
     OpenedTable,
     TableCommit,
@@ -94,6 +92,8 @@ class IcebergTable:
         self._lock = threading.Lock()
         self._made_catalog = None
 
+    keeps_partition_columns = True
+
     @property
     def where(self) -> str:
         """As in the port."""
@@ -115,30 +115,26 @@ class IcebergTable:
             return OpenedTable(
                 identity=str(table.metadata.table_uuid),
                 files_root=f"{_plain(table.location())}/data",
+                has_own_folders=True,
                 columns=schema_to_pyarrow(schema) if schema.fields else None,
                 partition_by=self._columns_of(table.spec(), schema) or partition_by,
             )
-
-    def schemas(self, files: Destination) -> _Schemas:
-        """As in the port."""
-        return _Schemas(self, files)
 
     def look(self) -> _Look:
         """As in the port."""
         with self._errors("it cannot be read"):
             return _Look(self._catalog.load_table(self._name), self.where)
 
-    def settled_columns(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> pa.Schema:
-        """The table's columns, which become `columns` if it has none. One commit, with the partition columns."""
+    def settled_columns(
+        self, columns: pa.Schema, partition_by: tuple[str, ...]
+    ) -> tuple[pa.Schema, str]:
+        """As in the port."""
         with self._errors("its columns cannot be added"):
-            return schema_to_pyarrow(self._with_columns(columns, partition_by).schema())
+            table = self._with_columns(columns, partition_by)
+            return schema_to_pyarrow(table.schema()), str(table.metadata.table_uuid)
 
     def widened_columns(self, columns: pa.Schema) -> pa.Schema:
-        """The table's columns, after those were added that it lacks and those were widened that are narrower.
-
-        Raises:
-            MisfitError: Iceberg widens no such column.
-        """
+        """As in the port."""
         with self._errors("its columns cannot be widened"):
             for _ in range(TABLE_COMMIT_TRIES):
                 table = self._catalog.load_table(self._name)
@@ -225,41 +221,6 @@ class IcebergTable:
                 f"{problem}: {_message(error)}",
                 "see the settings of the catalog (.pyiceberg.yaml, PYICEBERG_CATALOG__…, `properties=`)",
             ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Schemas:
-    """A `SchemaKeeper`: the table's columns, with a copy in the job's folder, which the writers read."""
-
-    table: IcebergTable
-    files: Destination
-
-    @property
-    def settling_anew(self) -> str:
-        return f"dropping {self.table.where} settles it anew"
-
-    def settled_schema(self, after: SettledSchema | None = None) -> SettledSchema | None:
-        return self.files.settled_schema(after)
-
-    def settle_schema(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> SettledSchema:
-        settled = self.files.settled_schema()
-        if settled is not None:
-            return settled
-        self.files.check_first(schema, partition_by)
-        return self.files.follow(
-            None, self.table.settled_columns(schema, partition_by), partition_by
-        )
-
-    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema:
-        try:
-            wider = self.table.widened_columns(columns)
-        except MisfitError as error:
-            raise DestinationMisfitError(
-                self.table.where,
-                f"a batch is not compatible with the table: {error}",
-                "cast the column in the transform",
-            ) from error
-        return self.files.follow(settled, wider, settled.partition_by)
 
 
 class _OneTry(Transaction):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -27,13 +26,14 @@ from coordlog.limits import (
 from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
-from coordlog.spark_integration.files.names import HIDDEN
+from coordlog.spark_integration.files.names import HIDDEN, escaped
 from coordlog.spark_integration.files.payloads import CommitToTable, FilesPublished
 from coordlog.spark_integration.files.sink.destination import Destination, SchemaKeeper
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.store import At, nowhere
 from coordlog.spark_integration.files.tables.commits import TableCommitProvider
+from coordlog.spark_integration.files.tables.schemas import TableSchemas, check_identity
 from coordlog.spark_integration.files.tables.table import (
     Table,
     TableCommit,
@@ -46,7 +46,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TableSink"]
 
-_IDENTITY: Final = f"{HIDDEN}/table.json"
+
+class _TableFiles(ParquetSink):
+    """The files of one job in a table, with a folder of their own for what is hidden."""
+
+    def __init__(self, path: str, *, area: str, **options: Any) -> None:  # noqa: ANN401, those of `ParquetSink`
+        super().__init__(path, **options)
+        self._place(self._store.in_area(area))
 
 
 @dataclass(slots=True)
@@ -101,7 +107,7 @@ class TableSink(Sink):
     ) -> None:
         self._table, self._pause = table, pause
         self._columns = arrow_schema_of("schema", schema)
-        self._make_files = partial(ParquetSink, widen=widen, **files)
+        self._make_files = partial(_TableFiles, widen=widen, **files)
         # It refuses what is out of range, and opens nothing.
         checked = ParquetSink(".", schema=self._columns, partition_by=partition_by, **files)
         self._partition_by = checked.writer_options.partition_by
@@ -150,32 +156,26 @@ class TableSink(Sink):
                 f"{', '.join(self._partition_by)}",
                 "leave `partition_by` out: files are written as the table has it",
             )
-        root = f"{table.files_root}/coordlog-{job_id}-{self._operator_id}"
-        files = self._make_files(root, partition_by=table.partition_by)
+        # No job's id has a dot.
+        place = f"{job_id}.{escaped(self._operator_id)}"
+        if table.has_own_folders:
+            root, area = f"{table.files_root}/coordlog-{place}", HIDDEN
+        else:
+            root, area = table.files_root, f"{HIDDEN}/{place}"
+        files = self._make_files(root, area=area, partition_by=table.partition_by)
         files.prepare(job_id)
-        options = files.writer_options
-        destination = Destination(options.store)
-        self._check_identity(destination, table.identity)
-        schemas = self._table.schemas(destination)
+        destination = Destination(files.writer_options.store)
+        if table.identity is not None:
+            check_identity(self._table, destination, table.identity)
         settled = destination.settled_schema()
         if table.columns is not None and (
             settled is None or not settled.columns.equals(table.columns, check_metadata=True)
         ):
             destination.follow(settled, table.columns, table.partition_by)
         self._prepared = _Prepared(job_id=job_id, root=root, files=files)
-        self._writers.schemas = schemas
-        self._writers.options = replace(options, keeps_partition_columns=True)
-
-    def _check_identity(self, destination: Destination, identity: str) -> None:
-        destination.store.write_once(_IDENTITY, json.dumps({"table": identity}).encode())
-        content = destination.store.read(_IDENTITY)
-        if content is None or json.loads(content) != {"table": identity}:
-            raise SinkError(
-                self.destination,
-                f"it is not the table that this job has written to: {destination.where} belongs to another, which "
-                f"had the name before; this one has the id {identity}",
-                "put the former table back; or run another job id, which writes all rows again",
-            )
+        self._writers.schemas = TableSchemas(self._table, destination)
+        keeps = self._table.keeps_partition_columns
+        self._writers.options = replace(files.writer_options, keeps_partition_columns=keeps)
 
     def refuse_earlier_output(self, job_id: str) -> None:
         """Refuse a table with commits of an earlier history at the start of a job.
@@ -328,8 +328,8 @@ class TableSink(Sink):
         Those of one checkpoint are settled at once, in any order, and those of the next only afterwards: so each of
         these marks grows.
         """
-        end = f".{part}" if part else ""
-        return f"coordlog.commits.{self._here.job_id}.{self._operator_id}{end}"
+        end = f"/{part}" if part else ""
+        return f"coordlog.commits.{self._here.job_id}.{escaped(self._operator_id)}{end}"
 
     @property
     def _here(self) -> _Prepared:

@@ -9,7 +9,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from coordlog.spark_integration.files.payloads import StagedFile
-from coordlog.spark_integration.files.sink.destination import Destination, SchemaKeeper
 from coordlog.spark_integration.files.store.store import At
 
 __all__ = ["OpenedTable", "Table", "TableCommit", "TableConflictError", "TableLook", "UnclearError"]
@@ -25,12 +24,14 @@ class UnclearError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTable:
-    """A table as it is now, which exists."""
+    """A table as it is now."""
 
-    identity: str
-    """Id that no other table has, also no later one of the same name."""
+    identity: str | None
+    """Id that no other table has, also no later one of the same name; None as long as it does not exist."""
     files_root: str
-    """Folder or URL below which a job makes the folder of its files."""
+    """Folder or URL of its files."""
+    has_own_folders: bool
+    """Whether each job makes a folder of its own there; else only hidden files have a folder for each job."""
     columns: pa.Schema | None
     """Schema of the files of the table's current columns; None as long as it has no columns."""
     partition_by: tuple[str, ...]
@@ -81,16 +82,37 @@ class Table(Protocol):
         """The table, as a URL without credentials."""
         ...
 
+    @property
+    def keeps_partition_columns(self) -> bool:
+        """Whether its data files hold the columns that it is partitioned by."""
+        ...
+
     def exists(self) -> bool:
         """Whether it exists."""
         ...
 
     def open(self, columns: pa.Schema | None, partition_by: tuple[str, ...]) -> OpenedTable:
-        """The table, which is made with these columns if it does not exist, without any if they are None."""
+        """The table, which is made with these columns if it does not exist.
+
+        If they are None it is made without columns, or with the first rows.
+        """
         ...
 
-    def schemas(self, files: Destination) -> SchemaKeeper:
-        """Keeper of the schema of a job's files: the table's."""
+    def settled_columns(
+        self, columns: pa.Schema, partition_by: tuple[str, ...]
+    ) -> tuple[pa.Schema, str]:
+        """Schema of the files, and the table's identity; if it has no columns, it gets these in one commit.
+
+        In a task, with the first rows.
+        """
+        ...
+
+    def widened_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Schema of the files, after columns that the table lacks were added, and narrower ones widened. In a task.
+
+        Raises:
+            MisfitError: The format does not widen a column so.
+        """
         ...
 
     def look(self) -> TableLook:

@@ -1,4 +1,4 @@
-"""Columns as Iceberg has them: the type of its own that holds every value of an Arrow type."""
+"""Columns as tables have them: for each Arrow type one of theirs that holds all of its values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["storable"]
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """`schema` with types that Iceberg has: each holds all values of the original, times to the microsecond.
+    """`schema` with types that Iceberg and Delta have: each holds all values of the original, times to the microsecond.
 
-    Types that Iceberg lacks altogether stay: its library names them.
+    Types that a format lacks altogether stay: its library names them.
     """
     return pa.schema([pa.field(column.name, _storable(column.type)) for column in schema])
 
@@ -19,6 +19,10 @@ def _storable(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_dictionary(kind):
         return _storable(kind.value_type)
+    if types.is_uint8(kind):
+        return pa.int16()
+    if types.is_uint16(kind):
+        return pa.int32()
     if types.is_uint32(kind):
         return pa.int64()
     if types.is_uint64(kind):

@@ -1,0 +1,368 @@
+"""A Delta table in a folder, by delta-rs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import time
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import deltalake
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
+from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
+from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
+from coordlog.spark_integration.files.names import HIDDEN, NO_VALUE
+from coordlog.spark_integration.files.payloads import StagedFile
+from coordlog.spark_integration.files.store.s3_client import s3_options
+from coordlog.spark_integration.files.store.store import At
+from coordlog.spark_integration.files.tables.column_types import storable
+from coordlog.spark_integration.files.tables.table import (
+    OpenedTable,
+    TableCommit,
+    TableConflictError,
+    UnclearError,
+)
+
+__all__ = ["DeltaLakeTable"]
+
+_OVERTAKEN: Final = CommitProperties(max_commit_retries=0)
+"""Of a change of columns, which is made on what was read, or not at all."""
+_COMPUTED: Final = ("delta.constraints.", "delta.columnMapping.mode")
+"""Prefixes of a table's settings that its writers must obey, and this one does not."""
+_COMPUTED_COLUMN: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
+"""Likewise, of a column's."""
+_TEXT_MAX: Final = 64
+"""Longest text in a file's statistics; longer ones would fill the table's log."""
+
+
+class DeltaLakeTable:
+    """A `Table` of Delta. It is made by the first rows: its folder is known before.
+
+    Args:
+        root: An absolute path, or `s3://BUCKET/PREFIX`.
+    """
+
+    keeps_partition_columns = False
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    @property
+    def where(self) -> str:
+        """As in the port."""
+        return f"delta+file://{self._root}" if self._is_local else f"delta+{self._root}"
+
+    @property
+    def _is_local(self) -> bool:
+        return self._root.startswith("/")
+
+    @property
+    def _options(self) -> Mapping[str, str]:
+        """Options of delta-rs: endpoint and credentials as the files are written with, made anew as they expire."""
+        return {} if self._is_local else s3_options()
+
+    def exists(self) -> bool:
+        """As in the port; also if a job has begun in its folder, and had no rows yet."""
+        with self._errors("it cannot be looked up"):
+            is_begun = self._is_local and (Path(self._root) / HIDDEN).is_dir()
+            return is_begun or not self._is_local or self._loaded() is not None
+
+    def open(self, columns: pa.Schema | None, partition_by: tuple[str, ...]) -> OpenedTable:
+        """As in the port."""
+        with self._errors("it cannot be opened"):
+            table = self._loaded()
+            if table is None and columns is not None:
+                table = self._made(columns, partition_by)
+            if table is not None:
+                self._check_settings(table)
+            return OpenedTable(
+                identity=None if table is None else str(table.metadata().id),
+                files_root=self._root,
+                has_own_folders=False,
+                columns=None if table is None else _arrow(table),
+                partition_by=partition_by if table is None else _partition_columns(table),
+            )
+
+    def settled_columns(
+        self, columns: pa.Schema, partition_by: tuple[str, ...]
+    ) -> tuple[pa.Schema, str]:
+        """As in the port."""
+        with self._errors("it cannot be made"):
+            table = self._loaded() or self._made(columns, partition_by)
+            return _arrow(table), str(table.metadata().id)
+
+    def widened_columns(self, columns: pa.Schema) -> pa.Schema:
+        """As in the port: columns are added, and no type is changed."""
+        with self._errors("its columns cannot be added"):
+            for _ in range(TABLE_COMMIT_TRIES):
+                table = deltalake.DeltaTable(self._root, storage_options=dict(self._options))
+                now = _arrow(table)
+                wanted = storable(widened(now, columns))
+                for column in now:
+                    other = wanted.field(column.name).type
+                    if other != storable(pa.schema([column])).field(0).type:
+                        raise MisfitError(
+                            f"column {column.name!r} is {column.type}, and would be {other}: this sink widens no "
+                            "column of a Delta table"
+                        )
+                new = [column for column in wanted if column.name not in now.names]
+                if not new:
+                    return now
+                try:
+                    table.alter.add_columns(
+                        deltalake.Schema.from_arrow(pa.schema(new)).fields,
+                        commit_properties=_OVERTAKEN,
+                    )
+                except CommitFailedError:
+                    continue
+            raise SinkError(
+                self.where,
+                f"{TABLE_COMMIT_TRIES} tries to add columns were overtaken by other writers",
+                "see which programs write to it, and start the job again",
+            )
+
+    def look(self) -> _Look:
+        """As in the port."""
+        with self._errors("it cannot be read"):
+            return _Look(self._loaded(), self.where)
+
+    def _loaded(self) -> deltalake.DeltaTable | None:
+        try:
+            return deltalake.DeltaTable(self._root, storage_options=dict(self._options))
+        except TableNotFoundError:
+            return None
+
+    def _made(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> deltalake.DeltaTable:
+        try:
+            schema = deltalake.Schema.from_arrow(storable(columns))
+        except Exception as error:
+            raise DestinationMisfitError(
+                self.where, f"Delta has no such type: {error}", "cast the column in the transform"
+            ) from error
+        return deltalake.DeltaTable.create(
+            self._root,
+            schema=schema,
+            mode="ignore",  # another task may be making it
+            partition_by=list(partition_by),
+            storage_options=dict(self._options),
+        )
+
+    def _check_settings(self, table: deltalake.DeltaTable) -> None:
+        """Refuse a table whose writers must check or compute values."""
+        settings = [
+            name
+            for name, value in table.metadata().configuration.items()
+            if name.startswith(_COMPUTED) and value != "none"
+        ]
+        for field in table.schema().fields:
+            settings += [
+                f"{name} of column {field.name!r}"
+                for name in field.metadata
+                if name.startswith(_COMPUTED_COLUMN)
+            ]
+        if settings:
+            raise SinkError(
+                self.where,
+                f"its writers must obey {', '.join(settings)}; this sink adds files as they are",
+                "use a table without, or write it with Spark: see the docs on batches",
+            )
+
+    @contextmanager
+    def _errors(self, problem: str) -> Generator[None]:
+        """Errors of delta-rs as SinkError."""
+        try:
+            yield
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise SinkError(
+                self.where, f"{problem}: {_message(error)}", "see whether it is a Delta table"
+            ) from error
+
+
+class _Look:
+    """A `TableLook`: one version of the table."""
+
+    def __init__(self, table: deltalake.DeltaTable | None, where: str) -> None:
+        self._table, self._where = table, where
+
+    def settled(self, mark: str) -> int | None:
+        """As in the port."""
+        return None if self._table is None else self._table.transaction_version(mark)
+
+    def commit(self, commit: TableCommit, *, at: At) -> None:
+        """As in the port: the mark is a transaction of the application of its name, which stays in the table."""
+        table = self._table
+        if table is None:
+            raise SinkError(
+                self._where,
+                "it does not exist any more, and it has had rows of this job",
+                "put it back; or run another job id, which writes all rows again",
+            )
+        try:
+            files = pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001, no other way in
+            with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
+                read = partial(self._addition, table, _arrow(table), files)
+                actions = list(pool.map(read, commit.files))
+            at("after footers")
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=list(_partition_columns(table)),
+                commit_properties=CommitProperties(
+                    custom_metadata=dict(commit.properties),
+                    # delta-rs would try again without a look for the mark.
+                    max_commit_retries=0,
+                    app_transactions=[
+                        Transaction(commit.mark, commit.number, time.time_ns() // 1_000_000)
+                    ],
+                ),
+                post_commithook_properties=PostCommitHookProperties(),
+            )
+        except CommitFailedError as error:
+            raise TableConflictError(_message(error)) from error
+        except CoordlogError:
+            raise
+        except (
+            Exception
+        ) as error:  # a file that another driver's commit added may be rewritten and gone
+            raise UnclearError(_message(error)) from error
+
+    def _addition(
+        self,
+        table: deltalake.DeltaTable,
+        columns: pa.Schema,
+        files: pa_fs.FileSystem,
+        file: StagedFile,
+    ) -> AddAction:
+        with files.open_input_file(file.final) as stream:
+            footer = pq.read_metadata(stream)
+        partition_by = _partition_columns(table)
+        self._check_columns(columns, partition_by, file.final, footer.schema.to_arrow_schema())
+        values = [_partition_value(part) for part in file.final.split("/")[:-1]]
+        return AddAction(
+            path=file.final,
+            size=file.size_bytes,
+            partition_values=dict(zip(partition_by, values, strict=True)),
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=True,
+            stats=json.dumps(_statistics(footer)),
+        )
+
+    def _check_columns(
+        self, now: pa.Schema, partition_by: Sequence[str], name: str, written: pa.Schema
+    ) -> None:
+        """Refuse a file that the table does not take: another program has changed its columns since."""
+        problems = [
+            f"column {column.name!r} was dropped"
+            if column.name not in now.names
+            else f"column {column.name!r} is {now.field(column.name).type}, and in the file {column.type}"
+            for column in written
+            if column.name not in now.names
+            or storable(pa.schema([now.field(column.name)])).field(0).type
+            != storable(pa.schema([column])).field(0).type
+        ]
+        problems += [
+            f"column {column.name!r} must have values, and the file lacks it"
+            for column in now
+            if not column.nullable
+            and column.name not in written.names
+            and column.name not in partition_by
+        ]
+        if problems:
+            raise DestinationMisfitError(
+                self._where,
+                f"its columns were changed since {name} was written: {'; '.join(problems)}",
+                "change them back, and run the same command again",
+            )
+
+
+def _arrow(table: deltalake.DeltaTable) -> pa.Schema:
+    """Columns of the table, plain."""
+    schema = pa.schema(table.schema().to_arrow())
+    return pa.schema(
+        [pa.field(column.name, column.type, nullable=column.nullable) for column in schema]
+    )
+
+
+def _partition_columns(table: deltalake.DeltaTable) -> tuple[str, ...]:
+    return tuple(str(column) for column in table.metadata().partition_columns)
+
+
+def _partition_value(folder: str) -> str | None:
+    """Value of a partition, as Delta spells it, from its folder: `a=1`."""
+    text = folder.partition("=")[2]
+    return None if text == NO_VALUE else unquote(text, errors="surrogatepass")
+
+
+def _statistics(footer: pq.FileMetaData) -> dict[str, object]:
+    """Statistics of a file, as Delta has them: of its plain columns, those that each row group has."""
+    least: dict[str, object] = {}
+    greatest: dict[str, object] = {}
+    nulls: dict[str, int] = {}
+    for number in range(footer.num_columns):
+        name = footer.schema.column(number).path
+        if footer.schema.to_arrow_schema().names.count(name) != 1:
+            continue  # a part of a nested column
+        chunks = [
+            footer.row_group(i).column(number).statistics for i in range(footer.num_row_groups)
+        ]
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        nulls[name] = sum(chunk.null_count for chunk in chunks)
+        bounded = [chunk for chunk in chunks if chunk.has_min_max]
+        if len(bounded) != sum(chunk.num_values > 0 for chunk in chunks) or not bounded:
+            continue
+        low = _plain(min(chunk.min for chunk in bounded), is_least=True)
+        high = _plain(max(chunk.max for chunk in bounded), is_least=False)
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return {
+        "numRecords": footer.num_rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": nulls,
+    }
+
+
+def _plain(value: object, *, is_least: bool) -> object | None:
+    """A bound in types of JSON; None if it is better left out."""
+    match value:
+        case bool() | Decimal() | bytes():
+            return None
+        case int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case str():
+            return value if len(value) <= _TEXT_MAX else None
+        case dt.datetime():
+            # To the millisecond, outwards.
+            cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
+            if not is_least and cut != value:
+                cut += dt.timedelta(milliseconds=1)
+            text = cut.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case dt.date():
+            return value.isoformat()
+        case _:
+            return None
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
