@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import itertools
 import pickle
 import shutil
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import DataScan
 
 from chain_fakes import FakeContext
 from coordlog.api.operator import Operator, Snapshot
@@ -50,6 +54,8 @@ class Place(ABC):
     """A table, as those see it who do not go through the sink."""
 
     widens_types = True
+    empty_word: str | None = ""
+    """The empty string as the value of a partition."""
 
     @abstractmethod
     def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
@@ -58,6 +64,14 @@ class Place(ABC):
     @abstractmethod
     def table(self) -> pa.Table:
         """All its rows."""
+
+    @abstractmethod
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        """Values of `i` in the rows with this value, found by partitions and statistics."""
+
+    @abstractmethod
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        """Number of files in which the reader looks for this value."""
 
     @abstractmethod
     def intents(self) -> list[str]:
@@ -122,6 +136,17 @@ class IcebergPlace(Place):
     def table(self) -> pa.Table:
         return self.catalog.load_table("ns.t").scan().to_arrow()
 
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        return sorted(self._scan(column, value).to_arrow()["i"].to_pylist())
+
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        return len(list(self._scan(column, value).plan_files()))
+
+    def _scan(self, column: str, value: Any) -> DataScan:  # noqa: ANN401, of any column
+        if isinstance(value, dt.date):
+            value = value.isoformat()
+        return self.catalog.load_table("ns.t").scan(EqualTo(column, value))
+
     def intents(self) -> list[str]:
         snapshots = self.catalog.load_table("ns.t").snapshots()
         named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
@@ -167,6 +192,7 @@ class IcebergPlace(Place):
 
 class DeltaPlace(Place):
     widens_types = False
+    empty_word = None
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -180,6 +206,14 @@ class DeltaPlace(Place):
 
     def table(self) -> pa.Table:
         return DeltaTable(self.root).to_pyarrow_table()
+
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        dataset = DeltaTable(self.root).to_pyarrow_dataset()
+        return sorted(dataset.to_table(filter=pc.field(column) == value)["i"].to_pylist())
+
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        dataset = DeltaTable(self.root).to_pyarrow_dataset()
+        return len(list(dataset.get_fragments(filter=pc.field(column) == value)))
 
     def intents(self) -> list[str]:
         commits = reversed(DeltaTable(self.root).history())
@@ -580,6 +614,81 @@ def test_a_start_takes_the_columns_that_the_table_has_by_then(place: Place) -> N
     place.sink().settle(intent(files_of(writer.final_snapshot())))
 
     assert place.table().to_pylist() == [{"i": 3, "a": "y"}]
+
+
+WORDS = ["plain", "../up", "a=b/c", "50%", "%41", "ä:{[]}^", ".hidden", " x ", "+", None, ""]
+NUMBERS = [1, -2, 0, 7, None, 2**40, 3, 4, 5, 6, 7]
+DAYS = [*(dt.date(2013, 1, i + 1) for i in range(10)), None]
+FLAGS = [True, False, None, *[True] * 8]
+
+
+def test_rows_of_partitions_are_read_back_with_their_values(place: Place) -> None:
+    batch = pa.record_batch(
+        {"i": list(range(11)), "w": WORDS, "n": NUMBERS, "d": DAYS, "b": FLAGS, "s": WORDS}
+    )
+    sink = place.sink(partition_by=["w", "n", "d", "b"])
+    writer = opened(sink)
+    list(writer.process(batch))
+    sink.settle(intent(files_of(writer.final_snapshot())))
+
+    found = place.table().sort_by("i")
+    words = [place.empty_word if word == "" else word for word in WORDS]
+    assert found["w"].to_pylist() == words
+    assert found["n"].to_pylist() == NUMBERS
+    assert found["d"].to_pylist() == DAYS
+    assert found["b"].to_pylist() == FLAGS
+    assert found["s"].to_pylist() == WORDS
+    for i, word in enumerate(words):
+        if word is not None:
+            assert place.numbers_of("w", word) == [i]
+    assert place.numbers_of("n", 7) == [3, 10]
+    assert place.numbers_of("d", dt.date(2013, 1, 4)) == [3]
+    with pytest.raises(SinkError, match="it is partitioned by w, n, d, b, the job by s"):
+        place.sink(partition_by=["s"])
+    assert place.sink()._writers.options.partition_by == ("w", "n", "d", "b")  # type: ignore[union-attr]
+
+
+def test_statistics_of_the_files_show_where_no_value_is(place: Place) -> None:
+    days = [dt.datetime(2013, 1, 1, 12, 0, 0, 1001, dt.UTC), dt.datetime(2014, 1, 1, tzinfo=dt.UTC)]
+    columns = {
+        "i": [1, 2],
+        "t": pa.array(days, pa.timestamp("us", "UTC")),
+        "d": [one.date() for one in days],
+        "s": ["x" * 100, None],
+        "b": [True, False],
+        "y": [b"1", b"2"],
+        "l": [[1], None],
+        "st": [{"a": 1}, None],
+        "e": pa.array([None, None], pa.int64()),
+    }
+    batch = pa.record_batch(columns)
+    files = staged(place, batch.slice(0, 1), batch.slice(1))
+    place.sink().settle(intent(files))
+
+    for column in "itds":
+        value = columns[column][0]
+        value = value.as_py() if isinstance(value, pa.Scalar) else value
+        assert place.numbers_of(column, value) == [1], column
+        assert place.files_for(column, value) == 1, column
+    assert place.numbers_of("b", value=False) == [2]
+    assert place.numbers_of("y", b"1") == [1]
+    assert place.numbers_of("s", "x" * 101) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [(pa.float64(), [float("nan"), 1.5]), (pa.decimal128(5, 2), [1, 2])]
+)
+def test_rows_are_found_beside_columns_whose_bounds_are_unknown(
+    place: Place, kind: pa.DataType, values: list[Any]
+) -> None:
+    column = pa.array(values, pa.float64()).cast(kind)
+    batch = pa.record_batch({"i": [1, 2], "f": column, "s": ["\U0010ffff" * 70, "x"]})
+    files = staged(place, batch.slice(0, 1), batch.slice(1), batch)
+    place.sink().settle(intent(files))
+
+    assert place.numbers_of("f", column[1].as_py()) == [2, 2]
+    assert place.numbers_of("i", 1) == [1, 1]
+    assert place.numbers_of("s", "\U0010ffff" * 70) == [1, 1]
 
 
 def test_the_writer_travels_to_the_tasks(place: Place) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -49,6 +47,7 @@ _COMPUTED_COLUMN: Final = ("delta.generationExpression", "delta.identity.", "del
 """Likewise, of a column's."""
 _TEXT_MAX: Final = 64
 """Longest text in a file's statistics; longer ones would fill the table's log."""
+_GREATEST: Final = "\U0010ffff"
 
 
 class DeltaLakeTable:
@@ -311,57 +310,72 @@ def _partition_value(folder: str) -> str | None:
 
 
 def _statistics(footer: pq.FileMetaData) -> dict[str, object]:
-    """Statistics of a file, as Delta has them: of its plain columns, those that each row group has."""
-    least: dict[str, object] = {}
-    greatest: dict[str, object] = {}
+    """Statistics of a file, as Delta has them: of its plain columns.
+
+    The bounds of all columns, or of none: delta-rs takes a column without bounds, beside others that have them, for one
+    without values. So a file with floats or decimals has none: its footer does not show NaN, which Spark takes for the
+    greatest number, and JSON has no decimals.
+    """
+    plain = frozenset(
+        column.name
+        for column in footer.schema.to_arrow_schema()
+        if not pa.types.is_nested(column.type) and not _is_bytes(column.type)
+    )
     nulls: dict[str, int] = {}
+    bounds: dict[str, tuple[object, object] | None] = {}
     for number in range(footer.num_columns):
         name = footer.schema.column(number).path
-        if footer.schema.to_arrow_schema().names.count(name) != 1:
-            continue  # a part of a nested column
-        chunks = [
-            footer.row_group(i).column(number).statistics for i in range(footer.num_row_groups)
-        ]
+        if name not in plain:
+            continue
+        groups = [footer.row_group(i).column(number) for i in range(footer.num_row_groups)]
+        chunks = [group.statistics for group in groups]
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            bounds[name] = None
             continue
         nulls[name] = sum(chunk.null_count for chunk in chunks)
-        bounded = [chunk for chunk in chunks if chunk.has_min_max]
-        if len(bounded) != sum(chunk.num_values > 0 for chunk in chunks) or not bounded:
-            continue
-        low = _plain(min(chunk.min for chunk in bounded), is_least=True)
-        high = _plain(max(chunk.max for chunk in bounded), is_least=False)
-        if low is not None and high is not None:
-            least[name], greatest[name] = low, high
-    return {
-        "numRecords": footer.num_rows,
-        "minValues": least,
-        "maxValues": greatest,
-        "nullCount": nulls,
-    }
+        valued = [chunk for chunk in chunks if chunk.num_values]
+        if valued:
+            bounds[name] = _bounds(valued)
+    statistics: dict[str, object] = {"numRecords": footer.num_rows, "nullCount": nulls}
+    known = {name: both for name, both in bounds.items() if both is not None}
+    if known and len(known) == len(bounds):
+        statistics["minValues"] = {name: low for name, (low, _) in known.items()}
+        statistics["maxValues"] = {name: high for name, (_, high) in known.items()}
+    return statistics
 
 
-def _plain(value: object, *, is_least: bool) -> object | None:
-    """A bound in types of JSON; None if it is better left out."""
-    match value:
-        case bool() | Decimal() | bytes():
-            return None
-        case int():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case str():
-            return value if len(value) <= _TEXT_MAX else None
-        case dt.datetime():
+def _bounds(chunks: Sequence[pq.Statistics]) -> tuple[object, object] | None:
+    """Least and greatest value, in types of JSON; None if they are not known, or have no text."""
+    if not all(chunk.has_min_max for chunk in chunks):
+        return None
+    low, high = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+    match low, high:
+        case int(), int():  # booleans too
+            return low, high
+        case str(), str():
+            if len(high) > _TEXT_MAX:
+                high = f"{high[:_TEXT_MAX]}{_GREATEST}" if high[_TEXT_MAX] < _GREATEST else None
+            return None if high is None else (low[:_TEXT_MAX], high)
+        case dt.datetime(), dt.datetime():
             # To the millisecond, outwards.
-            cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
-            if not is_least and cut != value:
-                cut += dt.timedelta(milliseconds=1)
-            text = cut.replace(tzinfo=None).isoformat(timespec="milliseconds")
-            return text if value.tzinfo is None else f"{text}Z"
-        case dt.date():
-            return value.isoformat()
+            return _text(low), _text(high + dt.timedelta(microseconds=-high.microsecond % 1000))
+        case dt.date(), dt.date():
+            return low.isoformat(), high.isoformat()
         case _:
             return None
+
+
+def _text(time_of: dt.datetime) -> str:
+    """To the millisecond, downwards."""
+    text = time_of.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return text if time_of.tzinfo is None else f"{text}Z"
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
 
 
 def _message(error: Exception) -> str:
