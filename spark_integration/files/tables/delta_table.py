@@ -19,7 +19,6 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
@@ -139,7 +138,22 @@ class DeltaLakeTable:
     def look(self) -> _Look:
         """As in the port."""
         with self._errors("it cannot be read"):
-            return _Look(self._loaded(), self.where)
+            return _Look(self._loaded(), self.where, self._files())
+
+    def _files(self) -> pa_fs.FileSystem:
+        """The table's folder. By Arrow: delta-rs would hold Python's lock while it reads."""
+        if self._is_local:
+            return pa_fs.SubTreeFileSystem(self._root, pa_fs.LocalFileSystem())
+        options = self._options
+        endpoint = options.get("AWS_ENDPOINT_URL")
+        s3 = pa_fs.S3FileSystem(
+            access_key=options.get("AWS_ACCESS_KEY_ID"),
+            secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
+            session_token=options.get("AWS_SESSION_TOKEN"),
+            region=options["AWS_REGION"],
+            endpoint_override=endpoint,
+        )
+        return pa_fs.SubTreeFileSystem(self._root.removeprefix("s3://"), s3)
 
     def _loaded(self) -> deltalake.DeltaTable | None:
         try:
@@ -196,8 +210,10 @@ class DeltaLakeTable:
 class _Look:
     """A `TableLook`: one version of the table."""
 
-    def __init__(self, table: deltalake.DeltaTable | None, where: str) -> None:
-        self._table, self._where = table, where
+    def __init__(
+        self, table: deltalake.DeltaTable | None, where: str, files: pa_fs.FileSystem
+    ) -> None:
+        self._table, self._where, self._files = table, where, files
 
     def settled(self, mark: str) -> int | None:
         """As in the port."""
@@ -213,9 +229,8 @@ class _Look:
                 "put it back; or run another job id, which writes all rows again",
             )
         try:
-            files = pa_fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001, no other way in
             with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
-                read = partial(self._addition, table, _arrow(table), files)
+                read = partial(self._addition, table, _arrow(table))
                 actions = list(pool.map(read, commit.files))
             at("after footers")
             table.create_write_transaction(
@@ -243,13 +258,9 @@ class _Look:
             raise UnclearError(_message(error)) from error
 
     def _addition(
-        self,
-        table: deltalake.DeltaTable,
-        columns: pa.Schema,
-        files: pa_fs.FileSystem,
-        file: StagedFile,
+        self, table: deltalake.DeltaTable, columns: pa.Schema, file: StagedFile
     ) -> AddAction:
-        with files.open_input_file(file.final) as stream:
+        with self._files.open_input_file(file.final) as stream:
             footer = pq.read_metadata(stream)
         partition_by = _partition_columns(table)
         self._check_columns(columns, partition_by, file.final, footer.schema.to_arrow_schema())
