@@ -152,7 +152,7 @@ class IcebergPlace(Place):
     def _scan(self, column: str, value: Any) -> DataScan:  # noqa: ANN401, of any column
         if isinstance(value, dt.date):
             value = value.isoformat()
-        return self.catalog.load_table("ns.t").scan(EqualTo(column, value))
+        return self.catalog.load_table("ns.t").scan(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
 
     def intents(self) -> list[str]:
         snapshots = self.catalog.load_table("ns.t").snapshots()
@@ -217,7 +217,7 @@ class IcebergInBucket(IcebergPlace):
 
 class DeltaPlace(Place):
     widens_types = False
-    empty_word = None
+    empty_word: str | None = None
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -807,7 +807,7 @@ def test_two_jobs_write_to_one_table(place: Place) -> None:
     other.spec()
     other.prepare("second")
     writer = other.spec().create_operator()
-    writer.open(FakeContext(job_id="second"), None)  # type: ignore[arg-type]
+    writer.open(FakeContext(job_id="second"), None)
     list(writer.process(rows(5)))
     other.settle(intent(files_of(writer.final_snapshot())))
 

@@ -64,7 +64,7 @@ class Iceberg:
 
     def rows(self) -> list[int]:
         table = load_catalog("local", **self.properties).load_table("ns.flights")
-        by_duckdb = table.scan().to_duckdb("flights").sql("SELECT a FROM flights").fetchall()
+        by_duckdb = table.scan().to_duckdb("flights").execute("SELECT a FROM flights").fetchall()
         rows = table.scan().to_arrow()["a"].to_pylist()
         assert sorted(a for (a,) in by_duckdb) == sorted(rows)
         return sorted(rows)
@@ -89,7 +89,9 @@ class Delta:
         return DeltaSink(self.path)
 
     def rows(self) -> list[int]:
-        by_duckdb = duckdb.sql(f"SELECT a FROM read_parquet({DeltaTable(self.path).file_uris()})")
+        by_duckdb = duckdb.execute(
+            f"SELECT a FROM read_parquet({DeltaTable(self.path).file_uris()})"
+        )
         rows = DeltaTable(self.path).to_pyarrow_table()["a"].to_pylist()
         assert sorted(a for (a,) in by_duckdb.fetchall()) == sorted(rows)
         return sorted(rows)

@@ -91,7 +91,7 @@ class TableCommitProvider(CoordinatorProvider):
         destination: Destination of the sink as the log records it, without credentials.
     """
 
-    payload_types = (StagedFile, CommitToTable, FilesPublished)
+    payload_types: tuple[type[Payload], ...] = (StagedFile, CommitToTable, FilesPublished)
     projection: OperatorProjection[Any] | None = TABLE_COMMITS
 
     def __init__(

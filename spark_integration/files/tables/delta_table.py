@@ -19,7 +19,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
 from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
@@ -231,7 +231,7 @@ class _Look:
         try:
             with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
                 read = partial(self._addition, table, _arrow(table))
-                actions = list(pool.map(read, commit.files))
+                actions: list[AddAction | RemoveAction] = [*pool.map(read, commit.files)]
             at("after footers")
             table.create_write_transaction(
                 actions,

@@ -162,7 +162,7 @@ class TableSink(Sink):
             root, area = f"{table.files_root}/coordlog-{place}", HIDDEN
         else:
             root, area = table.files_root, f"{HIDDEN}/{place}"
-        files = self._make_files(root, area=area, partition_by=table.partition_by)
+        files = self._make_files(path=root, area=area, partition_by=table.partition_by)
         files.prepare(job_id)
         destination = Destination(files.writer_options.store)
         if table.identity is not None:
