@@ -83,6 +83,10 @@ class Place(ABC):
         """The intents that its commits name, oldest first."""
 
     @abstractmethod
+    def make(self, columns: pa.Schema) -> None:
+        """Its owner makes it."""
+
+    @abstractmethod
     def append(self, rows: pa.Table) -> None:
         """Another program writes rows."""
 
@@ -158,6 +162,10 @@ class IcebergPlace(Place):
         snapshots = self.catalog.load_table("ns.t").snapshots()
         named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
         return [str(name) for name in named if name is not None]
+
+    def make(self, columns: pa.Schema) -> None:
+        self.catalog.create_namespace("ns")
+        self.catalog.create_table("ns.t", columns)
 
     def append(self, rows: pa.Table) -> None:
         self.catalog.load_table("ns.t").append(rows)
@@ -250,6 +258,9 @@ class DeltaPlace(Place):
     def intents(self) -> list[str]:
         commits = reversed(self.loaded().history())
         return [one["coordlog.intent"] for one in commits if "coordlog.intent" in one]
+
+    def make(self, columns: pa.Schema) -> None:
+        DeltaTable.create(self.root, schema=columns, storage_options=self.options)
 
     def append(self, rows: pa.Table) -> None:
         write_deltalake(self.loaded(), rows, mode="append")
@@ -353,6 +364,11 @@ def files_of(*snapshots: Snapshot) -> list[StagedFile]:
         for snapshot in snapshots
         for one in snapshot.committables
     ]
+
+
+def write(writer: Operator, batch: pa.RecordBatch) -> None:
+    list(writer.process(batch))
+    writer.final_snapshot()
 
 
 def intent(files: list[StagedFile], *, number: int = 0, part: int = 0) -> CommitToTable:
@@ -525,8 +541,10 @@ def test_a_late_driver_brings_nothing_back_after_its_files_were_rewritten(
 def test_a_commit_is_known_after_its_snapshot_has_expired(place: Place) -> None:
     files = staged(place)
     place.sink().settle(intent(files))
+    hidden = [name for name in place.names() if "/.coordlog/" in name]
     place.rewrite()
     assert place.intents() == []
+    assert [name for name in place.names() if "/.coordlog/" in name] == hidden != []
     place.sink().settle(intent(files))
 
     assert place.rows() == SAVED
@@ -674,6 +692,32 @@ def test_columns_are_widened_as_the_format_does_it(place: Place) -> None:
         DestinationMisfitError, match="Cannot change column type: i: long -> double"
     ):
         list(opened(sink, attempt_number=2).process(pa.record_batch({"i": [0.5], "f": [0.5]})))
+
+
+def test_columns_that_must_have_values_must_have_them_after_a_widening(place: Place) -> None:
+    place.make(
+        pa.schema(
+            [
+                pa.field("i", pa.int64(), nullable=False),
+                pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+            ]
+        )
+    )
+    writer = opened(place.sink(widen=True))
+    list(writer.process(pa.record_batch({"i": [1], "l": [[2]], "new": ["x"]})))
+    lacking = [
+        pa.record_batch({"i": pa.array([None], pa.int64())}),
+        pa.record_batch({"new": ["y"]}),
+        pa.record_batch({"i": [2], "l": [[None, 3]]}),
+    ]
+    for number, batch in enumerate(lacking):
+        other = opened(place.sink(widen=True), attempt_number=1 + number)
+        with pytest.raises(DestinationMisfitError):
+            write(other, batch)
+        other.close()
+    place.sink().settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.table().to_pylist() == [{"i": 1, "l": [2], "new": "x"}]
 
 
 def test_a_start_takes_the_columns_that_the_table_has_by_then(place: Place) -> None:

@@ -56,8 +56,8 @@ class SchemaKeeper(Protocol):
         """The settled schema, which the first call decides."""
         ...
 
-    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema:
-        """The next schema after `settled`, with at least `columns`."""
+    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema | None:
+        """The next schema after `settled`, with at least `columns`; None if `settled` stays the widest."""
         ...
 
 

@@ -139,13 +139,20 @@ class IcebergTable:
             for _ in range(TABLE_COMMIT_TRIES):
                 table = self._catalog.load_table(self._name)
                 now = schema_to_pyarrow(table.schema())
-                wanted = storable(widened(now, columns))
+                changed = _changed(now, widened(now, columns))
+                if not changed.names:
+                    return now
                 try:
                     with table.update_schema() as update:
-                        update.union_by_name(wanted)
+                        update.union_by_name(changed)
                 except refused.CommitFailedException:
                     continue
-                except (refused.ValidationError, refused.ResolveError, ValueError) as error:
+                except (
+                    UnsupportedPyArrowTypeException,
+                    ValueError,
+                    refused.ResolveError,
+                    refused.ValidationError,
+                ) as error:
                     raise MisfitError(f"Iceberg does not widen it so: {error}") from error
                 return schema_to_pyarrow(table.schema())
             raise self._overtaken("widen its columns")
@@ -334,6 +341,28 @@ class _Look:
                 f"its columns were changed since {path} was written: {'; '.join(problems)}",
                 "change them back, and run the same command again",
             )
+
+
+def _changed(now: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """Columns of `wanted` that a table lacks or has with another type. A column that must have values still must.
+
+    Raises:
+        MisfitError: A nested column would change, of which a part must have values: it would not have to any more.
+    """
+    changed: list[pa.Field] = []
+    for column, plain in zip(wanted, storable(wanted), strict=True):
+        if column.name not in now.names:
+            changed.append(plain)
+            continue
+        former = now.field(column.name)
+        if storable(pa.schema([former])).field(0).type == plain.type:
+            continue
+        if pa.types.is_nested(former.type) and "not null" in str(former.type):
+            raise MisfitError(
+                f"column {column.name!r} is {former.type}, of which parts must have values, and would be {plain.type}"
+            )
+        changed.append(plain.with_nullable(former.nullable))
+    return pa.schema(changed)
 
 
 def _is_readable_as(written: IcebergType, now: IcebergType) -> bool:

@@ -45,8 +45,8 @@ class TableSchemas:
         check_identity(self.table, self.files, identity)
         return self.files.follow(None, columns, partition_by)
 
-    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema:
-        """See `SchemaKeeper`."""
+    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema | None:
+        """See `SchemaKeeper`: a column that must have values is not widened for nulls."""
         try:
             wider = self.table.widened_columns(columns)
         except MisfitError as error:
@@ -55,6 +55,8 @@ class TableSchemas:
                 f"a batch is not compatible with the table: {error}",
                 "cast the column in the transform",
             ) from error
+        if wider.equals(settled.columns, check_metadata=True):
+            return None
         return self.files.follow(settled, wider, settled.partition_by)
 
 
