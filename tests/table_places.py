@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import io
 import itertools
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -294,8 +295,21 @@ class DeltaInBucket(DeltaPlace):
         empty = pa.schema(self.loaded().schema().to_arrow()).empty_table()
         return pa.concat_tables([empty, *files], promote_options="permissive")
 
+    def intents(self) -> list[str]:
+        """See `table`."""
+        logs = [name for name in self.names() if "/_delta_log/" in name and name.endswith(".json")]
+        lines = [line for log in logs for line in self.server.get(self.bucket, log).splitlines()]
+        described = [json.loads(line).get("commitInfo", {}) for line in lines]
+        return [one["coordlog.intent"] for one in described if "coordlog.intent" in one]
+
     def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
         pytest.skip("needs delta-rs' reader: see `table`")
+
+    def append(self, rows: pa.Table) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
+
+    def rewrite(self) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
 
     def remove(self, name: str) -> None:
         self.server.client.delete_object(Bucket=self.bucket, Key=name)
