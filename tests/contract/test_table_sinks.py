@@ -501,8 +501,7 @@ def test_statistics_of_the_files_show_where_no_value_is(place: Place) -> None:
     place.sink().settle(intent(files))
 
     for column in "itds":
-        value = columns[column][0]
-        value = value.as_py() if isinstance(value, pa.Scalar) else value
+        value = batch.column(column)[0].as_py()
         assert place.numbers_of(column, value) == [1], column
         assert place.files_for(column, value) == 1, column
     assert place.numbers_of("b", value=False) == [2]
