@@ -280,6 +280,15 @@ SETTLE_ATTEMPTS_MAX: Final = 5
 SETTLE_CALL_S: Final = 3600.0
 """One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
 
+TABLE_COMMIT_TRIES: Final = 30
+"""Commits of one intent to a table, each but the last overtaken by another writer's: some two minutes."""
+
+TABLE_COMMIT_WAIT_S: Final = 10.0
+"""Longest pause between two of them; the first are shorter."""
+
+TABLE_FOOTER_THREADS: Final = 8
+"""Threads that read the footers of new data files, each a request to an object store."""
+
 TABLE_LOCK_S: Final = 3000.0
 """Wait for another process that commits to a table on a local disk: less than `SETTLE_CALL_S`, so that the error of
 the try names that process."""

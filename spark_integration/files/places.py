@@ -49,9 +49,9 @@ def check_apart(chain: Chain) -> None:
             place leads to it.
     """
     source = chain.source.location
-    _check_destinations([provider.destination for provider in chain.coordinators])
-    for provider in chain.coordinators:
-        destination = provider.destination
+    destinations = [_folder_of(provider.destination) for provider in chain.coordinators]
+    _check_destinations(destinations)
+    for destination in destinations:
         if source is None or destination is None:
             continue
         if _is_overlap(source, _parts(destination)):
@@ -63,6 +63,12 @@ def check_apart(chain: Chain) -> None:
             )
         if source.startswith("/") and destination.startswith("/"):
             _check_links(source, destination)
+
+
+def _folder_of(destination: str | None) -> str | None:
+    """Folder or prefix of a destination, of which a Delta table is one too."""
+    folder = None if destination is None else destination.removeprefix("delta+")
+    return folder.removeprefix("file://") if folder != destination and folder else folder
 
 
 def _check_destinations(destinations: Sequence[str | None]) -> None:
