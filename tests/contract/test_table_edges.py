@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import DestinationMisfitError, SinkError
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 from s3_server import s3_server, s3_store
 from table_places import DeltaPlace, IcebergPlace, Place
 from table_steps import (
@@ -270,3 +271,24 @@ def test_columns_that_delta_does_not_take_make_no_table(tmp_path: Path) -> None:
 
     with pytest.raises(DestinationMisfitError, match="Delta does not add it"):
         list(opened(place.sink(widen=True), attempt_number=1).process(pa.record_batch({"I": [2]})))
+
+
+# --- places -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scheme", ["file:", "file://", ""])
+def test_an_iceberg_table_has_its_files_below_its_location(tmp_path: Path, scheme: str) -> None:
+    """Spark writes `file:/`, pyiceberg `file:///`."""
+    place = IcebergPlace(tmp_path / "t")
+    place.catalog.create_namespace("ns")
+    location = f"{scheme}{tmp_path}/a b%20"
+    place.catalog.create_table("ns.t", pa.schema([("i", pa.int64())]), location=location)
+    place.sink().settle(intent(staged(place)))
+
+    assert place.rows() == SAVED
+    assert len(list((tmp_path / "a b%20" / "data" / "coordlog-ingest.sink").glob("*.parquet"))) == 2
+
+
+def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:
+    ParquetSink(tmp_path / "t").prepare("other")
+
+    error = refusal(DeltaPlace(tmp_path / "t").sink)
+    assert "it is inside the destination of job 'other'" in error.problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,8 @@ _NOT_MADE: Final = (
 )
 """Errors of a commit that was not made, and will not be."""
 _UUID_BYTES: Final = 16
+_LOCAL: Final = re.compile("^file:(//)?(?=/[^/])")
+"""Before a local path: of pyiceberg, or as Spark writes it."""
 _NO_METRICS: Final = MetricsMode(MetricModeTypes.NONE)
 _COUNTS: Final = MetricsMode(MetricModeTypes.COUNTS)
 _ALL_METRICS: Final = MetricsMode(MetricModeTypes.FULL)
@@ -469,8 +472,7 @@ def _is_readable_as(written: IcebergType, now: IcebergType) -> bool:
 
 def _plain(location: str) -> str:
     """A table's location, of which a local one is a path: a URL would have the escapes of folders decoded."""
-    location = location.rstrip("/")
-    return location.removeprefix("file://") if location.startswith("file:///") else location
+    return _LOCAL.sub("", location.rstrip("/"))
 
 
 def _message(error: Exception) -> str:

@@ -88,8 +88,8 @@ def check_partitions(table: Table, opened: OpenedTable) -> None:
         if kind is None or not (can_partition(kind) or pa.types.is_decimal(kind)):
             raise SinkError(
                 table.where,
-                f"it is partitioned by {name!r}, {'a nested column' if kind is None else f'of {kind}'}; this sink writes partitions of strings, integers, "
-                "booleans, dates and decimals",
+                f"it is partitioned by {name!r}, of {kind or 'a nested column'}; this sink writes partitions of "
+                "strings, integers, booleans, dates and decimals",
                 "use a table that is partitioned by such columns, or by nothing",
             )
 
