@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
+import multiprocessing
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from chain_fakes import FakeContext
+from coordlog.api.operator import Operator
 from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.payloads import (
@@ -38,6 +42,7 @@ from table_steps import (
     stepping,
     write,
 )
+from table_tasks import first_rows, meet
 
 __all__ = ["new_place", "place", "s3_server", "s3_store"]
 
@@ -255,6 +260,20 @@ def test_a_new_table_has_the_columns_of_the_first_rows(place: Place) -> None:
     assert row["s"] == "x"
     assert row["t"].timestamp() == 5e-6
     assert row["n"] == {"a": [1.5]}
+
+
+def test_tasks_whose_first_rows_come_at_once_make_one_table(new_place: MakePlace) -> None:
+    tasks, processes = 4, multiprocessing.get_context("spawn")
+    meeting = (processes.Barrier(tasks),)
+    with ProcessPoolExecutor(tasks, processes, initializer=meet, initargs=meeting) as pool:
+        for _ in range(10):
+            place = new_place()
+            sink = place.sink()
+            make = cast("Callable[[], Operator]", sink.spec().create_operator)
+            files = files_of(*pool.map(first_rows, [make] * tasks, range(tasks)))
+            sink.settle(intent(files))
+            assert place.rows() == Counter(range(tasks))
+            place.sink()  # by the next driver: the job's folder is that of the table
 
 
 def test_a_new_table_has_the_columns_of_the_schema(place: Place) -> None:

@@ -40,7 +40,7 @@ from coordlog.spark_integration.files.tables.table import (
 __all__ = ["DeltaLakeTable"]
 
 _OVERTAKEN: Final = CommitProperties(max_commit_retries=0)
-"""Of a change of columns, which is made on what was read, or not at all."""
+"""Of a change that is made on what was read, or not at all."""
 _COMPUTED: Final = ("delta.constraints.", "delta.columnMapping.mode")
 """Prefixes of a table's settings that its writers must obey, and this one does not."""
 _COMPUTED_COLUMN: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
@@ -196,13 +196,17 @@ class DeltaLakeTable:
                 f"Delta does not take these columns: {_message(error)}",
                 "cast or rename the column in the transform",
             ) from error
-        return deltalake.DeltaTable.create(
-            self._root,
-            schema=schema,
-            mode="ignore",  # another task may be making it
-            partition_by=list(partition_by),
-            storage_options=dict(self._options),
-        )
+        try:
+            return deltalake.DeltaTable.create(
+                self._root,
+                schema=schema,
+                mode="ignore",  # another task may have made it
+                partition_by=list(partition_by),
+                storage_options=dict(self._options),
+                commit_properties=_OVERTAKEN,
+            )
+        except CommitFailedError:  # or is making it: a second try would replace its table
+            return deltalake.DeltaTable(self._root, storage_options=dict(self._options))
 
     @contextmanager
     def _errors(self, problem: str) -> Generator[None]:
