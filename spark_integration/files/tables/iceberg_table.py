@@ -363,12 +363,14 @@ class _Look:
             number: replace(column, mode=_ALL_METRICS if number in sources else _NO_METRICS)
             for number, column in compute_statistics_plan(schema, {}).items()
         }
-        found = data_file_statistics_from_parquet_metadata(
+        statistics = data_file_statistics_from_parquet_metadata(
             metadata, plan, parquet_path_to_id_mapping(schema)
         )
         try:
-            mixed = [field.name for field in spec.fields if _has_several(found, field.source_id)]
-            partition = found.partition(spec, self._table.schema())
+            mixed = [
+                field.name for field in spec.fields if _has_several(statistics, field.source_id)
+            ]
+            partition = statistics.partition(spec, self._table.schema())
         except ValueError as error:  # several values, or a function without an order
             mixed = [str(error)]
         if mixed:
@@ -406,14 +408,17 @@ class _Look:
             )
 
 
-def _has_several(found: DataFileStatistics, number: int) -> bool:
+def _has_several(statistics: DataFileStatistics, number: int) -> bool:
     """Whether a column has several values in a file, null among them; not seen for two that are not null."""
-    if number not in found.value_counts:
+    if number not in statistics.value_counts:
         return False  # the file lacks the column: null
-    nulls, bounds = found.null_value_counts.get(number), found.column_aggregates.get(number)
+    nulls, bounds = (
+        statistics.null_value_counts.get(number),
+        statistics.column_aggregates.get(number),
+    )
     if nulls == 0:
         return bounds is None or bounds.current_min is None
-    return nulls != found.value_counts[number]
+    return nulls != statistics.value_counts[number]
 
 
 def _statistics(
