@@ -24,7 +24,7 @@ def meet(meeting: Barrier) -> None:
 def first_rows(make: Callable[[], Operator], subtask: int) -> Snapshot:
     """Write one row, with the subtask's number as `i`."""
     writer = make()
-    writer.open(FakeContext(job_id=JOB, subtask=subtask), None)  # type: ignore[arg-type]
+    writer.open(FakeContext(job_id=JOB, subtask=subtask), None)
     _meetings[0].wait(timeout=60.0)
     list(writer.process(pa.record_batch({"i": pa.array([subtask], pa.int64())})))
     snapshot = writer.snapshot_state(0)

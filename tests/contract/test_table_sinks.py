@@ -269,7 +269,7 @@ def test_tasks_whose_first_rows_come_at_once_make_one_table(new_place: MakePlace
         for _ in range(10):
             place = new_place()
             sink = place.sink()
-            make = cast("Callable[[], Operator]", sink.spec().create_operator)
+            make = sink.spec().create_operator
             files = files_of(*pool.map(first_rows, [make] * tasks, range(tasks)))
             sink.settle(intent(files))
             assert place.rows() == Counter(range(tasks))
