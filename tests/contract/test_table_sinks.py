@@ -9,16 +9,14 @@ import multiprocessing
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from chain_fakes import FakeContext
-from coordlog.api.operator import Operator
 from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.payloads import (
