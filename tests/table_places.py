@@ -160,9 +160,10 @@ class IcebergPlace(Place):
 
     def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         self.catalog.create_namespace_if_not_exists("ns")
-        table = self.catalog.create_table_if_not_exists("ns.t", pa.schema([]))
-        with table.update_schema() as update:
-            update.union_by_name(columns)
+        table = self.catalog.create_table_if_not_exists("ns.t", columns)
+        if not table.schema().fields:
+            with table.update_schema() as update:
+                update.union_by_name(columns)
         if partition_by:
             self.partition(*partition_by)
 
