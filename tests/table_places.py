@@ -9,7 +9,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,8 +66,20 @@ class Place(ABC):
         """The intents that its commits name, oldest first."""
 
     @abstractmethod
-    def make(self, columns: pa.Schema) -> None:
-        """Its owner makes it."""
+    def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+        """Its owner makes it, or gives it these columns."""
+
+    @abstractmethod
+    def partition(self, *columns: str) -> None:
+        """Its owner partitions it by these columns from now on."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Its owner drops it."""
+
+    def kept_by_partitioning(self, numbers: list[int]) -> list[int]:
+        """Those of the rows that the format keeps when the owner changes the partitions."""
+        return numbers
 
     @abstractmethod
     def append(self, rows: pa.Table) -> None:
@@ -146,9 +158,24 @@ class IcebergPlace(Place):
         named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
         return [str(name) for name in named if name is not None]
 
-    def make(self, columns: pa.Schema) -> None:
-        self.catalog.create_namespace("ns")
-        self.catalog.create_table("ns.t", columns)
+    def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+        self.catalog.create_namespace_if_not_exists("ns")
+        table = self.catalog.create_table_if_not_exists("ns.t", columns)
+        if not table.schema().fields:
+            with table.update_schema() as update:
+                update.union_by_name(columns)
+        if partition_by:
+            self.partition(*partition_by)
+
+    def partition(self, *columns: str) -> None:
+        with self.catalog.load_table("ns.t").update_spec() as update:
+            for field in self.catalog.load_table("ns.t").spec().fields:
+                update.remove_field(field.name)
+            for column in columns:
+                update.add_identity(column)
+
+    def drop(self) -> None:
+        self.catalog.drop_table("ns.t")
 
     def append(self, rows: pa.Table) -> None:
         self.catalog.load_table("ns.t").append(rows)
@@ -242,8 +269,31 @@ class DeltaPlace(Place):
         commits = reversed(self.loaded().history())
         return [one["coordlog.intent"] for one in commits if "coordlog.intent" in one]
 
-    def make(self, columns: pa.Schema) -> None:
-        DeltaTable.create(self.root, schema=columns, storage_options=self.options)
+    def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+        DeltaTable.create(
+            self.root,
+            schema=columns,
+            partition_by=list(partition_by),
+            storage_options=self.options,
+        )
+
+    def partition(self, *columns: str) -> None:
+        """Delta changes the partitions of an empty table, or together with its rows."""
+        write_deltalake(
+            self.loaded(),
+            self.table().slice(0, 0),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=list(columns),
+        )
+
+    def kept_by_partitioning(self, numbers: list[int]) -> list[int]:
+        return []
+
+    def drop(self) -> None:
+        for name in self.names():
+            if "/_delta_log/" in name:
+                self.remove(name)
 
     def append(self, rows: pa.Table) -> None:
         write_deltalake(self.loaded(), rows, mode="append")
@@ -259,9 +309,7 @@ class DeltaPlace(Place):
 
     def replace(self) -> None:
         schema = self.loaded().schema()
-        for name in self.names():
-            if "/_delta_log/" in name:
-                self.remove(name)
+        self.drop()
         DeltaTable.create(self.root, schema=schema, storage_options=self.options)
 
     @contextlib.contextmanager

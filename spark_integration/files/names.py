@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Final
 
@@ -183,7 +184,10 @@ def _text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, dt.date):
         return value.isoformat()
-    return escaped(str(value))
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    text = escaped(str(value))
+    return text if text != NO_VALUE else f"%5F{text[1:]}"  # a word that is not null
 
 
 def _is_partition(segment: str) -> bool:

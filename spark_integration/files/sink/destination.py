@@ -24,7 +24,7 @@ from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 from coordlog.spark_integration.files.store.store import FileStore
 
-__all__ = ["Destination", "SchemaKeeper", "SettledSchema"]
+__all__ = ["Destination", "SchemaKeeper", "SettledSchema", "can_partition"]
 
 _OWNER: Final = f"{HIDDEN}/owner.json"
 _PARTITION_BY: Final = b"coordlog.partition_by"
@@ -301,7 +301,7 @@ class Destination:
             )
         self._check_typed(schema)
         for column in schema:
-            if column.name in partition_by and not _can_partition(column.type):
+            if column.name in partition_by and not can_partition(column.type):
                 raise SinkError(
                     self.where,
                     f"column {column.name!r} of {column.type} cannot be partitioned by: only "
@@ -402,7 +402,8 @@ def _has_nulls_alone(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or any(map(_has_nulls_alone, parts))
 
 
-def _can_partition(column_type: pa.DataType) -> bool:
+def can_partition(column_type: pa.DataType) -> bool:
+    """Whether each value of the type has one text, and no other value has it."""
     types = pa.types
     if types.is_dictionary(column_type):
         column_type = column_type.value_type

@@ -95,7 +95,9 @@ class LocalStore:
 
     def read_above(self, relative: str) -> tuple[str, bytes] | None:
         """As in the port."""
-        for folder in self.root.resolve().parents:
+        root = self.root.resolve()
+        # The hidden files of a destination that is here too are not those of this area.
+        for folder in root.parents if self.area == HIDDEN else (root, *root.parents):
             with suppress(OSError):
                 return str(folder), (folder / relative).read_bytes()
         return None

@@ -164,7 +164,8 @@ class S3Store:
 
     def read_above(self, relative: str) -> tuple[str, bytes] | None:
         """As in the port."""
-        above = self.prefix
+        # As in a folder: a table may be where a destination is.
+        above = self.prefix if self.area == HIDDEN else f"{self.prefix}/x"
         while above:
             above = above.rpartition("/")[0]
             where = f"s3://{self.bucket}/{above}".rstrip("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,6 +45,24 @@ _COMPUTED: Final = ("delta.constraints.", "delta.columnMapping.mode")
 """Prefixes of a table's settings that its writers must obey, and this one does not."""
 _COMPUTED_COLUMN: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 """Likewise, of a column's."""
+_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "timestampNtz-preview",
+        "v2Checkpoint",
+        "variantType",
+    }
+)
+"""Features of a table that delta-rs writes to."""
+_LACKING_VERSIONS: Final = (6,)
+"""Of its versions with fixed features, the one with identity columns."""
 _TEXT_MAX: Final = 64
 """Longest text in a file's statistics; longer ones would fill the table's log."""
 _GREATEST: Final = "\U0010ffff"
@@ -87,23 +106,25 @@ class DeltaLakeTable:
             table = self._loaded()
             if table is None and columns is not None:
                 table = self._made(columns, partition_by)
-            if table is not None:
-                self._check_settings(table)
-            return OpenedTable(
-                identity=None if table is None else str(table.metadata().id),
-                files_root=self._root,
-                has_own_folders=False,
-                columns=None if table is None else _arrow(table),
-                partition_by=partition_by if table is None else _partition_columns(table),
-            )
+            return self._opened(table, partition_by)
 
-    def settled_columns(
-        self, columns: pa.Schema, partition_by: tuple[str, ...]
-    ) -> tuple[pa.Schema, str]:
+    def settle(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> OpenedTable:
         """As in the port."""
         with self._errors("it cannot be made"):
-            table = self._loaded() or self._made(columns, partition_by)
-            return _arrow(table), str(table.metadata().id)
+            return self._opened(self._loaded() or self._made(columns, partition_by), partition_by)
+
+    def _opened(
+        self, table: deltalake.DeltaTable | None, partition_by: tuple[str, ...]
+    ) -> OpenedTable:
+        if table is not None:
+            _check_settings(self.where, table)
+        return OpenedTable(
+            identity=None if table is None else str(table.metadata().id),
+            files_root=self._root,
+            has_own_folders=False,
+            columns=None if table is None else _arrow(table),
+            partition_by=partition_by if table is None else _partition_columns(table),
+        )
 
     def widened_columns(self, columns: pa.Schema) -> pa.Schema:
         """As in the port: columns are added, and no type is changed."""
@@ -129,6 +150,10 @@ class DeltaLakeTable:
                     )
                 except CommitFailedError:
                     continue
+                except (DeltaError, OSError):
+                    raise
+                except Exception as error:
+                    raise MisfitError(f"Delta does not add it: {_message(error)}") from error
             raise SinkError(
                 self.where,
                 f"{TABLE_COMMIT_TRIES} tries to add columns were overtaken by other writers",
@@ -164,9 +189,12 @@ class DeltaLakeTable:
     def _made(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> deltalake.DeltaTable:
         try:
             schema = deltalake.Schema.from_arrow(storable(columns))
+            pa.schema(schema.to_arrow())  # its files will have these
         except Exception as error:
             raise DestinationMisfitError(
-                self.where, f"Delta has no such type: {error}", "cast the column in the transform"
+                self.where,
+                f"Delta does not take these columns: {_message(error)}",
+                "cast or rename the column in the transform",
             ) from error
         try:
             return deltalake.DeltaTable.create(
@@ -180,32 +208,14 @@ class DeltaLakeTable:
         except CommitFailedError:  # or is making it: a second try would replace its table
             return deltalake.DeltaTable(self._root, storage_options=dict(self._options))
 
-    def _check_settings(self, table: deltalake.DeltaTable) -> None:
-        """Refuse a table whose writers must check or compute values."""
-        settings = [
-            name
-            for name, value in table.metadata().configuration.items()
-            if name.startswith(_COMPUTED) and value != "none"
-        ]
-        for field in table.schema().fields:
-            settings += [
-                f"{name} of column {field.name!r}"
-                for name in field.metadata
-                if name.startswith(_COMPUTED_COLUMN)
-            ]
-        if settings:
-            raise SinkError(
-                self.where,
-                f"its writers must obey {', '.join(settings)}; this sink adds files as they are",
-                "use a table without, or write it with Spark: see the docs on batches",
-            )
-
     @contextmanager
     def _errors(self, problem: str) -> Generator[None]:
         """Errors of delta-rs as SinkError."""
         try:
             yield
-        except (DeltaError, OSError, pa.ArrowException) as error:
+        except (CoordlogError, MisfitError):
+            raise
+        except Exception as error:  # some of its errors have no class of their own
             raise SinkError(
                 self.where, f"{problem}: {_message(error)}", "see whether it is a Delta table"
             ) from error
@@ -218,6 +228,11 @@ class _Look:
         self, table: deltalake.DeltaTable | None, where: str, files: pa_fs.FileSystem
     ) -> None:
         self._table, self._where, self._files = table, where, files
+
+    @property
+    def identity(self) -> str | None:
+        """As in the port."""
+        return None if self._table is None else str(self._table.metadata().id)
 
     def settled(self, mark: str) -> int | None:
         """As in the port."""
@@ -233,6 +248,7 @@ class _Look:
                 "put it back; or run another job id, which writes all rows again",
             )
         try:
+            _check_settings(self._where, table)
             with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
                 read = partial(self._addition, table, _arrow(table))
                 actions: list[AddAction | RemoveAction] = [*pool.map(read, commit.files)]
@@ -268,7 +284,16 @@ class _Look:
             footer = pq.read_metadata(stream)
         partition_by = _partition_columns(table)
         self._check_columns(columns, partition_by, file.final, footer.schema.to_arrow_schema())
-        values = [_partition_value(part) for part in file.final.split("/")[:-1]]
+        parts = [part.partition("=") for part in file.final.split("/")[:-1]]
+        if tuple(_unescaped(column) for column, _, _ in parts) != partition_by:
+            raise DestinationMisfitError(
+                self._where,
+                f"its partitions were changed since {file.final} was written: they are by "
+                f"{', '.join(partition_by) or 'nothing'}",
+                "partition it as before, and run the same command again; change its partitions once the job has "
+                "nothing left to commit",
+            )
+        values = [None if text == NO_VALUE else _unescaped(text) for _, _, text in parts]
         return AddAction(
             path=file.final,
             size=file.size_bytes,
@@ -306,6 +331,37 @@ class _Look:
             )
 
 
+def _check_settings(where: str, table: deltalake.DeltaTable) -> None:
+    """Refuse a table whose writers must check or compute values, or do what delta-rs does not."""
+    protocol = table.protocol()
+    lacking = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if protocol.min_writer_version in _LACKING_VERSIONS:
+        lacking.append(f"writer version {protocol.min_writer_version}")
+    if lacking:
+        raise SinkError(
+            where,
+            f"its writers must have {', '.join(lacking)}, which delta-rs lacks",
+            "use a table without, or write it with Spark: see the docs on batches",
+        )
+    settings = [
+        name
+        for name, value in table.metadata().configuration.items()
+        if name.startswith(_COMPUTED) and value != "none"
+    ]
+    for field in table.schema().fields:
+        settings += [
+            f"{name} of column {field.name!r}"
+            for name in field.metadata
+            if name.startswith(_COMPUTED_COLUMN)
+        ]
+    if settings:
+        raise SinkError(
+            where,
+            f"its writers must obey {', '.join(settings)}; this sink adds files as they are",
+            "use a table without, or write it with Spark: see the docs on batches",
+        )
+
+
 def _arrow(table: deltalake.DeltaTable) -> pa.Schema:
     """Columns of the table, plain."""
     schema = pa.schema(table.schema().to_arrow())
@@ -318,10 +374,9 @@ def _partition_columns(table: deltalake.DeltaTable) -> tuple[str, ...]:
     return tuple(str(column) for column in table.metadata().partition_columns)
 
 
-def _partition_value(folder: str) -> str | None:
-    """Value of a partition, as Delta spells it, from its folder: `a=1`."""
-    text = folder.partition("=")[2]
-    return None if text == NO_VALUE else unquote(text, errors="surrogatepass")
+def _unescaped(text: str) -> str:
+    """Column or value of a partition, as Delta spells it, from its folder."""
+    return unquote(text, errors="surrogatepass")
 
 
 def _statistics(footer: pq.FileMetaData) -> dict[str, object]:
@@ -336,6 +391,8 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, object]:
         for column in footer.schema.to_arrow_schema()
         if not pa.types.is_nested(column.type) and not _is_bytes(column.type)
     )
+    # A part of a nested column may have the path of a plain one: `a.b`.
+    paths = Counter(footer.schema.column(number).path for number in range(footer.num_columns))
     nulls: dict[str, int] = {}
     bounds: dict[str, tuple[object, object] | None] = {}
     for number in range(footer.num_columns):
@@ -344,7 +401,7 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, object]:
             continue
         groups = [footer.row_group(i).column(number) for i in range(footer.num_row_groups)]
         chunks = [group.statistics for group in groups]
-        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+        if paths[name] > 1 or any(one is None or not one.has_null_count for one in chunks):
             bounds[name] = None
             continue
         nulls[name] = sum(chunk.null_count for chunk in chunks)
@@ -363,7 +420,10 @@ def _bounds(chunks: Sequence[pq.Statistics]) -> tuple[object, object] | None:
     """Least and greatest value, in types of JSON; None if they are not known, or have no text."""
     if not all(chunk.has_min_max for chunk in chunks):
         return None
-    low, high = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+    try:
+        low, high = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+    except (OverflowError, ValueError):  # a date before Python's first year, or after its last
+        return None
     match low, high:
         case int(), int():  # booleans too
             return low, high
@@ -372,17 +432,20 @@ def _bounds(chunks: Sequence[pq.Statistics]) -> tuple[object, object] | None:
                 high = f"{high[:_TEXT_MAX]}{_GREATEST}" if high[_TEXT_MAX] < _GREATEST else None
             return None if high is None else (low[:_TEXT_MAX], high)
         case dt.datetime(), dt.datetime():
-            # To the millisecond, outwards.
-            return _text(low), _text(high + dt.timedelta(microseconds=-high.microsecond % 1000))
+            # To the millisecond, outwards; the last one of Python's calendar has none after it.
+            try:
+                return _text(low), _text(high + dt.timedelta(microseconds=-high.microsecond % 1000))
+            except OverflowError:
+                return _text(low), _text(high, "microseconds")
         case dt.date(), dt.date():
             return low.isoformat(), high.isoformat()
         case _:
             return None
 
 
-def _text(time_of: dt.datetime) -> str:
-    """To the millisecond, downwards."""
-    text = time_of.replace(tzinfo=None).isoformat(timespec="milliseconds")
+def _text(time_of: dt.datetime, to: str = "milliseconds") -> str:
+    """Downwards."""
+    text = time_of.replace(tzinfo=None).isoformat(timespec=to)
     return text if time_of.tzinfo is None else f"{text}Z"
 
 
@@ -394,4 +457,5 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _message(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+    lines = str(error).strip().splitlines() or [""]  # further ones are of its call stack
+    return f"{type(error).__name__}: {' '.join(lines[0].split())[:500]}"

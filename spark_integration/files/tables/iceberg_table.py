@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -13,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg import exceptions as refused
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     UnsupportedPyArrowTypeException,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -28,7 +33,9 @@ from pyiceberg.table import Table as LoadedTable
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Properties, Record
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     DoubleType,
     FixedType,
@@ -36,6 +43,8 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    TimestampType,
+    TimestamptzType,
     UUIDType,
 )
 
@@ -62,6 +71,12 @@ _NOT_MADE: Final = (
 )
 """Errors of a commit that was not made, and will not be."""
 _UUID_BYTES: Final = 16
+_LOCAL: Final = re.compile("^file:(//)?(?=/[^/])")
+"""Before a local path: of pyiceberg, or as Spark writes it."""
+_NO_METRICS: Final = MetricsMode(MetricModeTypes.NONE)
+_COUNTS: Final = MetricsMode(MetricModeTypes.COUNTS)
+_ALL_METRICS: Final = MetricsMode(MetricModeTypes.FULL)
+_TIMES: Final = (DateType, TimestampType, TimestamptzType)
 
 
 class IcebergTable:
@@ -111,27 +126,34 @@ class IcebergTable:
         """
         with self._errors("it cannot be opened"):
             table = self._made() if columns is None else self._with_columns(columns, partition_by)
-            schema = table.schema()
-            return OpenedTable(
-                identity=str(table.metadata.table_uuid),
-                files_root=f"{_plain(table.location())}/data",
-                has_own_folders=True,
-                columns=schema_to_pyarrow(schema) if schema.fields else None,
-                partition_by=self._columns_of(table.spec(), schema) or partition_by,
-            )
+            return self._opened(table, partition_by)
 
     def look(self) -> _Look:
         """As in the port."""
         with self._errors("it cannot be read"):
-            return _Look(self._catalog.load_table(self._name), self.where)
+            try:
+                return _Look(self._catalog.load_table(self._name), self.where)
+            except refused.NoSuchTableError as error:
+                raise SinkError(
+                    self.where,
+                    "it does not exist any more, and it has had rows of this job",
+                    "put it back; or run another job id, which writes all rows again",
+                ) from error
 
-    def settled_columns(
-        self, columns: pa.Schema, partition_by: tuple[str, ...]
-    ) -> tuple[pa.Schema, str]:
+    def settle(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> OpenedTable:
         """As in the port."""
         with self._errors("its columns cannot be added"):
-            table = self._with_columns(columns, partition_by)
-            return schema_to_pyarrow(table.schema()), str(table.metadata.table_uuid)
+            return self._opened(self._with_columns(columns, partition_by), partition_by)
+
+    def _opened(self, table: LoadedTable, partition_by: tuple[str, ...]) -> OpenedTable:
+        schema = table.schema()
+        return OpenedTable(
+            identity=str(table.metadata.table_uuid),
+            files_root=f"{_plain(table.location())}/data",
+            has_own_folders=True,
+            columns=schema_to_pyarrow(schema) if schema.fields else None,
+            partition_by=self._columns_of(table.spec(), schema) if schema.fields else partition_by,
+        )
 
     def widened_columns(self, columns: pa.Schema) -> pa.Schema:
         """As in the port."""
@@ -264,9 +286,20 @@ class _Look:
         self._table, self._where = table, where
         self._columns = index_by_id(table.schema())
 
+    @property
+    def identity(self) -> str | None:
+        """As in the port."""
+        return str(self._table.metadata.table_uuid)
+
     def settled(self, mark: str) -> int | None:
         """As in the port."""
         value = self._table.properties.get(mark)
+        if value is not None and not value.isdecimal():
+            raise SinkError(
+                self._where,
+                f"its property {mark} is {value!r}, and no number of a commit",
+                "put back the number that it had: it counts the commits of the job",
+            )
         return None if value is None else int(value)
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
@@ -281,7 +314,7 @@ class _Look:
             at("after manifests")
             transaction.commit_transaction()
         except refused.CommitFailedException as error:
-            transaction.remove_uncommitted(self._table.refresh())
+            self._remove_uncommitted(transaction)
             raise TableConflictError(str(error)) from error
         except _NOT_MADE as error:
             raise SinkError(
@@ -294,22 +327,24 @@ class _Look:
         ) as error:  # a file that another driver's commit added may be rewritten and gone
             raise UnclearError(_message(error)) from error
 
+    def _remove_uncommitted(self, transaction: _OneTry) -> None:
+        try:
+            transaction.remove_uncommitted(self._table.refresh())
+        except Exception as error:  # the catalog does not answer: manifests of no snapshot stay
+            raise UnclearError(_message(error)) from error
+
     def _data_file(self, root: str, file: StagedFile) -> DataFile:
         path, table = f"{root}/{file.final}", self._table
         with table.io.new_input(path).open() as stream:
             metadata = pq.read_metadata(stream)
         schema = pyarrow_to_schema(metadata.schema.to_arrow_schema())
         self._check_columns(path, schema)
-        statistics = data_file_statistics_from_parquet_metadata(
-            metadata,
-            compute_statistics_plan(schema, table.properties),
-            parquet_path_to_id_mapping(schema),
-        )
+        statistics = _statistics(metadata, schema, table.properties)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=statistics.partition(table.spec(), table.schema()),
+            partition=self._partition(path, metadata, schema),
             file_size_in_bytes=file.size_bytes,
             sort_order_id=None,
             spec_id=table.spec().spec_id,
@@ -317,6 +352,36 @@ class _Look:
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+    def _partition(self, path: str, metadata: pq.FileMetaData, schema: Schema) -> Record:
+        """The partition of a file: its least and greatest values, whatever statistics the table has."""
+        spec = self._table.spec()
+        if not spec.fields:
+            return Record()
+        sources = {field.source_id for field in spec.fields}
+        plan = {
+            number: replace(column, mode=_ALL_METRICS if number in sources else _NO_METRICS)
+            for number, column in compute_statistics_plan(schema, {}).items()
+        }
+        statistics = data_file_statistics_from_parquet_metadata(
+            metadata, plan, parquet_path_to_id_mapping(schema)
+        )
+        try:
+            mixed = [
+                field.name for field in spec.fields if _has_several(statistics, field.source_id)
+            ]
+            partition = statistics.partition(spec, self._table.schema())
+        except ValueError as error:  # several values, or a function without an order
+            mixed = [str(error)]
+        if mixed:
+            raise DestinationMisfitError(
+                self._where,
+                f"its partitions were changed since {path} was written, which has rows of several of them: "
+                f"{'; '.join(mixed)}",
+                "partition it as before, and run the same command again; change its partitions once the job has "
+                "nothing left to commit",
+            )
+        return partition
 
     def _check_columns(self, path: str, schema: Schema) -> None:
         """Refuse a file with values that the table has no column for: another program has changed its columns since."""
@@ -341,6 +406,36 @@ class _Look:
                 f"its columns were changed since {path} was written: {'; '.join(problems)}",
                 "change them back, and run the same command again",
             )
+
+
+def _has_several(statistics: DataFileStatistics, number: int) -> bool:
+    """Whether a column has several values in a file, null among them; not seen for two that are not null."""
+    if number not in statistics.value_counts:
+        return False  # the file lacks the column: null
+    nulls, bounds = (
+        statistics.null_value_counts.get(number),
+        statistics.column_aggregates.get(number),
+    )
+    if nulls == 0:
+        return bounds is None or bounds.current_min is None
+    return nulls != statistics.value_counts[number]
+
+
+def _statistics(
+    metadata: pq.FileMetaData, schema: Schema, properties: Properties
+) -> DataFileStatistics:
+    """Statistics of a file, as the table has them; of times beyond Python's years without bounds."""
+    plan = compute_statistics_plan(schema, properties)
+    numbers = parquet_path_to_id_mapping(schema)
+    try:
+        return data_file_statistics_from_parquet_metadata(metadata, plan, numbers)
+    except (OverflowError, ValueError):
+        counted = {
+            number: replace(column, mode=_COUNTS)
+            for number, column in plan.items()
+            if isinstance(column.iceberg_type, _TIMES) and column.mode != _NO_METRICS
+        }
+        return data_file_statistics_from_parquet_metadata(metadata, plan | counted, numbers)
 
 
 def _changed(now: pa.Schema, wanted: pa.Schema) -> pa.Schema:
@@ -382,8 +477,7 @@ def _is_readable_as(written: IcebergType, now: IcebergType) -> bool:
 
 def _plain(location: str) -> str:
     """A table's location, of which a local one is a path: a URL would have the escapes of folders decoded."""
-    location = location.rstrip("/")
-    return location.removeprefix("file://") if location.startswith("file:///") else location
+    return _LOCAL.sub("", location.rstrip("/"))
 
 
 def _message(error: Exception) -> str:

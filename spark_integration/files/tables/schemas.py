@@ -11,10 +11,14 @@ import pyarrow as pa
 from coordlog.errors import DestinationMisfitError, SinkError
 from coordlog.spark_integration.files.formats.compatibility import MisfitError
 from coordlog.spark_integration.files.names import HIDDEN
-from coordlog.spark_integration.files.sink.destination import Destination, SettledSchema
-from coordlog.spark_integration.files.tables.table import Table
+from coordlog.spark_integration.files.sink.destination import (
+    Destination,
+    SettledSchema,
+    can_partition,
+)
+from coordlog.spark_integration.files.tables.table import OpenedTable, Table
 
-__all__ = ["TableSchemas", "check_identity"]
+__all__ = ["TableSchemas", "check_identity", "check_partitions"]
 
 _IDENTITY: Final = f"{HIDDEN}/table.json"
 
@@ -41,9 +45,19 @@ class TableSchemas:
         if settled is not None:
             return settled
         self.files.check_first(schema, partition_by)
-        columns, identity = self.table.settled_columns(schema, partition_by)
-        check_identity(self.table, self.files, identity)
-        return self.files.follow(None, columns, partition_by)
+        table = self.table.settle(schema, partition_by)
+        if table.partition_by != partition_by:
+            raise SinkError(
+                self.table.where,
+                f"another program has made it since the start of the job, partitioned by "
+                f"{', '.join(table.partition_by) or 'nothing'}; the job's files are by "
+                f"{', '.join(partition_by) or 'nothing'}",
+                "run the same command again, without `partition_by`",
+            )
+        assert table.columns is not None, "it has columns now"
+        check_partitions(self.table, table)
+        check_identity(self.table, self.files, table.identity)
+        return self.files.follow(None, table.columns, partition_by)
 
     def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema | None:
         """See `SchemaKeeper`: a column that must have values is not widened for nulls."""
@@ -60,18 +74,48 @@ class TableSchemas:
         return self.files.follow(settled, wider, settled.partition_by)
 
 
-def check_identity(table: Table, files: Destination, identity: str) -> None:
-    """Keep which table a job's folder belongs to, or check it.
+def check_partitions(table: Table, opened: OpenedTable) -> None:
+    """Refuse partitions whose values a folder's name does not show exactly.
 
     Raises:
-        SinkError: It belongs to another table, which had the name before.
+        SinkError: A partition column has another type, or is a part of a nested column.
     """
-    files.store.write_once(_IDENTITY, json.dumps({"table": identity}).encode())
+    columns = opened.columns
+    if columns is None:
+        return
+    for name in opened.partition_by:
+        kind = columns.field(name).type if name in columns.names else None
+        if kind is None or not (can_partition(kind) or pa.types.is_decimal(kind)):
+            raise SinkError(
+                table.where,
+                f"it is partitioned by {name!r}, of {kind or 'a nested column'}; this sink writes partitions of "
+                "strings, integers, booleans, dates and decimals",
+                "use a table that is partitioned by such columns, or by nothing",
+            )
+
+
+def check_identity(table: Table, files: Destination, identity: str | None) -> None:
+    """Keep which table a job's folder belongs to, or check it. None: the table does not exist.
+
+    Raises:
+        SinkError: It belongs to another table, which had the name before, or was removed.
+    """
     content = files.store.read(_IDENTITY)
+    if content is None and identity is not None:
+        files.store.write_once(_IDENTITY, json.dumps({"table": identity}).encode())
+        content = files.store.read(_IDENTITY)
+    if content is None and identity is None:
+        return
+    if identity is None:
+        raise SinkError(
+            table.where,
+            "it does not exist any more, and this job has written to it",
+            "put it back; or run another job id, which writes all rows again",
+        )
     if content is None or json.loads(content) != {"table": identity}:
         raise SinkError(
             table.where,
             f"it is not the table that this job has written to: the job's files in {files.where} belong to another, "
             f"which had its name before; this one has the id {identity}",
-            "put the former table back; or run another job id, which writes all rows again",
+            "drop it, and put the former table back; or run another job id, which writes all rows again",
         )

@@ -33,11 +33,16 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.store import At, nowhere
 from coordlog.spark_integration.files.tables.commits import TableCommitProvider
-from coordlog.spark_integration.files.tables.schemas import TableSchemas, check_identity
+from coordlog.spark_integration.files.tables.schemas import (
+    TableSchemas,
+    check_identity,
+    check_partitions,
+)
 from coordlog.spark_integration.files.tables.table import (
     Table,
     TableCommit,
     TableConflictError,
+    TableLook,
     UnclearError,
 )
 
@@ -53,6 +58,10 @@ class _TableFiles(ParquetSink):
     def __init__(self, path: str, *, area: str, **options: Any) -> None:  # noqa: ANN401, those of `ParquetSink`
         super().__init__(path, **options)
         self._place(self._store.in_area(area))
+
+    def prepare(self, job_id: str) -> None:
+        """As in `ParquetSink`, for columns and partitions that the table decides."""
+        self._destination.prepare(job_id)
 
 
 @dataclass(slots=True)
@@ -75,6 +84,7 @@ class _Prepared:
     root: str
     """Folder or URL of the job's files."""
     files: ParquetSink
+    destination: Destination
 
 
 class TableSink(Sink):
@@ -114,6 +124,7 @@ class TableSink(Sink):
         self._operator_id = "sink"
         self._writers = _Writers()
         self._prepared: _Prepared | None = None
+        self._identity: str | None = None
         self._lock = threading.Lock()
 
     @property
@@ -158,6 +169,7 @@ class TableSink(Sink):
             )
         # No job's id has a dot.
         place = f"{job_id}.{escaped(self._operator_id)}"
+        check_partitions(self._table, table)
         if table.has_own_folders:
             root, area = f"{table.files_root}/coordlog-{place}", HIDDEN
         else:
@@ -165,14 +177,15 @@ class TableSink(Sink):
         files = self._make_files(path=root, area=area, partition_by=table.partition_by)
         files.prepare(job_id)
         destination = Destination(files.writer_options.store)
-        if table.identity is not None:
-            check_identity(self._table, destination, table.identity)
+        check_identity(self._table, destination, table.identity)
         settled = destination.settled_schema()
         if table.columns is not None and (
-            settled is None or not settled.columns.equals(table.columns, check_metadata=True)
+            settled is None
+            or settled.partition_by != table.partition_by
+            or not settled.columns.equals(table.columns, check_metadata=True)
         ):
             destination.follow(settled, table.columns, table.partition_by)
-        self._prepared = _Prepared(job_id=job_id, root=root, files=files)
+        self._prepared = _Prepared(job_id=job_id, root=root, files=files, destination=destination)
         self._writers.schemas = TableSchemas(self._table, destination)
         keeps = self._table.keeps_partition_columns
         self._writers.options = replace(files.writer_options, keeps_partition_columns=keeps)
@@ -184,7 +197,7 @@ class TableSink(Sink):
             SinkError: The table has rows that the job would write a second time.
         """
         self._files.refuse_earlier_output(job_id)
-        number = self._table.look().settled(self._mark(0))
+        number = self._look().settled(self._mark(0))
         if number is not None:
             raise SinkError(
                 self.destination,
@@ -249,8 +262,20 @@ class TableSink(Sink):
             size_bytes=sum(file.size_bytes for file in intent.files),
         )
 
+    def _look(self) -> TableLook:
+        """The newest state of the table that the job's files belong to.
+
+        Raises:
+            SinkError: It was removed, or another has its name since.
+        """
+        look = self._table.look()
+        if look.identity is None or look.identity != self._identity:
+            check_identity(self._table, self._here.destination, look.identity)
+            self._identity = look.identity
+        return look
+
     def _is_settled(self, intent: CommitToTable) -> bool:
-        number = self._table.look().settled(self._mark(intent.part))
+        number = self._look().settled(self._mark(intent.part))
         return number is not None and number >= intent.number
 
     def _commit(self, intent: CommitToTable, at: At) -> None:
@@ -274,7 +299,7 @@ class TableSink(Sink):
         )
         last: Exception | None = None
         for tries in range(TABLE_COMMIT_TRIES):
-            look = self._table.look()
+            look = self._look()
             number = look.settled(mark)
             if number is not None and number >= intent.number:
                 return

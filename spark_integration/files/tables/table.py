@@ -56,6 +56,11 @@ class TableCommit:
 class TableLook(Protocol):
     """The state of a table at one moment."""
 
+    @property
+    def identity(self) -> str | None:
+        """See `OpenedTable`."""
+        ...
+
     def settled(self, mark: str) -> int | None:
         """Value of a mark; None if the table has none of this name."""
         ...
@@ -98,13 +103,8 @@ class Table(Protocol):
         """
         ...
 
-    def settled_columns(
-        self, columns: pa.Schema, partition_by: tuple[str, ...]
-    ) -> tuple[pa.Schema, str]:
-        """Schema of the files, and the table's identity; if it has no columns, it gets these in one commit.
-
-        In a task, with the first rows.
-        """
+    def settle(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> OpenedTable:
+        """The table; if it has no columns, it gets these in one commit. In a task, with the first rows."""
         ...
 
     def widened_columns(self, columns: pa.Schema) -> pa.Schema:

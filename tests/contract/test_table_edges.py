@@ -1,0 +1,294 @@
+"""Values, columns and partitions at the edges of what tables take, and what other programs do to a table meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from coordlog.errors import DestinationMisfitError, SinkError
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from s3_server import s3_server, s3_store
+from table_places import DeltaPlace, IcebergPlace, Place
+from table_steps import (
+    SAVED,
+    MakePlace,
+    files_of,
+    intent,
+    new_place,
+    opened,
+    place,
+    places_of,
+    refusal,
+    rows,
+    staged,
+    stepping,
+)
+
+__all__ = ["new_place", "place", "s3_server", "s3_store"]
+
+# --- values at the edges --------------------------------------------------------------------------
+FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+LAST = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([FIRST, LAST], pa.timestamp("us", "UTC")).cast(pa.timestamp("us")),
+        pa.array([FIRST, LAST], pa.timestamp("us", "UTC")),
+        pa.array([-(2**62), 2**62], pa.timestamp("us")),
+        pa.array([-(2**30), 2**30], pa.date32()),
+    ],
+    ids=["last-of-python", "last-with-zone", "beyond", "days-beyond"],
+)
+def test_rows_with_times_at_the_ends_of_the_calendar_are_committed(
+    place: Place, times: pa.Array
+) -> None:
+    files = staged(place, pa.record_batch({"i": [1, 2], "t": times}))
+    place.sink().settle(intent(files))
+
+    found = place.table().sort_by("i")
+    numbers = pa.int32() if pa.types.is_date(times.type) else pa.int64()
+    assert found["t"].cast(numbers).to_pylist() == times.cast(numbers).to_pylist()
+    assert place.numbers_of("i", 2) == [2]
+    if times[1].cast(numbers).as_py() < 2**60 and not pa.types.is_date(times.type):
+        assert place.numbers_of("t", times[1].as_py()) == [2]
+
+
+def test_rows_are_found_by_a_column_with_the_path_of_a_nested_one(tmp_path: Path) -> None:
+    """Iceberg refuses such names."""
+    place = DeltaPlace(tmp_path / "t")
+    batch = pa.record_batch({"i": [1, 2], "a.b": ["x", "y"], "a": [{"b": "q"}, {"b": "r"}]})
+    place.sink().settle(intent(staged(place, batch)))
+
+    assert place.numbers_of("a.b", "y") == [2]
+
+
+def test_the_word_for_null_is_kept_as_the_value_of_a_partition(place: Place) -> None:
+    words = ["__HIVE_DEFAULT_PARTITION__", None, "null"]
+    sink = place.sink(partition_by=["w"])
+    writer = opened(sink)
+    list(writer.process(pa.record_batch({"i": [0, 1, 2], "w": words})))
+    sink.settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.table().sort_by("i")["w"].to_pylist() == words
+    assert place.numbers_of("w", words[0]) == [0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.float64(), pa.binary()],
+    ids=str,
+)
+def test_a_table_of_partitions_without_one_text_is_refused(place: Place, kind: pa.DataType) -> None:
+    place.make(pa.schema([("i", pa.int64()), ("v", kind)]), ["v"])
+
+    error = refusal(place.sink)
+    assert "it is partitioned by 'v', of " in error.problem
+    assert "strings, integers, booleans, dates and decimals" in error.problem
+
+
+def test_decimals_of_a_partition_are_read_back(place: Place) -> None:
+    kind = pa.decimal128(18, 9)
+    place.make(pa.schema([("i", pa.int64()), ("v", kind)]), ["v"])
+    values = [Decimal("1E-9"), Decimal("0E-9"), Decimal("123456789.5")]
+    files = staged(place, pa.record_batch({"i": [0, 1, 2], "v": pa.array(values, kind)}))
+    assert any("/" in one.final and "v=0.000000001/" in one.final for one in files)
+    place.sink().settle(intent(files))
+
+    assert place.table().sort_by("i")["v"].to_pylist() == values
+
+
+@pytest.mark.parametrize("mode", ["none", "counts", "truncate(1)"])
+def test_partitions_have_their_values_if_the_table_keeps_no_statistics(
+    tmp_path: Path, mode: str
+) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    place.make(pa.schema([("i", pa.int64()), ("w.x", pa.string())]), ["w.x"])
+    with place.catalog.load_table("ns.t").transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": mode})
+    files = staged(place, pa.record_batch({"i": [0, 1, 2], "w.x": ["xy", "xz", None]}))
+    place.sink().settle(intent(files))
+
+    tasks = place.catalog.load_table("ns.t").scan().plan_files()
+    assert {one.file.partition[0] for one in tasks} == {"xy", "xz", None}
+
+
+# --- what others do to the table -------------------------------------------------------------------
+def test_changed_partitions_stop_the_commit_until_they_are_put_back(
+    place: Place,
+) -> None:
+    place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
+    files = staged(place, pa.record_batch({"i": [1, 2], "s": ["x", None]}))
+    place.partition("s")
+    pauses: list[float] = []
+    error = refusal(lambda: place.sink(pause=pauses.append).settle(intent(files)))
+    assert "its partitions were changed since" in error.problem
+    assert pauses == []
+    later = staged(place, pa.record_batch({"i": [3], "s": ["z"]}), attempt_number=1)
+    place.partition()
+    place.sink().settle(intent(files))
+    place.partition("s")
+    place.sink().settle(intent(later, number=1))
+
+    assert place.rows() == Counter([*place.kept_by_partitioning([1, 2]), 3])
+
+
+def test_an_existing_table_without_partitions_is_not_given_any(place: Place) -> None:
+    place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
+
+    error = refusal(lambda: place.sink(partition_by=["s"]))
+    assert "it is partitioned by nothing, the job by s" in error.problem
+
+
+def test_a_table_that_was_made_meanwhile_keeps_its_partitions(place: Place) -> None:
+    writer = opened(place.sink())
+    place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]), ["s"])
+    error = refusal(lambda: list(writer.process(pa.record_batch({"i": [1], "s": ["x"]}))))
+    assert "partitioned by s; the job's files are by nothing" in error.problem
+
+    files = staged(place, pa.record_batch({"i": [1], "s": ["x"]}), attempt_number=1)
+    place.sink().settle(intent(files))
+    assert place.rows() == Counter([1])
+
+
+def test_nothing_is_committed_to_another_table_of_the_name_at_any_place(
+    new_place: MakePlace,
+) -> None:
+    for pause_at, name in enumerate(places_of(new_place())):
+        place = new_place()
+        if isinstance(place, DeltaPlace) and name.startswith(("before commit", "after footers")):
+            continue  # a version of a Delta table does not show which table it is of
+        files, sink = staged(place), place.sink()
+        at = stepping(place.replace, at_place=pause_at)
+        with contextlib.suppress(SinkError):
+            sink.settle(intent(files), at=at)
+        assert place.rows() == Counter(), pause_at
+        assert "not the table that this job has" in refusal(place.sink).problem
+
+
+def test_a_table_that_is_gone_at_any_place_is_an_error_with_a_next_step(
+    new_place: MakePlace,
+) -> None:
+    for pause_at in range(len(places_of(new_place()))):
+        place = new_place()
+        files, sink = staged(place), place.sink()
+        at = stepping(place.drop, at_place=pause_at)
+        with contextlib.suppress(SinkError):
+            sink.settle(intent(files), at=at)
+        error = refusal(lambda: sink.settle(intent(files)))  # noqa: B023, called in this turn
+        assert "it does not exist any more" in error.problem, pause_at
+
+
+def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    files, sink = staged(place), place.sink()
+    with place.catalog.load_table("ns.t").transaction() as change:
+        change.set_properties({"coordlog.commits.ingest.sink": "x"})
+
+    error = refusal(lambda: sink.settle(intent(files)))
+    assert "its property coordlog.commits.ingest.sink is 'x'" in error.problem
+
+
+# --- Delta's own ------------------------------------------------------------------------------------
+def delta_table(root: Path, *, features: list[str], version: int = 7) -> DeltaPlace:
+    """A table as another program makes it, which is asked for features of its writers."""
+    fields = [{"name": "i", "type": "long", "nullable": True, "metadata": {}}]
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
+    metadata = {
+        "id": "a",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    if version == 7:
+        protocol["writerFeatures"] = features
+    (root / "_delta_log").mkdir(parents=True)
+    lines = [{"protocol": protocol}, {"metaData": metadata}]
+    text = "\n".join(map(json.dumps, lines))
+    (root / "_delta_log" / f"{0:020}.json").write_text(text, encoding="utf-8")
+    return DeltaPlace(root)
+
+
+@pytest.mark.parametrize(
+    "feature", ["rowTracking", "clustering", "inCommitTimestamp", "identityColumns", "made-up"]
+)
+def test_a_delta_table_that_delta_rs_does_not_write_is_refused(
+    tmp_path: Path, feature: str
+) -> None:
+    place = delta_table(tmp_path / "t", features=[feature])
+    assert f"its writers must have {feature}, which delta-rs lacks" in refusal(place.sink).problem
+
+
+@pytest.mark.parametrize("feature", ["appendOnly", "changeDataFeed", "checkConstraints"])
+def test_a_delta_table_with_features_that_delta_rs_has_is_written(
+    tmp_path: Path, feature: str
+) -> None:
+    place = delta_table(tmp_path / "t", features=[feature])
+    place.sink().settle(intent(staged(place)))
+
+    assert place.rows() == SAVED
+
+
+def test_a_delta_table_of_version_6_is_refused(tmp_path: Path) -> None:
+    place = delta_table(tmp_path / "t", features=[], version=6)
+    assert "writer version 6" in refusal(place.sink).problem
+
+
+def test_a_constraint_that_a_delta_table_got_meanwhile_stops_the_commit(tmp_path: Path) -> None:
+    place = DeltaPlace(tmp_path / "t")
+    files, sink = staged(place), place.sink()
+    place.loaded().alter.add_constraint({"small": "i < 5"})
+    error = refusal(lambda: sink.settle(intent(files)))
+
+    assert "delta.constraints.small" in error.problem
+    assert place.rows() == Counter()
+
+
+def test_columns_that_delta_does_not_take_make_no_table(tmp_path: Path) -> None:
+    place = DeltaPlace(tmp_path / "t")
+    one = pa.array([b"0123456789abcdef"], pa.binary(16)).cast(pa.uuid())
+    for batch in (
+        pa.record_batch({"i": [1], "u": one}),
+        pa.record_batch({"i": [1], "I": [2]}),
+        pa.record_batch({"t": pa.array([1], pa.time64("us"))}),
+    ):
+        with pytest.raises(
+            DestinationMisfitError, match="Delta does not take these columns"
+        ) as caught:
+            list(opened(place.sink()).process(batch))
+        assert "<unknown>" not in caught.value.problem
+    place.sink().settle(intent(staged(place, rows(1))))
+
+    with pytest.raises(DestinationMisfitError, match="Delta does not add it"):
+        list(opened(place.sink(widen=True), attempt_number=1).process(pa.record_batch({"I": [2]})))
+
+
+# --- places -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scheme", ["file:", "file://", ""])
+def test_an_iceberg_table_has_its_files_below_its_location(tmp_path: Path, scheme: str) -> None:
+    """Spark writes `file:/`, pyiceberg `file:///`."""
+    place = IcebergPlace(tmp_path / "t")
+    place.catalog.create_namespace("ns")
+    location = f"{scheme}{tmp_path}/a b%20"
+    place.catalog.create_table("ns.t", pa.schema([("i", pa.int64())]), location=location)
+    place.sink().settle(intent(staged(place)))
+
+    assert place.rows() == SAVED
+    assert len(list((tmp_path / "a b%20" / "data" / "coordlog-ingest.sink").glob("*.parquet"))) == 2
+
+
+def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:
+    ParquetSink(tmp_path / "t").prepare("other")
+
+    error = refusal(DeltaPlace(tmp_path / "t").sink)
+    assert "it is inside the destination of job 'other'" in error.problem
