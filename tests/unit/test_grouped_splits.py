@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from attempt_fakes import END, World, opened, polled
+from attempt_fakes import END, FakeOperator, World, opened, polled
 from coordlog.api.operator import FinishedSplit, Poll, PollStatus, SkippedSplit, Snapshot
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import UsageError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
-from coordlog.messages import EndOfSplit, FinishSplit, SkipSplit
+from coordlog.messages import EndOfSplit, FinishSplit, InjectBarrier, SkipSplit
 from coordlog.schemas.builtin_types import Committable, SplitFinished
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import Split
@@ -129,6 +129,21 @@ def test_a_group_has_a_limit_of_splits_and_of_bytes() -> None:
     assert ended(world) == [["a", "large"]]
 
 
+def test_a_group_ends_with_the_split_behind_which_a_link_takes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([True, False, True])
+    monkeypatch.setattr(
+        FakeOperator, "takes_more_splits", lambda link: link.name == "map" or next(answers)
+    )
+    names = "abcd"
+    world, runner = grouping(*[end(name, has_next=name != "d") for name in names])
+    for _ in names:
+        runner.step()
+
+    assert ended(world) == [["a", "b"], ["c", "d"]]
+
+
 def test_a_link_that_does_not_allow_groups_gets_the_end_of_each_split() -> None:
     world, runner = grouping(end("a", has_next=True), end("b"), groups_splits=False)
     runner.step()
@@ -139,6 +154,19 @@ def test_a_link_that_does_not_allow_groups_gets_the_end_of_each_split() -> None:
         "sink.end_of_split(a)",
         "sink.end_of_split(b)",
     ]
+
+
+@pytest.mark.clause("M2")
+def test_in_streaming_the_end_of_each_split_is_ahead_of_the_next_barrier() -> None:
+    world = World(polls=[end("a", has_next=True), end("b")])
+    runner = opened(world, keeps_state_across_splits=False, groups_splits=True)
+    runner.step()
+    runner.handle(InjectBarrier(checkpoint_id=1))
+    runner.step()
+
+    assert ended(world) == [["a"], ["b"]]
+    barriers = [one.last_barrier for one in world.sent if isinstance(one, FinishSplit)]
+    assert barriers == [-1, 1], "a restored reader has not split a"
 
 
 def test_a_skipped_split_leaves_the_rows_of_those_before_it() -> None:
