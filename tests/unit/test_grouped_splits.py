@@ -10,6 +10,7 @@ from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import UsageError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
 from coordlog.messages import EndOfSplit, FinishSplit, InjectBarrier, SkipSplit
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.builtin_types import Committable, SplitFinished
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import Split
@@ -324,3 +325,46 @@ def test_all_splits_of_an_answer_go_back_with_their_reader() -> None:
 
     assert set(places(job).values()) == {"enumerator"}
     assert answers(job, job.register(0), 1) == [taken]
+
+
+def test_an_answer_has_a_limit_of_splits() -> None:
+    names = [f"{number:03}" for number in range(5 * SPLITS_AT_ONCE_MAX)]
+    job = HandDrivenJob(chain_of(provider(*names)))
+
+    assert answers(job, job.register(0), 1) == [names[:SPLITS_AT_ONCE_MAX]]
+
+
+@pytest.mark.clause("L5")
+def test_several_splits_at_once_answer_as_many_open_requests() -> None:
+    names = [f"{number:02}" for number in range(16)]
+    job = HandDrivenJob(chain_of(provider(*names)))
+    attempt = job.register(0)
+    job.trigger()
+    ask(attempt)
+    ask(attempt)  # both are part of the checkpoint, and their answers are not
+    attempt.ack_checkpoint(1)
+    attempt.lose()
+
+    assert told(job, job.register(0)) == names[:4]
+    splits: SplitsState = job.runtime.state.projections["source"]
+    assert splits.reader(0).owed == 0
+
+
+@pytest.mark.clause("K6")
+def test_more_ends_than_an_attempt_reports_at_once_fail_their_sender() -> None:
+    names = [str(number) for number in range(SPLITS_AT_ONCE_MAX + 1)]
+    job = HandDrivenJob(chain_of(provider(*names)), is_batch=True)
+    attempt = job.register(0)
+    *before, last = names
+    attempt.say(
+        FinishSplit(
+            operator_id="source",
+            last_barrier=-1,
+            finished=SplitFinished(split_id=last, rows=1, bytes_read=1, committables=[]),
+            before=tuple(EndOfSplit(split_id=one, rows=1, bytes_read=1) for one in before),
+        )
+    )
+
+    assert job.history(Kind.SPLIT_FINISHED) == []
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.reason == "it sent the ends of 65 splits at once; the limit is 64"
