@@ -157,7 +157,7 @@ def weather_of(seed: int) -> Weather:
         weather = replace(weather, kills=0.015, faults_until=300, interval_s=0.006)
     if chance.random() < 0.25:
         weather = replace(weather, remembered_bytes_max=chance.choice((300, 1_000, 3_000)))
-    return weather
+    return replace(weather, gathers_s=chance.choice((0.0, 0.0, 0.02)))
 
 
 def _short_size_of(seed: int) -> JobSize:

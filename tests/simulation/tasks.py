@@ -33,9 +33,6 @@ from simulation.log import Key
 
 __all__ = ["Cluster", "Faults", "Surroundings", "Task", "Wire"]
 
-_GATHERS_S = 0.02
-"""How long some tasks gather messages: a coordinator sends several events in this time, whose acks are one then."""
-
 
 class Wire:
     """What happens to messages on their way, besides the weather. This one: nothing."""
@@ -117,7 +114,7 @@ class Task:
     goes_s: float = 0.0
     """When the last message of it arrives."""
     frame: list[UpMessage] = field(default_factory=list)
-    """Messages that arrive together, at `goes_s`; only every other task sends such, and half of those gather longer."""
+    """Messages that arrive together, at `goes_s`; only every other task sends such."""
     is_cut: bool = False
     """Nothing more arrives, either way."""
     is_noticed: bool = False
@@ -406,7 +403,7 @@ class Cluster:
             task.goes_s = self._due_s(task.goes_s)
             if task.number % 2:
                 task.frame = [message]
-                task.goes_s += _GATHERS_S if task.number % 4 == 1 else 0.0
+                task.goes_s += self._weather.gathers_s
                 self._agenda.at(task.goes_s, lambda: self._arrive_together(task))
             else:
                 self._agenda.at(task.goes_s, lambda: self._arrive(task, message))
