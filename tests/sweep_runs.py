@@ -103,6 +103,23 @@ RUNS = {
         shows={Kind.EPOCH_STARTED: 2, Kind.RESET_TO_CHECKPOINT: 1, Kind.EVENT_REDELIVERED: 1},
         modes=("rollback", "resume"),
     ),
+    "acks of several events at once": Run(
+        make=counting(is_folded=True),
+        steps="""
+            register 0, register 1, make 0, make 0, make 1, row 0, take 0, take 0, work 0,
+            trigger, make 0, make 1, say_together 0, take 1, row 1, say_together 1,
+            take 0, take 1, say_together 0, say_together 1, make 1, take 1, take 1, take 1,
+            say_together 1, lose 1, register 1, take 1, take 1, work 1, say_together 1, trigger
+        """,
+        shows={
+            Kind.EVENT_TO_SUBTASK: 6,
+            Kind.EVENT_ACKED: 4,
+            Kind.CHECKPOINT_COMPLETED: 2,
+            Kind.SUBTASK_RESET: 1,
+        },
+        attributes=("also_acked", "held_by"),
+        modes=("rollback", "resume"),
+    ),
     "splits and commits": Run(
         make=splits(),
         steps="""
@@ -128,6 +145,18 @@ RUNS = {
         """,
         shows={Kind.SPLIT_FINISHED: 5, Kind.SUBTASK_RESET: 1, Kind.EPOCH_STARTED: 2},
         attributes=("kept",),
+        pending_at_once=0,
+        modes=("rollback", "resume"),
+    ),
+    "batch with splits that end together": Run(
+        make=splits(is_batch=True, is_kept=True),
+        steps="""
+            register 0, register 1, ask 0, take 0, ask 0, take 0, ask 1, take 1, read_together 0,
+            ask 0, take 0, ask 0, take 0, lose 0, register 0, ask 0, take 0, ask 1, take 1,
+            read_together 1, cut_off 0, take_over, register 0, register 1, ask 0, take 0
+        """,
+        shows={Kind.SPLIT_FINISHED: 5, Kind.SUBTASK_RESET: 1, Kind.EPOCH_STARTED: 2},
+        attributes=("kept", "rows_with"),
         pending_at_once=0,
         modes=("rollback", "resume"),
     ),

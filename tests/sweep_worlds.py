@@ -26,13 +26,17 @@ from coordlog.messages import (
     AckEvent,
     Complete,
     DeliverEvent,
+    EndOfSplit,
+    FinishSplit,
     InjectBarrier,
     SendEvent,
     UpMessage,
+    joined_acks,
 )
 from coordlog.projections.job.state import Phase
 from coordlog.projections.splits.fold import Finished, SplitsState
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import Committable, SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import AddSplits, NoMoreSplits, RequestSplit
@@ -237,6 +241,11 @@ class CountingTask:
             job, message = self.attempt.job, self.outgoing.popleft()
             job.run(lambda: job.runtime.arrived(self.attempt.connection_id, message))
 
+    def join(self) -> None:
+        """The outgoing messages are of one frame: their acks are one."""
+        messages = [(one, one) for one in self.outgoing]
+        self.outgoing = deque(joined_acks(messages, lambda ack: ack))
+
 
 class CountingWorld:
     """A user's coordinator that sends events, handles events and commits rows.
@@ -301,6 +310,13 @@ class CountingWorld:
     def say(self, subtask: int) -> None:
         """The next message on its way from the task arrives."""
         self.tasks[subtask].say()
+
+    def say_together(self, subtask: int) -> None:
+        """All that is on its way from the task arrives, in one frame."""
+        task = self.tasks[subtask]
+        task.join()
+        while task.outgoing:
+            task.say()
 
     def answer(self, subtask: int) -> None:
         """The task handles its next message, and what it says of it arrives."""
@@ -462,7 +478,7 @@ class SplitTask:
 
 
 def _intent(_checkpoint_id: int, committables: Sequence[CommittableOf]) -> Payload:
-    return Rows(names=[one.content.decode() for one in committables])
+    return Rows(names=[name for one in committables for name in one.content.decode().split()])
 
 
 class SplitWorld:
@@ -537,6 +553,28 @@ class SplitWorld:
         task.open_rows.append(f"{name}/1")
         given = task.committables() if self.is_kept else []
         task.attempt.finish_split("source", name, committables=given)
+
+    def read_together(self, subtask: int) -> None:
+        """The task reads all splits that it holds, small ones, and hands their rows over in one file."""
+        task = self.tasks[subtask]
+        names, task.holds = task.holds, []
+        task.done += names
+        *before, last = [EndOfSplit(split_id=name, rows=1, bytes_read=1) for name in names]
+        content = " ".join(f"{name}/1" for name in names).encode()
+        finished = SplitFinished(
+            split_id=last.split_id,
+            rows=1,
+            bytes_read=1,
+            committables=[Committable(operator_id="sink", content=content)],
+        )
+        task.attempt.say(
+            FinishSplit(
+                operator_id="source",
+                last_barrier=task.attempt.last_barrier,
+                finished=finished,
+                before=tuple(before),
+            )
+        )
 
     def complete(self, subtask: int) -> None:
         """The task ends."""

@@ -154,6 +154,13 @@ class Operator(ABC):
         """
         return Snapshot()
 
+    def takes_more_splits(self) -> bool:
+        """Whether the rows of the next small split may be handed over with those since the last `end_of_split`.
+
+        Called behind a split whose `end_of_split` may wait (`OperatorSpec.groups_splits`). False: it does not wait.
+        """
+        return True
+
     def discard_split(self, split_id: str) -> None:
         """A split is abandoned: forget its rows (clause J2: skips survive resets). Only if no link keeps state.
 

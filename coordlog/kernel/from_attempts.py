@@ -26,7 +26,7 @@ from coordlog.kernel.refusals import (
     too_large,
     why_not_handled,
 )
-from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, SPLITS_AT_ONCE_MAX
 from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
@@ -192,6 +192,11 @@ def _split_finished(step: StepBuilder, sender: FromAttempt, message: FinishSplit
     """
     if not is_handled(step.state, sender.subtask, sender.attempt_number):
         refuse_and_fence(step, "split end", sender.subtask, sender.attempt_number)
+        return
+    count = len(message.before) + 1
+    if count > SPLITS_AT_ONCE_MAX:  # a turn of that many records would be one append
+        reason = f"it sent the ends of {count} splits at once; the limit is {SPLITS_AT_ONCE_MAX}"
+        fail_sender(step, sender.subtask, sender.attempt_number, reason)
         return
     committables = message.finished.committables
     if fail_stray_committables(step, sender.subtask, sender.attempt_number, committables):

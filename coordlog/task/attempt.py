@@ -324,6 +324,7 @@ class AttemptRunner:
             or not finished.has_next
             or len(self._grouped) >= SPLITS_AT_ONCE_MAX
             or sum(each.bytes_read for each in self._grouped) >= SPLITS_AT_ONCE_WEIGHT
+            or not self._chain.takes_more_splits()
         ):
             self._hand_over_group()
 

@@ -282,6 +282,14 @@ class OpenChain:
             flush = _operator(link).flush_split
             self._pass_on(place, "flush_split", flush, split_id, is_reading=True)
 
+    def takes_more_splits(self) -> bool:
+        """Whether every link takes rows of another split before its next `end_of_split`. Between two splits."""
+        for link in self._links[1:]:
+            with self._calling(link, "takes_more_splits", is_reading=True):
+                if not _operator(link).takes_more_splits():
+                    return False
+        return True
+
     def end_split(self, finished: FinishedSplit, *, is_handed_over: bool) -> SplitFinished:
         """End of a split, as the driver gets it.
 

@@ -31,7 +31,7 @@ from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.payload_address import address_in, is_stored, plain
-from coordlog.schemas.record import ALSO_ACKED, Kind, Record
+from coordlog.schemas.record import ALSO_ACKED, ROWS_WITH, Kind, Record
 from coordlog.schemas.untrusted_schema import foreign_avro
 
 __all__ = ["Redacted", "Redaction"]
@@ -219,7 +219,7 @@ class Redaction:
             return value
         if name == "event":
             return self._event(value)
-        if name == "split_id":
+        if name in ("split_id", ROWS_WITH):
             return self.text(value)
         is_plain = name not in _TEXT_ATTRIBUTES and _PLAIN_VALUE.fullmatch(value)
         if name in _KEPT_ATTRIBUTES or is_plain:

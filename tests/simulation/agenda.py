@@ -78,6 +78,8 @@ class Weather:
     interval_s: float = 0.025
     """Between checkpoints."""
     checkpoint_timeout_s: float = 0.25
+    gathers_s: float = 0.0
+    """How long tasks gather the messages of a frame: acks of events that come in this time are one."""
     ack_timeout_s: float = 0.4
     is_overlapping: bool = False
     snapshot_every: int | None = None

@@ -93,6 +93,8 @@ class JobSize:
     """Splits that a client wants skipped, the first ones."""
     bad: int = 0
     """Splits that cannot be read beyond their first row, the last ones: readers give them up."""
+    together: bool = False
+    """Whether small splits are assigned several at once and, if it is a batch without talk, ended together."""
 
     @property
     def talks(self) -> bool:
@@ -293,13 +295,18 @@ def _row(number: int) -> pa.RecordBatch:
 
 
 class Reader(SourceReader):
-    """Reads splits of so many rows; asks for one at a time, and then waits, restored or not."""
+    """Reads splits of so many rows; asks for one at a time, and then waits, restored or not.
+
+    Or, like a reader of files, for the next ones when half of those that it was given are left.
+    """
 
     def __init__(self, size: JobSize, desk: Desk) -> None:
         self.size, self.desk = size, desk
         desk.reader = self
         self.holds: list[list[int]] = []
         """Split and how many of its rows are read."""
+        self.ask_at = 0
+        """How many splits are left when it asks."""
         self.is_asking = self.is_told = False
         self.context: OperatorContext | None = None
 
@@ -308,6 +315,8 @@ class Reader(SourceReader):
         self.context = context
         if state is not None:
             self.holds, self.is_asking = json.loads(state)
+            if self.size.together:
+                self.is_asking, self.ask_at = False, len(self.holds) // 2
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
         """Let go of these."""
@@ -316,18 +325,19 @@ class Reader(SourceReader):
         return [SkippedSplit(split_id=str(s), rows=read, reason="skipped") for s, read in gone]
 
     def start(self) -> None:
-        """Ask."""
-        self._ask()
+        """Ask, unless it has splits."""
+        if not self.holds:
+            self._ask()
 
     def _ask(self) -> None:
-        if not self.holds and not self.is_asking and not self.is_told:
+        if len(self.holds) <= self.ask_at and not self.is_asking and not self.is_told:
             assert self.context is not None, "open"
             self.is_asking = True
             self.context.send_event(RequestSplit())
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read them next."""
-        self.is_asking = False
+        self.is_asking, self.ask_at = False, len(splits) // 2 if self.size.together else 0
         self.holds += [[int(one), 0] for one in splits]
 
     def notify_no_more_splits(self) -> None:
@@ -351,11 +361,19 @@ class Reader(SourceReader):
                 return Poll(status=PollStatus.BATCH, batch=_row(split * self.size.rows + read))
             self.holds.pop(0)
             self._ask()
-            finished = FinishedSplit(split_id=str(split), rows=read, bytes_read=read)
+            finished = FinishedSplit(
+                split_id=str(split), rows=read, bytes_read=read, has_next=self._has_next
+            )
             return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
         if self.is_told and (talk is None or talk.is_done):
             return Poll(status=PollStatus.END)
         return Poll(status=PollStatus.WAITING)
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether a split that can be read to its end is at hand."""
+        size = self.size
+        return size.together and bool(self.holds) and self.holds[0][0] < size.splits - size.bad
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
         """All but what is told anew."""
@@ -494,9 +512,11 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
                 lambda: SplitsDiscovered(splits=found, is_complete=True),
                 kept=kept,
                 is_bounded=False,
+                weight_of=(lambda _split: 1) if size.together else None,
             ),
         ),
         merge_states=_merged_readers,
+        groups_splits=size.together,
     )
     talk = OperatorSpec(
         operator_id=TALK,
@@ -509,6 +529,7 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
         create_operator=Passing,
         coordinator=TillProvider(book.slip),
         keeps_state_across_splits=False,
+        groups_splits=size.together,
     )
     sink = OperatorSpec(
         operator_id=SINK,
@@ -517,6 +538,7 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
             SINK, sink=OutsideSink(book), make_intent=_intent, payload_types=[Published]
         ),
         keeps_state_across_splits=False,
+        groups_splits=size.together,
     )
     between = [talk] if size.talks else [till] if size.orders else []
     return Chain(source=source, operators=[*between, sink])

@@ -96,7 +96,7 @@ def size_of(seed: int) -> JobSize:
     chance = Random(f"size {seed}")
     is_talking = chance.random() < 0.8
     most = chance.choice((2, 4, 10))
-    return JobSize(
+    size = JobSize(
         parallelism=chance.choice((1, 1, 2, 2, 3)),
         is_batch=chance.random() < 0.25,
         splits=chance.randint(1, 3),
@@ -107,6 +107,13 @@ def size_of(seed: int) -> JobSize:
         skips=chance.choice((0, 0, 0, 1)),
         bad=chance.choice((0, 0, 0, 1)),
     )
+    if chance.random() < 0.7:
+        return size
+    # So many that an answer has several: in batch, whose ends of splits are one message then, more often.
+    is_batch = chance.random() < 0.6
+    if is_batch and chance.random() < 0.7:
+        size = replace(size, down=0, up=0)
+    return replace(size, is_batch=is_batch, together=True, splits=chance.randint(8, 30))
 
 
 _RATES: tuple[tuple[str, float], ...] = (
@@ -150,7 +157,7 @@ def weather_of(seed: int) -> Weather:
         weather = replace(weather, kills=0.015, faults_until=300, interval_s=0.006)
     if chance.random() < 0.25:
         weather = replace(weather, remembered_bytes_max=chance.choice((300, 1_000, 3_000)))
-    return weather
+    return replace(weather, gathers_s=chance.choice((0.0, 0.0, 0.02)))
 
 
 def _short_size_of(seed: int) -> JobSize:

@@ -403,6 +403,7 @@ class Cluster:
             task.goes_s = self._due_s(task.goes_s)
             if task.number % 2:
                 task.frame = [message]
+                task.goes_s += self._weather.gathers_s
                 self._agenda.at(task.goes_s, lambda: self._arrive_together(task))
             else:
                 self._agenda.at(task.goes_s, lambda: self._arrive(task, message))

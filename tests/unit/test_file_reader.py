@@ -8,7 +8,9 @@ import pytest
 
 from chain_fakes import FakeContext, contents
 from coordlog.api.operator import PollStatus, SourceReader
+from coordlog.limits import SPLITS_AT_ONCE_WEIGHT
 from coordlog.schemas.source_types import RequestSplit
+from coordlog.spark_integration.files.source import reader as reading
 from coordlog.spark_integration.files.source.reader import merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
 
@@ -111,6 +113,20 @@ def test_of_restored_splits_it_requests_more_when_half_are_left(tmp_path: Path) 
     second.start()
 
     assert [sent for _, _, sent in ends_of(second, context)] == [0, 0, 1]
+
+
+def test_it_announces_no_large_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the small one would be told as late as that of the large one."""
+    sizes = {"b.csv": SPLITS_AT_ONCE_WEIGHT, "c.csv": SPLITS_AT_ONCE_WEIGHT + 1}
+    source = source_of(tmp_path)
+    monkeypatch.setattr(reading, "size_of", lambda split: sizes.get(Path(split.path).name))
+    reader = source.spec().create_reader()
+    context = FakeContext()
+    reader.open(context, None)
+    reader.add_splits(contents(source.discover()))
+
+    announced = [has_next for _, has_next, _ in ends_of(reader, context)]
+    assert announced == [True, False, False]
 
 
 def test_it_announces_no_split_that_may_be_skipped(tmp_path: Path) -> None:

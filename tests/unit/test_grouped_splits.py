@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from attempt_fakes import END, World, opened, polled
+from attempt_fakes import END, FakeOperator, World, opened, polled
 from coordlog.api.operator import FinishedSplit, Poll, PollStatus, SkippedSplit, Snapshot
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import UsageError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
-from coordlog.messages import EndOfSplit, FinishSplit, SkipSplit
+from coordlog.messages import EndOfSplit, FinishSplit, InjectBarrier, SkipSplit
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.builtin_types import Committable, SplitFinished
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import Split
@@ -129,6 +130,21 @@ def test_a_group_has_a_limit_of_splits_and_of_bytes() -> None:
     assert ended(world) == [["a", "large"]]
 
 
+def test_a_group_ends_with_the_split_behind_which_a_link_takes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([True, False, True])
+    monkeypatch.setattr(
+        FakeOperator, "takes_more_splits", lambda link: link.name == "map" or next(answers)
+    )
+    names = "abcd"
+    world, runner = grouping(*[end(name, has_next=name != "d") for name in names])
+    for _ in names:
+        runner.step()
+
+    assert ended(world) == [["a", "b"], ["c", "d"]]
+
+
 def test_a_link_that_does_not_allow_groups_gets_the_end_of_each_split() -> None:
     world, runner = grouping(end("a", has_next=True), end("b"), groups_splits=False)
     runner.step()
@@ -139,6 +155,19 @@ def test_a_link_that_does_not_allow_groups_gets_the_end_of_each_split() -> None:
         "sink.end_of_split(a)",
         "sink.end_of_split(b)",
     ]
+
+
+@pytest.mark.clause("M2")
+def test_in_streaming_the_end_of_each_split_is_ahead_of_the_next_barrier() -> None:
+    world = World(polls=[end("a", has_next=True), end("b")])
+    runner = opened(world, keeps_state_across_splits=False, groups_splits=True)
+    runner.step()
+    runner.handle(InjectBarrier(checkpoint_id=1))
+    runner.step()
+
+    assert ended(world) == [["a"], ["b"]]
+    barriers = [one.last_barrier for one in world.sent if isinstance(one, FinishSplit)]
+    assert barriers == [-1, 1], "a restored reader has not split a"
 
 
 def test_a_skipped_split_leaves_the_rows_of_those_before_it() -> None:
@@ -296,3 +325,46 @@ def test_all_splits_of_an_answer_go_back_with_their_reader() -> None:
 
     assert set(places(job).values()) == {"enumerator"}
     assert answers(job, job.register(0), 1) == [taken]
+
+
+def test_an_answer_has_a_limit_of_splits() -> None:
+    names = [f"{number:03}" for number in range(5 * SPLITS_AT_ONCE_MAX)]
+    job = HandDrivenJob(chain_of(provider(*names)))
+
+    assert answers(job, job.register(0), 1) == [names[:SPLITS_AT_ONCE_MAX]]
+
+
+@pytest.mark.clause("L5")
+def test_several_splits_at_once_answer_as_many_open_requests() -> None:
+    names = [f"{number:02}" for number in range(16)]
+    job = HandDrivenJob(chain_of(provider(*names)))
+    attempt = job.register(0)
+    job.trigger()
+    ask(attempt)
+    ask(attempt)  # both are part of the checkpoint, and their answers are not
+    attempt.ack_checkpoint(1)
+    attempt.lose()
+
+    assert told(job, job.register(0)) == names[:4]
+    splits: SplitsState = job.runtime.state.projections["source"]
+    assert splits.reader(0).owed == 0
+
+
+@pytest.mark.clause("K6")
+def test_more_ends_than_an_attempt_reports_at_once_fail_their_sender() -> None:
+    names = [str(number) for number in range(SPLITS_AT_ONCE_MAX + 1)]
+    job = HandDrivenJob(chain_of(provider(*names)), is_batch=True)
+    attempt = job.register(0)
+    *before, last = names
+    attempt.say(
+        FinishSplit(
+            operator_id="source",
+            last_barrier=-1,
+            finished=SplitFinished(split_id=last, rows=1, bytes_read=1, committables=[]),
+            before=tuple(EndOfSplit(split_id=one, rows=1, bytes_read=1) for one in before),
+        )
+    )
+
+    assert job.history(Kind.SPLIT_FINISHED) == []
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.reason == "it sent the ends of 65 splits at once; the limit is 64"

@@ -202,6 +202,19 @@ def test_more_names_than_the_log_takes_are_an_error_that_says_how_many(
     assert "sort by them" in error.next_step
 
 
+def test_small_splits_of_many_partitions_are_not_handed_over_together(tmp_path: Path) -> None:
+    """The names of the files of all of them would be more than a record takes, those of each are not."""
+    sink = prepared(ParquetSink(tmp_path / "out", partition_by=["p"]))
+    writer = opened(sink, open_files_max=2)
+    write(writer, i=[1, 2], p=["a", "b"])
+    assert writer.takes_more_splits(), "its files are open, and take the next split's rows"
+    write(writer, i=[3], p=["c"])
+    assert not writer.takes_more_splits()
+
+    assert contents(sink, writer.end_of_split("s")) == [[1], [2], [3]]
+    assert writer.takes_more_splits()
+
+
 # --- partitions -----------------------------------------------------------------------------------
 def test_rows_keep_their_order_in_a_partition_and_files_lack_its_columns(
     tmp_path: Path,

@@ -127,6 +127,10 @@ class ParquetFileWriter(Operator):
         """Close this split's files."""
         return self._end_interval()
 
+    def takes_more_splits(self) -> bool:
+        """Whether no file is closed yet. Else many splits of many partitions would have too many files for a record."""
+        return not self._finished
+
     def discard_split(self, split_id: str) -> None:
         """Hand over none of this split's files: all open and rolled files are of this split.
 
