@@ -277,6 +277,66 @@ def test_each_panel_names_the_command_that_answers_the_same(
             expect(panel.locator(".command code")).to_contain_text("coordlog ")
 
 
+def test_the_verdict_names_the_command_that_judges_the_same(
+    document: Document, open_report: OpenReport
+) -> None:
+    command = open_report(document).locator("#panel-verdict .command code")
+
+    expect(command).to_have_text("coordlog health flights · coordlog state flights")
+
+
+def test_a_long_command_is_not_broken_within_an_option(
+    document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document, width=390)
+    heights = page.locator("#panel-waterfall .command .option").evaluate_all(
+        "(options) => options.map((option) => option.getClientRects().length)"
+    )
+
+    assert heights == [1]
+
+
+def test_details_that_are_scrolled_to_are_not_under_the_head(
+    document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document, width=390)
+    failure = page.locator("#panel-story button.pick").last
+    page.locator("#panel-story").scroll_into_view_if_needed()
+    failure.click()
+    details, head = (
+        page.locator("#panel-details").bounding_box(),
+        page.locator(".bar").bounding_box(),
+    )
+
+    assert details is not None
+    assert head is not None
+    assert details["y"] >= head["y"] + head["height"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("lasted(999.4)", "999 µs"),
+        ("lasted(999.6)", "1.0 ms"),
+        ("lasted(9_940)", "9.9 ms"),
+        ("lasted(9_960)", "10 ms"),
+        ("lasted(999_600)", "1.00 s"),
+        ("lasted(9_996_000)", "10.0 s"),
+        ("lasted(119_960_000)", "2 min 0 s"),
+        ("lasted(179_600_000)", "3 min 0 s"),
+        ("lasted(7_199_600_000)", "2 h 0 min"),
+        ("lasted(10_790_000_000)", "3 h 0 min"),
+        ("lasted(172_799_000_000)", "2.0 days"),
+        ("inBytes(999)", "999 B"),
+        ("inBytes(999_960)", "1.0 MB"),
+    ],
+)
+def test_an_amount_is_rounded_into_its_unit(
+    document: Document, open_report: OpenReport, amount: str, shown: str
+) -> None:
+    assert open_report(document).evaluate(amount) == shown
+
+
 def test_a_history_of_100000_records_is_painted_without_a_wait(
     open_report: OpenReport, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,7 @@ function waitsOf(view) {
 }
 
 definePanel({
-  id: "verdict", title: "Verdict", place: 1, command: "coordlog jobs · coordlog state JOB",
+  id: "verdict", title: "Verdict", place: 1, command: "coordlog health JOB · coordlog state JOB",
   draw(body, view) {
     const { facts } = view;
     const verdict = verdictAt(view);
