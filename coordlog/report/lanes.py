@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -334,17 +335,19 @@ def _ids_in(record: Record, fields: Fields | None) -> list[str]:
 
 
 def _set_read_times(holds: Table) -> None:
-    """Set the earliest begin of each reading: an attempt reads one split after the other."""
-    ends: dict[Json, list[tuple[int, int]]] = {}
+    """Set the earliest begin of each reading: an attempt reads one split after the other, those without an end last."""
+    ends: dict[Json, list[tuple[float, int]]] = {}
     ended, attempts = holds.column("end_t"), holds.column("attempt")
     for row, (attempt, end_t) in enumerate(zip(attempts, ended, strict=True)):
-        if attempt is not None and isinstance(end_t, int):
-            ends.setdefault(attempt, []).append((end_t, row))
+        if attempt is not None:
+            end = end_t if isinstance(end_t, int) else math.inf
+            ends.setdefault(attempt, []).append((end, row))
     for of_attempt in ends.values():
         of_attempt.sort()
         before: int | None = None
-        for end_t, row in of_attempt:
+        for end, row in of_attempt:
             began = holds.column("t")[row]
             if isinstance(began, int) and before is not None:
-                holds.put(row, "read_t", min(max(began, before), end_t))
-            before = end_t
+                holds.put(row, "read_t", int(min(max(began, before), end)))
+            if end < math.inf:
+                before = int(end)

@@ -14,8 +14,10 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.explain import explain_checkpoint, explain_split
 from coordlog.projections.tables.audit import Audit, audit, audit_records
 from coordlog.report.document import Document
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from driven_history import recorded_history
-from hand_history import HandHistory
+from hand_history import HandHistory, discovery
 from large_history import LANES, RECORDS, large_history
 from report_facts import document_of, log_of
 
@@ -136,6 +138,31 @@ def details_of(page: Page, kind: str, row: int) -> list[int]:
     )
     places = page.locator("#panel-details ol.records .place").all_inner_texts()
     return [int(place.split(" ")[0]) for place in places]
+
+
+def test_output_files_of_a_split_are_those_since_its_turn_to_be_read(
+    open_report: OpenReport,
+) -> None:
+    history = HandHistory()
+    history.epoch()
+    history.turn(history.record(Kind.COORDINATORS_STARTED))
+    history.turn(discovery(history, "s0", "s1", "s2"), history.started((0, 0), -1, 0))
+    history.turn(history.assigned((0, 0), 0, "s0", "s1", "s2"))
+    for checkpoint_id, split_id in enumerate(("s0", "s1"), start=1):
+        history.checkpoint(checkpoint_id, (0, 0))
+        name = f"part-{checkpoint_id}.parquet"
+        file = StagedFile(
+            staged=f"0-0-{checkpoint_id}.parquet", final=name, size_bytes=1, checksum="", rows=1
+        )
+        history.commit(checkpoint_id, PublishFiles(checkpoint_id=checkpoint_id, files=[file]))
+        history.turn(history.finished((0, 0), split_id, 9, checkpoint_id))
+    page = open_report(document_of(log_of(history.records)))
+
+    assert page.evaluate("() => [0, 1, 2].map((split) => filesOf(coordlogView, split))") == [
+        ["part-1.parquet", "part-2.parquet"],
+        ["part-2.parquet"],
+        [],
+    ]
 
 
 def test_the_records_behind_a_split_are_those_that_explain_it(

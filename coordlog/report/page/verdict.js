@@ -29,7 +29,7 @@ function tilesAt(view) {
     [number(checkpoints.filter((end) => end === "completed").length), "checkpoints completed"],
     [number(checkpoints.filter((end) => end === "aborted").length), "aborted"],
     [number(lost), `${attempts.sub.length === 0 ? "" : `of ${number(ends.length)} `}attempts lost`],
-    [lasted(view.now - facts.gaps.t.reduce((idle, t, row) => idle + Math.max(0, Math.min(view.now, facts.gaps.end_t[row]) - t), 0)), "time with records"],
+    [lasted(view.now - facts.gaps.t.reduce((idle, t, row) => idle + Math.max(0, Math.min(view.now, facts.gaps.end_t[row]) - t), 0)), "active time"],
   ];
 }
 
