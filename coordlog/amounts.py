@@ -15,7 +15,8 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 def in_bytes(count: float) -> str:
     """A number of bytes in decimal units, with one decimal place from kB on."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < _THOUSAND:
+        # Rounded before it is compared: never 1000.0 kB.
+        if round(count, 0 if unit == "B" else 1) < _THOUSAND:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= _THOUSAND
     return f"{count:,.1f} TB"

@@ -17,6 +17,7 @@ from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.source_types import AddSplits, Split, SplitsDiscovered
+from coordlog.spark_integration.files.payloads import PublishFiles
 
 BEGAN_US = 1_700_000_000_000_000
 """2023-11-14 22:13:20 UTC; each turn is a millisecond later than the one before."""
@@ -222,9 +223,11 @@ class HandHistory:
             self.turn(self.of_checkpoint(Kind.CHECKPOINT_ACKED, checkpoint_id, attempt))
         self.turn(self.of_checkpoint(Kind.CHECKPOINT_COMPLETED, checkpoint_id))
 
-    def commit(self, checkpoint_id: int) -> None:
+    def commit(self, checkpoint_id: int, value: Payload | None = None) -> None:
         """An intent, and its outcome."""
-        intent = self.record(Kind.COMMIT_INTENT, operator_id=SINK, checkpoint_id=checkpoint_id)
+        intent = self.record(
+            Kind.COMMIT_INTENT, operator_id=SINK, checkpoint_id=checkpoint_id, value=value
+        )
         cause = self.turn(intent)
         outcome = self.record(
             Kind.COMMIT_OUTCOME,
@@ -240,6 +243,7 @@ TYPES: tuple[type[Payload], ...] = (
     AddSplits,
     AttemptSnapshot,
     CheckpointTriggered,
+    PublishFiles,
     SplitFinished,
     SplitsDiscovered,
     SplitSkipped,

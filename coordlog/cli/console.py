@@ -210,9 +210,10 @@ def lasted(began_us: int | None, ended_us: int | None) -> str:
     if began_us is None or ended_us is None:
         return ""
     seconds = (ended_us - began_us) / 1e6
-    if seconds < 1:
+    # Rounded before they are compared: never 1000 ms or 60.0 s.
+    if round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < _MINUTE_S:
+    if round(seconds, 1) < _MINUTE_S:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, _MINUTE_S)

@@ -40,7 +40,7 @@ Tables:
 `waiting`: what the job waits for at `moment_t`: `kind*`, `since_t`, `cp`, `subtasks` (a list), `operators` (a
     list), `sequence`
 `epochs`: `epoch`, `off`, `t`, `driver*`, `host*`, `pid`, `mode*`, `parallelism`, `version*`, `restored_by*`,
-    `restored_from`, `end_off`, `end_t`, `end*` (replaced, finished, failed, stopped; null: open)
+    `restored_from`, `end_off`, `end_t` (of its last record), `end*` (replaced, finished, failed, stopped; null: open)
 `late`: records that do not count, of drivers that were fenced: `off`, `t`, `epoch`, `kind*`, `why*`, `sub`, `att`
 `attempts`: by subtask and number: `sub`, `att`, `epoch`, `off`, `t`, `host*`, `pid`, `from_cp`, `end_off`, `end_t`,
     `end*` (completed, failed, fenced, stopped; null: running), `reason*`

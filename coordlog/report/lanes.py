@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -54,11 +55,10 @@ class LaneFacts:
         self._sizes: dict[Split, int | None] = {}
         self._epochs, self._attempts, self._splits = EpochFold(), AttemptFold(), SplitFold()
         self._epoch_places: dict[int, int] = {}
-        self._epoch_ends: dict[int, tuple[int, int]] = {}
-        """Offset and time of the end of an epoch."""
+        self._epoch_ends: dict[int, int] = {}
+        """Offset from which an epoch is over."""
         self._epoch = -1
         self._first: int | None = None
-        self._first_us: int | None = None
         self._attempt_places: dict[tuple[int, int], int] = {}
         self._attempt_ends: dict[tuple[int, int], int] = {}
         self._open: dict[tuple[int, int], None] = {}
@@ -83,18 +83,18 @@ class LaneFacts:
     def apply(self, entry: AuditRecord, record: Record, row: int) -> None:
         """Apply one record, which gets that row in the table of records."""
         if self._first is None:
-            self._first, self._first_us = entry.offset, record.timestamp_us
+            self._first = entry.offset
         self._epochs.apply(record)
         self._attempts.apply(record, entry.fields)
         self._splits.apply(record, entry.fields, self._attempts)
         if record.kind is Kind.EPOCH_STARTED:
             self._file_sources = _file_sources(LaunchInfo(record.attributes))
             if self._epoch >= 0 and self._epoch not in self._epoch_ends:
-                self._epoch_ends[self._epoch] = (entry.offset, record.timestamp_us)
+                self._epoch_ends[self._epoch] = entry.offset
             self._epoch = record.epoch
             self._epoch_places[record.epoch] = entry.offset
         elif record.kind in (Kind.JOB_FINISHED, Kind.JOB_FAILED) or is_driver_stopped(record):
-            self._epoch_ends[record.epoch] = (entry.offset, record.timestamp_us)
+            self._epoch_ends[record.epoch] = entry.offset
         elif record.kind is Kind.COORDINATORS_STARTED:
             self._epoch_ends.pop(record.epoch, None)
         if record.kind is Kind.ATTEMPT_STARTED:
@@ -179,8 +179,8 @@ class LaneFacts:
         )
         for row in self._epochs.rows():
             # If a prune has removed the end, the epoch was over at the first record.
-            before = (self._first, self._first_us) if row.end is not EpochEnd.OPEN else (None, None)
-            end_off, end_us = self._epoch_ends.get(row.epoch, before)
+            is_open = row.end is EpochEnd.OPEN
+            end_off = self._epoch_ends.get(row.epoch, None if is_open else self._first)
             table.add(
                 row.epoch,
                 self._epoch_places.get(row.epoch),
@@ -194,8 +194,9 @@ class LaneFacts:
                 text(row.restored_by),
                 row.restored_from,
                 end_off,
-                since(end_us),
-                None if row.end is EpochEnd.OPEN else text(row.end.value),
+                # The next driver may have begun hours later.
+                None if end_off is None else since(row.last_us),
+                None if is_open else text(row.end.value),
             )
         return table
 
@@ -334,17 +335,19 @@ def _ids_in(record: Record, fields: Fields | None) -> list[str]:
 
 
 def _set_read_times(holds: Table) -> None:
-    """Set the earliest begin of each reading: an attempt reads one split after the other."""
-    ends: dict[Json, list[tuple[int, int]]] = {}
+    """Set the earliest begin of each reading: an attempt reads one split after the other, those without an end last."""
+    ends: dict[Json, list[tuple[float, int]]] = {}
     ended, attempts = holds.column("end_t"), holds.column("attempt")
     for row, (attempt, end_t) in enumerate(zip(attempts, ended, strict=True)):
-        if attempt is not None and isinstance(end_t, int):
-            ends.setdefault(attempt, []).append((end_t, row))
+        if attempt is not None:
+            end = end_t if isinstance(end_t, int) else math.inf
+            ends.setdefault(attempt, []).append((end, row))
     for of_attempt in ends.values():
         of_attempt.sort()
         before: int | None = None
-        for end_t, row in of_attempt:
+        for end, row in of_attempt:
             began = holds.column("t")[row]
             if isinstance(began, int) and before is not None:
-                holds.put(row, "read_t", min(max(began, before), end_t))
-            before = end_t
+                holds.put(row, "read_t", int(min(max(began, before), end)))
+            if end < math.inf:
+                before = int(end)

@@ -14,8 +14,10 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.explain import explain_checkpoint, explain_split
 from coordlog.projections.tables.audit import Audit, audit, audit_records
 from coordlog.report.document import Document
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from driven_history import recorded_history
-from hand_history import HandHistory
+from hand_history import HandHistory, discovery
 from large_history import LANES, RECORDS, large_history
 from report_facts import document_of, log_of
 
@@ -136,6 +138,31 @@ def details_of(page: Page, kind: str, row: int) -> list[int]:
     )
     places = page.locator("#panel-details ol.records .place").all_inner_texts()
     return [int(place.split(" ")[0]) for place in places]
+
+
+def test_output_files_of_a_split_are_those_since_its_turn_to_be_read(
+    open_report: OpenReport,
+) -> None:
+    history = HandHistory()
+    history.epoch()
+    history.turn(history.record(Kind.COORDINATORS_STARTED))
+    history.turn(discovery(history, "s0", "s1", "s2"), history.started((0, 0), -1, 0))
+    history.turn(history.assigned((0, 0), 0, "s0", "s1", "s2"))
+    for checkpoint_id, split_id in enumerate(("s0", "s1"), start=1):
+        history.checkpoint(checkpoint_id, (0, 0))
+        name = f"part-{checkpoint_id}.parquet"
+        file = StagedFile(
+            staged=f"0-0-{checkpoint_id}.parquet", final=name, size_bytes=1, checksum="", rows=1
+        )
+        history.commit(checkpoint_id, PublishFiles(checkpoint_id=checkpoint_id, files=[file]))
+        history.turn(history.finished((0, 0), split_id, 9, checkpoint_id))
+    page = open_report(document_of(log_of(history.records)))
+
+    assert page.evaluate("() => [0, 1, 2].map((split) => filesOf(coordlogView, split))") == [
+        ["part-1.parquet", "part-2.parquet"],
+        ["part-2.parquet"],
+        [],
+    ]
 
 
 def test_the_records_behind_a_split_are_those_that_explain_it(
@@ -275,6 +302,66 @@ def test_each_panel_names_the_command_that_answers_the_same(
     for panel in panels:
         if panel.get_attribute("id") != "panel-details":
             expect(panel.locator(".command code")).to_contain_text("coordlog ")
+
+
+def test_the_verdict_names_the_command_that_judges_the_same(
+    document: Document, open_report: OpenReport
+) -> None:
+    command = open_report(document).locator("#panel-verdict .command code")
+
+    expect(command).to_have_text("coordlog health flights · coordlog state flights")
+
+
+def test_a_long_command_is_not_broken_within_an_option(
+    document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document, width=390)
+    heights = page.locator("#panel-waterfall .command .option").evaluate_all(
+        "(options) => options.map((option) => option.getClientRects().length)"
+    )
+
+    assert heights == [1]
+
+
+def test_details_that_are_scrolled_to_are_not_under_the_head(
+    document: Document, open_report: OpenReport
+) -> None:
+    page = open_report(document, width=390)
+    failure = page.locator("#panel-story button.pick").last
+    page.locator("#panel-story").scroll_into_view_if_needed()
+    failure.click()
+    details, head = (
+        page.locator("#panel-details").bounding_box(),
+        page.locator(".bar").bounding_box(),
+    )
+
+    assert details is not None
+    assert head is not None
+    assert details["y"] >= head["y"] + head["height"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("lasted(999.4)", "999 µs"),
+        ("lasted(999.6)", "1.0 ms"),
+        ("lasted(9_940)", "9.9 ms"),
+        ("lasted(9_960)", "10 ms"),
+        ("lasted(999_600)", "1.00 s"),
+        ("lasted(9_996_000)", "10.0 s"),
+        ("lasted(119_960_000)", "2 min 0 s"),
+        ("lasted(179_600_000)", "3 min 0 s"),
+        ("lasted(7_199_600_000)", "2 h 0 min"),
+        ("lasted(10_790_000_000)", "3 h 0 min"),
+        ("lasted(172_799_000_000)", "2.0 days"),
+        ("inBytes(999)", "999 B"),
+        ("inBytes(999_960)", "1.0 MB"),
+    ],
+)
+def test_an_amount_is_rounded_into_its_unit(
+    document: Document, open_report: OpenReport, amount: str, shown: str
+) -> None:
+    assert open_report(document).evaluate(amount) == shown
 
 
 def test_a_history_of_100000_records_is_painted_without_a_wait(

@@ -204,14 +204,17 @@ def test_an_output_that_takes_nothing_gives_a_status_and_no_traceback(
     ("seconds", "shown"),
     [
         (0.25, "250 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.0 s"),
         (59.94, "59.9 s"),
+        (59.96, "0:01:00"),
         (3_661, "1:01:01"),
         (86_399, "23:59:59"),
         (86_400, "1 d 0:00:00"),
         (95_374_918, "1103 d 21:01:58"),
     ],
 )
-def test_a_duration_of_days_is_shown_in_days(seconds: float, shown: str) -> None:
+def test_a_duration_is_shown_in_its_largest_unit(seconds: float, shown: str) -> None:
     assert lasted(0, round(seconds * 1_000_000)) == shown
 
 

@@ -65,7 +65,14 @@ RESTORED = Restored(
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (31_053_850, "31.1 MB"), (2e12, "2.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_960, "1.0 MB"),
+        (31_053_850, "31.1 MB"),
+        (2e12, "2.0 TB"),
+    ],
 )
 def test_bytes_are_shown_in_decimal_units(count: float, text: str) -> None:
     assert in_bytes(count) == text

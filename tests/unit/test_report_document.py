@@ -142,6 +142,17 @@ def test_an_empty_log_has_a_document() -> None:
     assert facts.rows("verdicts") == []
 
 
+def test_an_epoch_ends_with_its_last_record_and_not_with_the_next_epoch() -> None:
+    log = log_of(streaming_history().records)
+    shown = Facts(document_of(log)).rows("epochs")
+    rows = audit(log.records).epochs
+
+    assert [row["end_t"] - row["t"] for row in shown[:-1]] == [
+        row.last_us - (row.started_us or 0) for row in rows[:-1]
+    ]
+    assert shown[0]["end_t"] < shown[1]["t"]
+
+
 def test_the_output_files_of_an_intent_are_those_of_its_attempts() -> None:
     facts = Facts(document_of(log_of(recorded_history())))
     files = facts.rows("files")

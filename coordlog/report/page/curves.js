@@ -41,10 +41,10 @@ definePanel({
     const [at, appended, late] = columnsAt(view, "appends", ["t", "p50", "p99"]);
     if (t.length === 0 && at.length === 0) { body.append(el("p", { class: "empty" }, "No event was sent to a subtask and acked.")); return; }
     if (t.length) {
-      curve(body, view, "event to ack", t, [["half within", p50, "run", " ms"], ["99 of 100 within", p99, "warn", " ms"]], false);
+      curve(body, view, "event to ack, ms", t, [["half within", p50, "run", " ms"], ["99 of 100 within", p99, "warn", " ms"]], false);
       curve(body, view, "waiting events", t, [["not acked", unacked, "run", ""], ["held by a checkpoint", held, "stop", ""]], true);
     }
-    if (at.length) curve(body, view, "record to log", at, [["half within", appended, "run", " ms"], ["99 of 100 within", late, "warn", " ms"]], false);
+    if (at.length) curve(body, view, "record to log, ms", at, [["half within", appended, "run", " ms"], ["99 of 100 within", late, "warn", " ms"]], false);
     const e = facts.events;
     const slowest = facts.rows("events", moment).filter((row) => facts.isOver(e.end_off[row], moment)).sort((a, b) => e.ms[b] - e.ms[a]).slice(0, 4);
     if (slowest.length) {

@@ -173,6 +173,6 @@ definePanel({
     body.append(el("h3", {}, `Records behind it, and their causes: ${number(rows.length)}`),
       el("ol", { class: "records" }, rows.slice(0, RECORDS_SHOWN).map((record) => recordItem(view, record, !own.has(record)))));
     if (rows.length > RECORDS_SHOWN) body.append(el("p", { class: "dim" }, `and ${number(rows.length - RECORDS_SHOWN)} more`));
-    if (detail.command) body.append(el("p", { class: "command" }, el("code", {}, detail.command(facts.argument))));
+    if (detail.command) body.append(commandLine(detail.command(facts.argument)));
   },
 });

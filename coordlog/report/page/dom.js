@@ -54,22 +54,30 @@ function inBytes(count) {
   if (count === null || count === undefined) return "?";
   let size = count;
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (size < 1000) return unit === "B" ? `${size} B` : `${size.toFixed(1)} ${unit}`;
+    if (size < (unit === "B" ? 1000 : 999.95)) return unit === "B" ? `${size} B` : `${size.toFixed(1)} ${unit}`;
     size /= 1000;
   }
   return `${size.toFixed(1)} TB`;
 }
 
-/** A duration in microseconds, for people. */
+/** A duration in microseconds, for people. Each bound is that of the rounded text: never 1000 ms or 60 s. */
 function lasted(us) {
   if (us === null || us === undefined) return "?";
-  if (us < 1e3) return `${Math.round(us)} µs`;
-  if (us < 1e6) return `${(us / 1e3).toFixed(us < 1e4 ? 1 : 0)} ms`;
+  if (us < 999.5) return `${Math.round(us)} µs`;
+  if (us < 999_500) return `${(us / 1e3).toFixed(us < 9_950 ? 1 : 0)} ms`;
   const s = us / 1e6;
-  if (s < 120) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
-  if (s < 7200) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  if (s < 119.95) return `${s.toFixed(s < 9.995 ? 2 : 1)} s`;
+  const seconds = Math.round(s);
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.round(s / 60);
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return `${(s / 86400).toFixed(1)} days`;
+}
+
+/** A command line, whose options are not broken between two lines. */
+function commandLine(command) {
+  const parts = command.split(/(?<= )(--[a-z-]{1,20})(?= )/);
+  return el("p", { class: "command" }, el("code", {}, parts.map((part, at) => (at % 2 ? el("span", { class: "option" }, part) : part))));
 }
 
 /** Columns of a table: [name, class]; rows: lists of cells, or {cells, pick} with an action. */

@@ -3,11 +3,11 @@
 const SPLITS_SHOWN = 25;
 const PLACE_CLASS = { committed: "text-ok", skipped: "text-warn", withdrawn: "text-warn" };
 
-/** Offset of the ack of each attempt for each checkpoint, by "checkpoint/subtask/attempt"; made once. */
+/** Time of the ack of each attempt for each checkpoint, by "checkpoint/subtask/attempt"; made once. */
 function acksByAttempt(facts) {
   if (facts.acksByAttempt === undefined) {
     const { acks, checkpoints } = facts;
-    facts.acksByAttempt = new Map(acks.off.map((offset, row) => [`${checkpoints.cp[acks.checkpoint[row]]}/${acks.sub[row]}/${acks.att[row]}`, offset]));
+    facts.acksByAttempt = new Map(acks.t.map((time, row) => [`${checkpoints.cp[acks.checkpoint[row]]}/${acks.sub[row]}/${acks.att[row]}`, time]));
   }
   return facts.acksByAttempt;
 }
@@ -21,7 +21,7 @@ function lastCheckpointOf(view, hold) {
   return row === undefined || lost.is_whole[row] ? null : lost.cp[row];
 }
 
-/** Names of the output files with rows of a split at the moment: of the attempts that hold it, from its assignment on. */
+/** Names of the output files with rows of a split at the moment: of the attempts that hold it, from the earliest begin of its reading on. */
 function filesOf(view, split) {
   const { facts, moment } = view;
   const { holds, commits, files } = facts;
@@ -34,7 +34,7 @@ function filesOf(view, split) {
       const number_ = commits.cp[commit];
       if (files.att[file] !== holds.att[hold] || !facts.isOver(commits.end_off[commit], moment)) continue;
       const acked = acksByAttempt(facts).get(`${number_}/${holds.sub[hold]}/${holds.att[hold]}`);
-      const isIn = number_ === -1 ? last === -1 || last === Infinity : number_ <= last && (acked === undefined || acked >= holds.off[hold]);
+      const isIn = number_ === -1 ? last === -1 || last === Infinity : number_ <= last && (acked === undefined || acked >= holds.read_t[hold]);
       if (isIn) names.push(files.name[file]);
     }
   }

@@ -29,7 +29,7 @@ function tilesAt(view) {
     [number(checkpoints.filter((end) => end === "completed").length), "checkpoints completed"],
     [number(checkpoints.filter((end) => end === "aborted").length), "aborted"],
     [number(lost), `${attempts.sub.length === 0 ? "" : `of ${number(ends.length)} `}attempts lost`],
-    [lasted(view.now - facts.gaps.t.reduce((idle, t, row) => idle + Math.max(0, Math.min(view.now, facts.gaps.end_t[row]) - t), 0)), "time with records"],
+    [lasted(view.now - facts.gaps.t.reduce((idle, t, row) => idle + Math.max(0, Math.min(view.now, facts.gaps.end_t[row]) - t), 0)), "active time"],
   ];
 }
 
@@ -67,7 +67,7 @@ function waitsOf(view) {
 }
 
 definePanel({
-  id: "verdict", title: "Verdict", place: 1, command: "coordlog jobs · coordlog state JOB",
+  id: "verdict", title: "Verdict", place: 1, command: "coordlog health JOB · coordlog state JOB",
   draw(body, view) {
     const { facts } = view;
     const verdict = verdictAt(view);

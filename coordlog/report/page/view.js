@@ -90,8 +90,9 @@ class View {
     this.changed(["details", "lanes"]);
     const details = document.getElementById("panel-details");
     if (selection !== null && details !== null) {
-      const place = details.getBoundingClientRect();
-      if (place.top > window.innerHeight || place.bottom < 0) details.scrollIntoView({ block: "nearest" });
+      const { top } = details.getBoundingClientRect();
+      const head = document.querySelector(".bar").getBoundingClientRect().bottom;
+      if (top > window.innerHeight || top < head) details.scrollIntoView({ block: "start" });
     }
   }
 
@@ -111,7 +112,7 @@ class View {
       const tools = el("div", { class: "tools" }, panel.tools ? panel.tools(this) : []);
       const section = el("section", { class: `panel ${panel.size || ""}`, id: `panel-${panel.id}`, "aria-label": panel.title },
         el("div", { class: "head" }, el("h2", {}, panel.title), tools), body,
-        command ? el("p", { class: "command" }, el("code", {}, command)) : null);
+        command ? commandLine(command) : null);
       main.append(section);
       panel.body = body;
       this._bodies.set(section.id, panel);

@@ -82,7 +82,7 @@ definePanel({
     const key = [["warn", "trigger to cut"], ["run", "cut to last ack"], ["ok", "last ack to end"], ["bad", "aborted"]];
     body.append(el("p", { class: "dim" }, `In their order, the longest of ${lasted(longest)}:`), trend(view, all),
       el("div", { class: "legend" }, key.map(([name, text]) => el("span", {}, el("i", { class: `is-${name}` }), text))), tableOf(
-      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["parts", "bars"], ["last, or missing", "words"], ["state", ""]], lines),
+      [["checkpoint", "number"], ["epoch", "number"], ["took", "number"], ["parts", "bars"], ["last ack, or missing", "words"], ["state", ""]], lines),
       ...[view.moreButton("waterfall", WATERFALL_ROWS, all.length)].filter(Boolean));
   },
 });
