@@ -21,6 +21,7 @@ from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.csv.options import CsvText
+from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.text.row_cutter import RowCutter, csv_form
 from coordlog.spark_integration.files.formats.text.text_bytes import (
     TextBytes,
@@ -29,6 +30,7 @@ from coordlog.spark_integration.files.formats.text.text_bytes import (
 )
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.rescued import file_schema, without_rescued
 
 __all__ = [
     "CsvPart",
@@ -86,13 +88,15 @@ class CsvRows:
         self.skip_rows = skip_rows
         """Rows of the next batches that are still to be passed over: lines have no index."""
         self.bad_rows: Sequence[BadRow] = ()
-        self._schema, self._path = schema, split.path
+        self._schema, self._path = without_rescued(schema), split.path
+        """Columns of the file."""
+        self._output = schema
         self._files, self._split = files, split
         self._options = options
         self._compression: Compression = compression
         self._texts: frozenset[str] = frozenset()
         """Columns that are read as texts, because a value of Arrow's was in doubt."""
-        self._floats = float_columns(schema)
+        self._floats = float_columns(self._schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
         self._rows = 0
         self._last_value: object = None
@@ -181,7 +185,7 @@ class CsvRows:
         if batch.num_rows and batch.num_columns:
             self._last_value = batch.column(batch.num_columns - 1)[-1].as_py()
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
-        return typed_rows(
+        typed = typed_rows(
             self._path,
             batch,
             self._schema,
@@ -189,6 +193,7 @@ class CsvRows:
             begins_at=self._begins_at,
             header_rows=self._header_rows,
         )
+        return rescued_rows(typed, self._output)
 
     def close(self) -> None:
         """Close the file."""
@@ -242,13 +247,16 @@ class CsvRows:
         except SourceError:
             self._bytes.close()
             raise
-        try:
-            check_names(self._path, names, self._schema)
-        except SourceError:
-            reader.close()
-            self._bytes.close()
-            raise
-        return reader
+        columns = file_schema(names, self._output)
+        if columns.names == names == self._schema.names:
+            return reader
+        reader.close()
+        self._bytes.close()
+        check_names(self._path, names, columns)
+        # It has columns that the schema lacks: Arrow is to read texts in them, and has inferred types.
+        self._schema, self._floats = columns, float_columns(columns)
+        self._bytes = self._opened().text
+        return self._open()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
