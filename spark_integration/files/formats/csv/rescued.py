@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from coordlog.spark_integration.files.rescued import unmarked, without_rescued
 
 __all__ = ["rescued_rows"]
 
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+"""Characters that JSON has as escapes."""
 
 
 def rescued_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -25,18 +28,33 @@ def rescued_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if known is schema:
         return batch
     names = [name for name in batch.schema.names if name not in known.names]
-    columns = [batch.column(name).to_pylist() for name in names]
     rescued = (
-        pa.array(
-            [
-                _ENCODER.encode(dict(zip(names, values, strict=True)))
-                for values in zip(*columns, strict=True)
-            ],
-            pa.string(),
-        )
+        _objects([(name, batch.column(name)) for name in names])
         if names
         else pa.nulls(batch.num_rows, pa.string())
     )
     return pa.RecordBatch.from_arrays(
         [*(batch.column(name) for name in known.names), rescued], schema=unmarked(schema)
     )
+
+
+def _objects(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
+    """The text of an object for each row, with these fields."""
+    parts: list[str | pa.Array] = []
+    for name, values in columns:
+        parts += [f"{',' if parts else '{'}{_text(name)}:", _texts(values)]
+    return pc.binary_join_element_wise(*parts, "}", "")
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Each string as JSON."""
+    if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+        written = [None if value is None else _text(value) for value in values.to_pylist()]
+        texts = pa.array(written, pa.string())
+    else:
+        texts = pc.binary_join_element_wise('"', values, '"', "")
+    return pc.fill_null(texts, "null")
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -6,6 +6,7 @@ is parsed: numbers keep their digits, and depth has no limit.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterator
@@ -16,9 +17,10 @@ import pyarrow as pa
 __all__ = ["rescued_fields"]
 
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
-_MEMBER: Final = re.compile(
-    rf'[ \t\r\n,{{]*+({_STRING})[ \t\r\n]*+:[ \t\r\n]*+({_STRING}|[^\s,{{}}\[\]"]++)?'
-)
+_BEFORE: Final = r"[ \t\r\n,{]*+"
+_COLON: Final = r"[ \t\r\n]*+:[ \t\r\n]*+"
+_SCALAR: Final = rf'(?:{_STRING}|[^\s,{{}}\[\]"]++)'
+_MEMBER: Final = re.compile(rf"{_BEFORE}({_STRING}){_COLON}({_SCALAR})?")
 """A name, and its value unless that is an object or a list."""
 _BRACKETS: Final = re.compile(rf"{_STRING}|[{{}}\[\]]")
 _NOT_FINITE: Final = re.compile(rf'(?:[^"NI]++|{_STRING})*+[NI]')
@@ -35,15 +37,25 @@ def rescued_fields(text: str, names: Collection[str]) -> pa.Array:
     Raises:
         ValueError: An object has such a field more than once, or one that is no JSON.
     """
+    known, columns = frozenset(names), _columns(tuple(names))
     lines = (line for line in text.split("\n") if line.strip())
     return pa.array(
-        [_rescued(line, names, row) for row, line in enumerate(lines)], type=pa.string()
+        [_rescued(line, known, columns, row) for row, line in enumerate(lines)], type=pa.string()
     )
 
 
-def _rescued(line: str, names: Collection[str], row: int) -> str | None:
+@functools.lru_cache(maxsize=64)
+def _columns(names: tuple[str, ...]) -> re.Pattern[str]:
+    """As many columns as there are with a name that is written plainly, and no object or list."""
+    # In an escape, text and name differ.
+    plain = [name for name in names if json.dumps(name, ensure_ascii=False) == f'"{name}"']
+    written = "|".join(map(re.escape, plain)) or "(?!)"
+    return re.compile(rf'(?:{_BEFORE}"(?:{written})"{_COLON}{_SCALAR})*+')
+
+
+def _rescued(line: str, names: Collection[str], columns: re.Pattern[str], row: int) -> str | None:
     members: dict[str, str] = {}
-    for written, value in _members(line):
+    for written, value in _members(line, columns):
         name = json.loads(written) if "\\" in written else written[1:-1]
         if name in names:
             continue
@@ -57,10 +69,14 @@ def _rescued(line: str, names: Collection[str], row: int) -> str | None:
     return "{" + ",".join(members.values()) + "}" if members else None
 
 
-def _members(line: str) -> Iterator[tuple[str, str]]:
-    """Name and value of each field of an object, as they are written."""
+def _members(line: str, columns: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each field of an object, as they are written, without most of `columns`."""
     at = 0
-    while (member := _MEMBER.match(line, at)) is not None:
+    while True:
+        if (passed := columns.match(line, at)) is not None:
+            at = passed.end()
+        if (member := _MEMBER.match(line, at)) is None:
+            return
         name, value = member.groups()
         at = member.end()
         if value is None:
