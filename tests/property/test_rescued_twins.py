@@ -162,7 +162,7 @@ def test_rescued_columns_of_csv_are_those_that_python_finds(
     found = list(csv.DictReader(io.StringIO(file.getvalue(), newline="")))
     assert len(rows) == len(found)
     for python, (a, b, rescued) in zip(found, rows, strict=True):
-        values = {name: None if text in nulls else text for name, text in python.items()}
-        assert values.pop("a") == (None if a is None else str(a))
-        assert values.pop("b") == b
-        assert (None if rescued is None else json.loads(rescued)) == (values or None)
+        expected = {name: None if text in nulls else text for name, text in python.items()}
+        assert expected.pop("a") == (None if a is None else str(a))
+        assert expected.pop("b") == b
+        assert (None if rescued is None else json.loads(rescued)) == (expected or None)

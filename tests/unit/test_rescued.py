@@ -173,7 +173,7 @@ def test_not_a_number_in_a_column_of_the_schema_does_not_depend_on_others(tmp_pa
 
 @pytest.mark.parametrize("names", [["a\\b", "c"], ["a\\b"], ['"', ""], ["c|d", "c."]])
 def test_names_of_columns_are_compared_as_they_are_meant(tmp_path: Path, names: list[str]) -> None:
-    """A field that is written like a column may have another name: `\\b` is one character."""
+    """A field that is written like a column may have another name: an escape is one character."""
     fields = {"a\\b": 1, "a\b": 2, "": 3, '"': 4, "c": 5, "c|d": 6, "cx": 7}
     schema = pa.schema([(name, pa.int64()) for name in names])
     (row,) = rows_of(tmp_path / "a.jsonl", json.dumps(fields).encode() + b"\n", schema=schema)
