@@ -104,6 +104,28 @@ def test_doubtful_numbers_and_decimals_stay_exact_beside_other_columns(
         rows_of(tmp_path / "a.csv", data.replace(b"992,", b"993,"), schema="f double, d string")
 
 
+@BOTH
+@pytest.mark.parametrize("row", ["x,q,y", "x,1,\xff"])
+def test_errors_of_files_with_more_columns_name_the_column(
+    tmp_path: Path, row: str, bad_rows: str
+) -> None:
+    """At the reading too, whose file the listing has not sampled."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"c,a,b\nx,1,y\n")
+    options: dict[str, Any] = {"schema": TWO, "rescued": "r", "changed_by": "size"}
+    splits = contents(FileSource(path, **options).discover())
+    path.write_bytes(b"c,a,b\n" + row.encode("latin-1")[:6] + b"\n" * (7 - len(row)))
+    if bad_rows == "skip":
+        source = FileSource(path, **options, bad_rows=tmp_path / "rejects")
+        (batch,) = read_all(source.spec().create_reader(), splits).batches
+        (reason,) = batch.column("reason").to_pylist()
+    else:
+        with pytest.raises(SourceError) as raised:
+            read_all(FileSource(path, **options).spec().create_reader(), splits)
+        reason = str(raised.value)
+    assert ("column 'a'" if "q" in row else "column 'b'") in reason
+
+
 def test_files_of_one_source_may_have_other_columns_each(tmp_path: Path) -> None:
     for name, text in {"1": "a,b\n1,x\n", "2": "a,c,b\n2,y,x\n", "3": "d,a,b\nz,3,x\n"}.items():
         (tmp_path / f"{name}.csv").write_text(text)

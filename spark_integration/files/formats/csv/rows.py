@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,7 @@ __all__ = [
     "check_names",
     "doubtful_floats",
     "float_columns",
+    "header_names",
     "number_columns",
     "open_csv",
     "open_part",
@@ -88,12 +90,13 @@ class CsvRows:
         self.skip_rows = skip_rows
         """Rows of the next batches that are still to be passed over: lines have no index."""
         self.bad_rows: Sequence[BadRow] = ()
-        self._schema, self._path = without_rescued(schema), split.path
-        """Columns of the file."""
-        self._output = schema
+        self._path = split.path
         self._files, self._split = files, split
         self._options = options
         self._compression: Compression = compression
+        self._output = schema
+        self._schema = self._file_schema()
+        """Columns of the file, in the types of the source."""
         self._texts: frozenset[str] = frozenset()
         """Columns that are read as texts, because a value of Arrow's was in doubt."""
         self._floats = float_columns(self._schema)
@@ -113,6 +116,14 @@ class CsvRows:
             self._bytes.close()
             raise
         self._reader = None if is_empty else self._open()
+
+    def _file_schema(self) -> pa.Schema:
+        if without_rescued(self._output) is self._output:
+            return self._output
+        part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
+        with closing(part.text):
+            names = header_names(self._path, row_cutter(part.text, self._options), self._options)
+        return file_schema(names, self._output)
 
     def _opened(self) -> CsvPart:
         return open_part(self._files, self._split, self._options, self._compression)
@@ -247,16 +258,13 @@ class CsvRows:
         except SourceError:
             self._bytes.close()
             raise
-        columns = file_schema(names, self._output)
-        if columns.names == names == self._schema.names:
-            return reader
-        reader.close()
-        self._bytes.close()
-        check_names(self._path, names, columns)
-        # It has columns that the schema lacks: Arrow is to read texts in them, and has inferred types.
-        self._schema, self._floats = columns, float_columns(columns)
-        self._bytes = self._opened().text
-        return self._open()
+        try:
+            check_names(self._path, names, self._schema)
+        except SourceError:
+            reader.close()
+            self._bytes.close()
+            raise
+        return reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +339,27 @@ def row_cutter(stream: TextBytes, options: CsvText) -> RowCutter:
         # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.
         row_bytes_max=2 * options.block_bytes,
     )
+
+
+def header_names(path: str, cutter: RowCutter, options: CsvText) -> list[str]:
+    """Names of the columns in the next row, which is a header; none if there is no row or no header.
+
+    Raises:
+        SourceError: The file cannot be read, or the row is no header.
+    """
+    header = cutter.next_one() if options.csv.column_names is None else None
+    if header is None:
+        return []
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(header.data.rstrip(b"\r\n") + b"\n"),
+            read_options=options.read_options(block_bytes=len(header.data) + 2),
+            parse_options=options.parse_options(),
+        )
+        names: list[str] = table.schema.names  # decodes the header
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        raise reading_error(path, error, None) from error
+    return names
 
 
 def check_names(path: str, names: list[str], schema: pa.Schema) -> None:
@@ -525,7 +554,9 @@ def _conversion_error(
     path: str, match: re.Match[str], schema: pa.Schema | None, begins_at: int, header_rows: int
 ) -> SourceError:
     column = int(match["column"])
-    name = repr(schema.names[column]) if schema is not None else f"#{column}"
+    # A file with more columns than `schema` may be at fault in one of these first.
+    names = [] if schema is None else schema.names
+    name = repr(names[column]) if column < len(names) else f"#{column}"
     row = _row(match["row"], begins_at, header_rows)
     if match["value"] is None and "UTF8" in str(match["problem"]):
         return SourceError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -18,13 +19,14 @@ from coordlog.spark_integration.files.compression import Compression, codec_of, 
 from coordlog.spark_integration.files.faults import EmptyFileError
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import (
+    header_names,
     number_columns,
     open_csv,
     reading_error,
     row_cutter,
     typed_rows,
 )
-from coordlog.spark_integration.files.formats.csv.sifted import header_names, whole_rows
+from coordlog.spark_integration.files.formats.csv.sifted import whole_rows
 from coordlog.spark_integration.files.formats.inferring import WIDE, evenly, type_of_texts
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
@@ -165,11 +167,9 @@ def _file_schema(
         codec=codec_of(file.path, compression),
         for_csv=False,
     )
-    try:
+    with closing(stream):
         names = header_names(file.path, row_cutter(stream, options), options)
-    finally:
-        stream.close()
-    return file_schema(names or [], expected)
+    return file_schema(names, expected)
 
 
 def _stream(

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression
@@ -17,6 +16,7 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     check_names,
     doubtful_floats,
     float_columns,
+    header_names,
     open_csv,
     open_part,
     reading_error,
@@ -25,13 +25,12 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
-from coordlog.spark_integration.files.formats.text.row_cutter import RowCutter
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.rescued import file_schema, unmarked
 
-__all__ = ["header_names", "sifted_csv", "whole_rows"]
+__all__ = ["sifted_csv", "whole_rows"]
 
 _PLACE: Final = re.compile(r"(?:a row|row (?P<row>\d+))(?:, | )")
 """Place that an error has of a row among those parsed with it."""
@@ -56,9 +55,9 @@ def sifted_csv(
     try:
         cutter = row_cutter(part.text, options)
         has_header = options.csv.column_names is None
-        names = header_names(split.path, cutter, options) if has_header else None
-        columns = file_schema(names or [], schema)
-        if names is not None:
+        names = header_names(split.path, cutter, options)
+        columns = file_schema(names, schema)
+        if names:
             check_names(split.path, names, columns)
         if part.begins_at:
             # A header that ends with CR has taken the LF of a part that begins with an empty line.
@@ -68,7 +67,7 @@ def sifted_csv(
         part.text.close()
         raise
     return SiftedRows(
-        None if has_header and names is None else cutter,
+        None if has_header and not names else cutter,
         partial(_parsed, split.path, columns, schema, options),
         schema=unmarked(schema),
         is_utf8=options.is_utf8,
@@ -95,27 +94,6 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeError:
         return False
     return True
-
-
-def header_names(path: str, cutter: RowCutter, options: CsvText) -> list[str] | None:
-    """Names of the columns in the next row, which is a header; None if there is no row.
-
-    Raises:
-        SourceError: The file cannot be read, or the row is no header.
-    """
-    header = cutter.next_one()
-    if header is None:
-        return None
-    try:
-        table = pa_csv.read_csv(
-            pa.BufferReader(header.data.rstrip(b"\r\n") + b"\n"),
-            read_options=options.read_options(block_bytes=len(header.data) + 2),
-            parse_options=options.parse_options(),
-        )
-        names: list[str] = table.schema.names  # decodes the header
-    except (pa.ArrowInvalid, UnicodeError) as error:
-        raise reading_error(path, error, None) from error
-    return names
 
 
 def _parsed(
