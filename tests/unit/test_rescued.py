@@ -244,6 +244,8 @@ def test_the_settled_schema_has_the_column_last(tmp_path: Path) -> None:
     )
     coordinated = FileSource(tmp_path, schema=TWO, rescued="more").coordinated()
     assert coordinated.settle_schema().equals(settled, check_metadata=True)
+    (split,) = FileSource(tmp_path, schema=TWO, rescued="more").discover().splits
+    assert coordinated.schema_of(split).equals(settled, check_metadata=True)
     (tmp_path / "a.csv").write_bytes(b"a,b,more,c\n1,2,3,4\n")
     given = FileSource(tmp_path, schema=settled, rescued="rest")
     read = read_all(given.spec().create_reader(), contents(given.discover()))
@@ -276,7 +278,7 @@ def test_a_listed_split_keeps_its_column_whatever_the_option_is_now(
     path.write_text(header + "".join(row % number for number in numbers))
     with_it: dict[str, Any] = {"format": kind, "schema": "a int", "batch_rows": 1}
     with_it["rescued"] = "_rescued"
-    without = {**with_it, "rescued": None}
+    without: dict[str, Any] = {**with_it, "rescued": None}
     first, then = (with_it, without) if had else (without, with_it)
     splits, state, read = contents(FileSource(path, **first).discover()), None, ReadOut()
     if begun:
@@ -299,6 +301,9 @@ def test_a_split_with_the_column_needs_no_schema_to_go_on(tmp_path: Path) -> Non
     read = read_all(FileSource(path, format="jsonl").spec().create_reader(), splits)
 
     assert read.rows == [(1, '{"c":2}'), (3, '{"c":4}')]
+    path.write_bytes(b'{"a":1,"c":2}\n{"a":"q","c":4}\n')
+    with pytest.raises(SourceError, match=r"line 2.*string"):
+        read_all(FileSource(path, format="jsonl").spec().create_reader(), splits)
 
 
 @pytest.mark.parametrize("had", [True, False])

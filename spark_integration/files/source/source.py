@@ -323,8 +323,8 @@ class FileSource:
         )
 
     def _settle_or_given(self) -> pa.Schema:
-        given = self._discovery.schema
-        return self.settle_schema() if given is None else unmarked(given)
+        schema = self._discovery.schema
+        return self.settle_schema() if schema is None else unmarked(schema)
 
     def settle_schema(self) -> pa.Schema:
         """The schema that a listing made now would settle; to be changed, and given as `schema`.
