@@ -43,17 +43,25 @@ def _objects(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
     parts: list[str | pa.Array] = []
     for name, values in columns:
         parts += [f"{',' if parts else '{'}{_text(name)}:", _texts(values)]
-    return pc.binary_join_element_wise(*parts, "}", "")
+    return _joined(*parts, "}")
 
 
 def _texts(values: pa.Array) -> pa.Array:
     """Each string as JSON."""
-    if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+    options = pc.MatchSubstringOptions(_ESCAPED)
+    is_escaped = pc.call_function("match_substring_regex", [values], options)
+    if pc.call_function("any", [is_escaped]).as_py():
         written = [None if value is None else _text(value) for value in values.to_pylist()]
         texts = pa.array(written, pa.string())
     else:
-        texts = pc.binary_join_element_wise('"', values, '"', "")
+        texts = _joined('"', values, '"')
     return pc.fill_null(texts, "null")
+
+
+def _joined(*parts: str | pa.Array) -> pa.Array:
+    """The parts of each row as one string; null if one is null."""
+    columns = [pa.scalar(part) if isinstance(part, str) else part for part in parts]
+    return pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")])
 
 
 def _text(value: str) -> str:
