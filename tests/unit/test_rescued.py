@@ -337,3 +337,10 @@ def test_the_option_is_refused_if_it_can_have_no_effect(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         FileSource(tmp_path, **options)
+
+
+@pytest.mark.parametrize("text", ["back\\slash", "tab\there", "\x01"])
+def test_texts_of_csv_with_escapes_are_whole_json(tmp_path: Path, text: str) -> None:
+    (rescued,) = rescued_of(tmp_path / "a.csv", f"a,b,c\n1,x,{text}\n".encode())
+
+    assert json.loads(rescued or "") == {"c": text}
