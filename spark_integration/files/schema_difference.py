@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.rescued import is_rescued
 
 __all__ = ["schema_difference", "schemas_differ"]
 
@@ -16,9 +17,9 @@ def schema_difference(actual: pa.Schema, settled: pa.Schema) -> str:
     only_actual = [_shown(column) for column in actual if column.name not in settled.names]
     only_settled = [_shown(column) for column in settled if column.name not in actual.names]
     other = [
-        f"{column.name!r} is {actual.field(column.name).type} and not {column.type}"
+        f"{column.name!r} is {_type(actual.field(column.name))} and not {_type(column)}"
         for column in settled
-        if column.name in actual.names and actual.field(column.name).type != column.type
+        if column.name in actual.names and _differ(actual.field(column.name), column)
     ]
     parts = []
     if only_actual:
@@ -44,7 +45,15 @@ def schemas_differ(path: str, of: str, actual: pa.Schema, settled: pa.Schema) ->
 
 
 def _shown(column: pa.Field) -> str:
-    return f"{column.name!r} ({column.type})"
+    return f"{column.name!r} ({_type(column)})"
+
+
+def _type(column: pa.Field) -> str:
+    return f"{column.type}, for rescued fields" if is_rescued(column) else str(column.type)
+
+
+def _differ(column: pa.Field, other: pa.Field) -> bool:
+    return bool(column.type != other.type) or is_rescued(column) != is_rescued(other)
 
 
 def _some(names: list[str]) -> str:

@@ -44,6 +44,7 @@ class Case:
     folder: Path
     is_batch: bool
     format: str = "csv"
+    rescued: str | None = None
     log: MemoryLog = field(default_factory=lambda: MemoryLog("job"))
 
     def __post_init__(self) -> None:
@@ -56,7 +57,8 @@ class Case:
     def _line(self, number: int) -> str:
         if self.format == "jsonl":
             value = f'"bad {number}"' if is_bad(number) else str(number)
-            return f'{{"a": {value}}}\n'
+            further = "" if self.rescued is None or number % 2 else f', "c": {number}.50'
+            return f'{{"a": {value}{further}}}\n'
         header = "a,b\n" if number % LINES == 0 else ""
         return header + (f"bad {number},x\n" if is_bad(number) else f"{number},x\n")
 
@@ -68,6 +70,7 @@ class Case:
             batch_rows=9,
             block_bytes=100,
             bad_rows=self.folder / "rejects",
+            rescued=self.rescued,
             **options,
         )
         sink = ParquetSink(self.folder / "out")
@@ -204,6 +207,25 @@ def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
                 case.drive()
         case.check_whole()
         assert case.progress().rejected == whole.progress().rejected
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_further_fields_are_published_with_their_rows_after_a_kill(
+    tmp_path: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    case = Case(tmp_path, is_batch, "jsonl", rescued="_rescued")
+    with pytest.raises(KilledError):
+        case.drive(kill_after=50)
+    assert case.drive() is JobStatus.FINISHED
+
+    case.check_whole()
+    table = pq.read_table(tmp_path / "out", columns=["a", "_rescued"])
+    assert {row["a"]: row["_rescued"] for row in table.to_pylist()} == {
+        number: None if number % 2 else f'{{"c":{number}.50}}'
+        for number in range(FILES * LINES)
+        if not is_bad(number)
+    }
 
 
 def test_a_reset_takes_the_rejects_of_a_split_with_its_rows(tmp_path: Path) -> None:

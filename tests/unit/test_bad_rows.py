@@ -89,6 +89,11 @@ def test_ragged_rows_and_values_of_other_types_are_rejected(tmp_path: Path) -> N
     assert read.ended == [(2, 3)]
 
 
+def test_columns_of_one_name_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"columns of one name: \['a'\]"):
+        read_file(tmp_path, b"a,a,b\n1,1,x\n", schema=TWO)
+
+
 def test_bytes_that_are_not_utf8_reject_their_row_alone(tmp_path: Path) -> None:
     read = read_file(tmp_path, b"a,b\n1,x\n2,\xff\xc3\xa9\n3,\xc3\xa9\n", schema=TWO)
 

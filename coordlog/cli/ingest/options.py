@@ -212,6 +212,11 @@ class IngestOptions:
         "s3:// URL, as Parquet with file, line, offset and reason.",
         "fail|skip|DIR",
     )
+    rescued: str | None = _rows(
+        None,
+        "CSV, JSON lines: fields that --schema does not have, as a JSON object in a column of this name.",
+        "COLUMN",
+    )
     exclude: tuple[str, ...] = _files(
         (),
         "Files or folders to leave out, by name or by path below SRC; may be repeated.",

@@ -29,6 +29,7 @@ from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 from coordlog.spark_integration.files.formats.text.rows import TEXT_SCHEMA, TextRows
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.rescued import without_rescued
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 
 __all__ = [
@@ -153,7 +154,7 @@ class CsvFormat:
         compression, encoding = values.pop("compression"), values.pop("encoding")
         block_bytes = _taken(values, "block_bytes", self.options.block_bytes, keeps=keeps)
         nulls = _taken(values, "null_values", self.options.csv.null_values, keeps=keeps)
-        names = None if values.pop("has_header") else tuple(schema.names)
+        names = None if values.pop("has_header") else tuple(without_rescued(schema).names)
         csv = replace(self.options.csv, column_names=names, null_values=tuple(nulls), **values)
         options = replace(self.options, csv=csv, encoding=encoding, block_bytes=block_bytes)
         return replace(self, options=options, compression=compression)
@@ -277,7 +278,8 @@ class JsonLinesFormat(_LineFormat):
         batch_rows: int,
     ) -> SplitRows:
         """See `FileFormat`."""
-        unexpected: Literal["ignore", "error"] = "ignore" if self.ignores_new_fields else "error"
+        ignores = self.ignores_new_fields or without_rescued(schema) is not schema
+        unexpected: Literal["ignore", "error"] = "ignore" if ignores else "error"
         if self.sifts:
             return sifted_json(
                 files,

@@ -42,6 +42,7 @@ from coordlog.spark_integration.files.formats.json.values import check_json_type
 from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.places import location_of
+from coordlog.spark_integration.files.rescued import unmarked, with_rescued
 from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
@@ -80,6 +81,7 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "encoding": ("csv", "jsonl", "text"),
     "block_bytes": ("csv", "jsonl", "text"),
     "bad_rows": ("csv", "jsonl"),
+    "rescued": ("csv", "jsonl"),
 }
 """Formats for which an option has an effect, if not all."""
 _ENCODING: Final = "utf-8"
@@ -138,6 +140,11 @@ class FileSource:
             split. Any other value is a folder or a URL as that of a `ParquetSink`: such rows are
             written there as Parquet, with file, line, offset, reason and text, and are published once,
             with the checkpoint that holds the other rows. A rejects folder belongs to one job.
+        rescued: Name of a column of strings for fields that `schema` does not have, which is needed: the last
+            column, with the fields of a row as the text of one JSON object, or null if it has none. Of JSON lines
+            these are fields of the object itself, each with its value as it is written; of CSV columns of the
+            file's own header, with their texts. None: JSON fields beyond `schema` are ignored, and CSV
+            columns refused.
         exclude: Globs of files and folders that are left out of every listing. A glob without a slash
             is compared with each name below the path, a glob with a slash with the path below it, a
             glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
@@ -173,6 +180,7 @@ class FileSource:
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
         bad_rows: str | os.PathLike[str] = "fail",
+        rescued: str | None = None,
         exclude: str | Sequence[str] = (),
         allow_other_path: bool = False,
         partition_folders: PartitionFolders = "refuse",
@@ -197,7 +205,9 @@ class FileSource:
                 encoding=None if encoding == _ENCODING else encoding,
                 block_bytes=None if block_bytes == CSV_BLOCK_BYTES else block_bytes,
                 bad_rows=None if bad_rows == _FAIL else bad_rows,
+                rescued=rescued,
             ),
+            lambda: _check_rescued(format, rescued, columns, text.keywords["csv"]),
             lambda: _rejects_sink(bad_rows),
         )
         self.rejects = _rejects_sink(bad_rows)
@@ -211,7 +221,7 @@ class FileSource:
             format=_format_of(
                 format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
             ),
-            schema=columns,
+            schema=with_rescued(columns, rescued) if columns is not None and rescued else columns,
             schemas=schemas,
             split_bytes=split_bytes,
             run_id=uuid4().hex,
@@ -313,7 +323,8 @@ class FileSource:
         )
 
     def _settle_or_given(self) -> pa.Schema:
-        return self._discovery.schema or self.settle_schema()
+        schema = self._discovery.schema
+        return self.settle_schema() if schema is None else unmarked(schema)
 
     def settle_schema(self) -> pa.Schema:
         """The schema that a listing made now would settle; to be changed, and given as `schema`.
@@ -321,7 +332,7 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files are not compatible.
         """
-        return self._discovery.settle(self._discovery.files.list())
+        return unmarked(self._discovery.settle(self._discovery.files.list()))
 
     def check(self) -> None:
         """Check, before a job starts, that there are files that can be read.
@@ -529,6 +540,27 @@ def _check_path(url: str) -> None:
 def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:
     if schema is not None and column_names is not None and schema.names != list(column_names):
         raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
+
+
+def _check_rescued(
+    name: Format, rescued: str | None, schema: pa.Schema | None, csv: CsvOptions
+) -> None:
+    if rescued is None or name not in _OF_FORMATS["rescued"]:
+        return
+    if not rescued:
+        raise OptionError("rescued", rescued, "a name of a column")
+    if schema is None:
+        raise OptionError(
+            "rescued",
+            rescued,
+            "set with `schema=`: without it, each field of the sample has a column",
+        )
+    if rescued in schema.names:
+        raise OptionError("rescued", rescued, "a name that `schema` does not have")
+    if csv.column_names is not None:
+        raise OptionError(
+            "rescued", rescued, "left out with `column_names`: such files have no header"
+        )
 
 
 def _check_schema(name: Format, schema: pa.Schema | None) -> None:

@@ -15,6 +15,7 @@ from coordlog.spark_integration.files.payloads import (
     FileSplit,
     SplitProgress,
 )
+from coordlog.spark_integration.files.rescued import unmarked
 
 __all__ = [
     "decode_schema",
@@ -70,7 +71,7 @@ def decode_schema(data: bytes) -> pa.Schema:
 
 def schema_of(split: Split) -> pa.Schema:
     """Schema of a split's rows."""
-    return decode_schema(decode_split(split.content).arrow_schema)
+    return unmarked(decode_schema(decode_split(split.content).arrow_schema))
 
 
 def weight_of(split: Split) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,7 @@ from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.formats.csv.options import CsvText
+from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.text.row_cutter import RowCutter, csv_form
 from coordlog.spark_integration.files.formats.text.text_bytes import (
     TextBytes,
@@ -29,6 +31,7 @@ from coordlog.spark_integration.files.formats.text.text_bytes import (
 )
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.rescued import file_schema, without_rescued
 
 __all__ = [
     "CsvPart",
@@ -37,6 +40,7 @@ __all__ = [
     "check_names",
     "doubtful_floats",
     "float_columns",
+    "header_names",
     "number_columns",
     "open_csv",
     "open_part",
@@ -86,13 +90,16 @@ class CsvRows:
         self.skip_rows = skip_rows
         """Rows of the next batches that are still to be passed over: lines have no index."""
         self.bad_rows: Sequence[BadRow] = ()
-        self._schema, self._path = schema, split.path
+        self._path = split.path
         self._files, self._split = files, split
         self._options = options
         self._compression: Compression = compression
+        self._output = schema
+        self._schema = self._file_schema()
+        """Columns of the file, in the types of the source."""
         self._texts: frozenset[str] = frozenset()
         """Columns that are read as texts, because a value of Arrow's was in doubt."""
-        self._floats = float_columns(schema)
+        self._floats = float_columns(self._schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
         self._rows = 0
         self._last_value: object = None
@@ -109,6 +116,14 @@ class CsvRows:
             self._bytes.close()
             raise
         self._reader = None if is_empty else self._open()
+
+    def _file_schema(self) -> pa.Schema:
+        if without_rescued(self._output) is self._output:
+            return self._output
+        part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
+        with closing(part.text):
+            names = header_names(self._path, row_cutter(part.text, self._options), self._options)
+        return file_schema(names, self._output)
 
     def _opened(self) -> CsvPart:
         return open_part(self._files, self._split, self._options, self._compression)
@@ -181,7 +196,7 @@ class CsvRows:
         if batch.num_rows and batch.num_columns:
             self._last_value = batch.column(batch.num_columns - 1)[-1].as_py()
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
-        return typed_rows(
+        typed = typed_rows(
             self._path,
             batch,
             self._schema,
@@ -189,6 +204,7 @@ class CsvRows:
             begins_at=self._begins_at,
             header_rows=self._header_rows,
         )
+        return rescued_rows(typed, self._output)
 
     def close(self) -> None:
         """Close the file."""
@@ -323,6 +339,27 @@ def row_cutter(stream: TextBytes, options: CsvText) -> RowCutter:
         # Arrow reads a row that lies in two blocks: no row that it reads may be bad here.
         row_bytes_max=2 * options.block_bytes,
     )
+
+
+def header_names(path: str, cutter: RowCutter, options: CsvText) -> list[str]:
+    """Names of the columns in the next row, which is a header; none if there is no row or no header.
+
+    Raises:
+        SourceError: The file cannot be read, or the row is no header.
+    """
+    header = cutter.next_one() if options.csv.column_names is None else None
+    if header is None:
+        return []
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(header.data.rstrip(b"\r\n") + b"\n"),
+            read_options=options.read_options(block_bytes=len(header.data) + 2),
+            parse_options=options.parse_options(),
+        )
+        names: list[str] = table.schema.names  # decodes the header
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        raise reading_error(path, error, None) from error
+    return names
 
 
 def check_names(path: str, names: list[str], schema: pa.Schema) -> None:
@@ -517,7 +554,9 @@ def _conversion_error(
     path: str, match: re.Match[str], schema: pa.Schema | None, begins_at: int, header_rows: int
 ) -> SourceError:
     column = int(match["column"])
-    name = repr(schema.names[column]) if schema is not None else f"#{column}"
+    # A file with more columns than `schema` may be at fault in one of these first.
+    names = [] if schema is None else schema.names
+    name = repr(names[column]) if column < len(names) else f"#{column}"
     row = _row(match["row"], begins_at, header_rows)
     if match["value"] is None and "UTF8" in str(match["problem"]):
         return SourceError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -18,15 +19,18 @@ from coordlog.spark_integration.files.compression import Compression, codec_of, 
 from coordlog.spark_integration.files.faults import EmptyFileError
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rows import (
+    header_names,
     number_columns,
     open_csv,
     reading_error,
+    row_cutter,
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.csv.sifted import whole_rows
 from coordlog.spark_integration.files.formats.inferring import WIDE, evenly, type_of_texts
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
+from coordlog.spark_integration.files.rescued import file_schema, without_rescued
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 
 __all__ = ["settle_csv_schema"]
@@ -65,10 +69,13 @@ def settle_csv_schema(
     if sifts:
         options = replace(options, skips_ragged=True)
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
-    settled: pa.Schema | None = expected
+    settled: pa.Schema | None = None if expected is None else without_rescued(expected)
     first = ""
     for file in sampled:
-        inferred = _schema_of(files, file, options, expected, settled, block_bytes, compression)
+        if expected is not None:
+            settled = _file_schema(files, file, options, expected, compression)
+        wanted = None if expected is None else settled
+        inferred = _schema_of(files, file, options, wanted, settled, block_bytes, compression)
         if inferred is None:
             continue
         if settled is None:
@@ -127,11 +134,7 @@ def _schema_of(
         raise reading_error(file.path, error, expected, header_rows=header_rows) from error
     finally:
         stream.close()
-    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
-    if doubled:
-        raise SourceError(
-            file.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
-        )
+    _refuse_doubled(file.path, names)
     for column in inferred if expected is None else ():
         if pa.types.is_binary(column.type):
             raise SourceError(
@@ -144,6 +147,29 @@ def _schema_of(
         if expected is not None
         else _exact(files, file, options, inferred, block_bytes, compression)
     )
+
+
+def _file_schema(
+    files: InputFiles,
+    file: ListedFile,
+    options: CsvText,
+    expected: pa.Schema,
+    compression: Compression,
+) -> pa.Schema:
+    """Schema in which a file is read: `expected`, with columns of its own if there is a column for them."""
+    if without_rescued(expected) is expected:
+        return expected
+    stream = TextBytes(
+        file.path,
+        files.open(file),
+        None,
+        None if options.is_utf8 else options.encoding,
+        codec=codec_of(file.path, compression),
+        for_csv=False,
+    )
+    with closing(stream):
+        names = header_names(file.path, row_cutter(stream, options), options)
+    return file_schema(names, expected)
 
 
 def _stream(
@@ -170,6 +196,14 @@ def _stream(
     return TextBytes(file.path, io.BytesIO(sample), None, None)
 
 
+def _refuse_doubled(path: str, names: Sequence[str]) -> None:
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
+    if doubled:
+        raise SourceError(
+            path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
+        )
+
+
 def _named_as_expected(
     files: InputFiles,
     file: ListedFile,
@@ -190,6 +224,7 @@ def _named_as_expected(
         raise reading_error(file.path, error, expected) from error
     finally:
         stream.close()
+    _refuse_doubled(file.path, names)
     types = [] if names == expected.names else [pa.string()] * len(names)
     return expected if not types else pa.schema(zip(names, types, strict=True))
 

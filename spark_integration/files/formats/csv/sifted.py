@@ -7,15 +7,16 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression
 from coordlog.spark_integration.files.formats.csv.options import CsvText
+from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.csv.rows import (
     check_names,
     doubtful_floats,
     float_columns,
+    header_names,
     open_csv,
     open_part,
     reading_error,
@@ -24,10 +25,10 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
-from coordlog.spark_integration.files.formats.text.row_cutter import CutRow
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.rescued import file_schema, unmarked
 
 __all__ = ["sifted_csv", "whole_rows"]
 
@@ -54,9 +55,10 @@ def sifted_csv(
     try:
         cutter = row_cutter(part.text, options)
         has_header = options.csv.column_names is None
-        header = cutter.next_one() if has_header else None
-        if header is not None:
-            check_names(split.path, _names(split.path, header, options), schema)
+        names = header_names(split.path, cutter, options)
+        columns = file_schema(names, schema)
+        if names:
+            check_names(split.path, names, columns)
         if part.begins_at:
             # A header that ends with CR has taken the LF of a part that begins with an empty line.
             cutter.offset += part.begins_at - part.header_bytes
@@ -65,9 +67,9 @@ def sifted_csv(
         part.text.close()
         raise
     return SiftedRows(
-        None if has_header and header is None else cutter,
-        partial(_parsed, split.path, schema, options),
-        schema=schema,
+        None if has_header and not names else cutter,
+        partial(_parsed, split.path, columns, schema, options),
+        schema=unmarked(schema),
         is_utf8=options.is_utf8,
         bytes_read=part.bytes_read,
         skip_rows=skip_rows,
@@ -94,34 +96,23 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _names(path: str, header: CutRow, options: CsvText) -> list[str]:
-    try:
-        table = pa_csv.read_csv(
-            pa.BufferReader(header.data.rstrip(b"\r\n") + b"\n"),
-            read_options=options.read_options(block_bytes=len(header.data) + 2),
-            parse_options=options.parse_options(),
-        )
-        names: list[str] = table.schema.names  # decodes the header
-    except (pa.ArrowInvalid, UnicodeError) as error:
-        raise reading_error(path, error, None) from error
-    return names
-
-
-def _parsed(path: str, schema: pa.Schema, options: CsvText, data: bytes) -> pa.RecordBatch:
-    """Whole rows, as `CsvRows` has them.
+def _parsed(
+    path: str, columns: pa.Schema, schema: pa.Schema, options: CsvText, data: bytes
+) -> pa.RecordBatch:
+    """Whole rows, as `CsvRows` has them; `columns` are those of the file.
 
     Raises:
-        BadRowError: Some are no rows of `schema`.
+        BadRowError: Some are no rows of `columns`.
     """
     texts: frozenset[str] = frozenset()
-    floats = float_columns(schema)
+    floats = float_columns(columns)
     while True:
         try:
-            batch = _read(data, schema, options, texts)
+            batch = _read(data, columns, options, texts)
         except (pa.ArrowInvalid, UnicodeError) as error:
-            doubtful = refused_decimals(error, schema) - texts
+            doubtful = refused_decimals(error, columns) - texts
             if not doubtful:
-                problem = reading_error(path, error, schema, header_rows=0).problem
+                problem = reading_error(path, error, columns, header_rows=0).problem
                 raise _bad_row(_TEXT.sub("", problem)) from error
         else:
             doubtful = doubtful_floats(batch, floats) - texts
@@ -129,9 +120,10 @@ def _parsed(path: str, schema: pa.Schema, options: CsvText, data: bytes) -> pa.R
                 break
         texts |= doubtful
     try:
-        return typed_rows(path, batch, schema, row=1, header_rows=0)
+        typed = typed_rows(path, batch, columns, row=1, header_rows=0)
     except SourceError as error:
         raise _bad_row(error.problem) from error
+    return rescued_rows(typed, schema)
 
 
 def _bad_row(problem: str) -> BadRowError:

@@ -50,7 +50,7 @@ class JsonRows:
                 raise wrong_json(
                     self.path, self.blocks, text, self.schema, self.unexpected
                 ) from error
-            (batch,) = table.combine_chunks().to_batches() or [_no_rows(self.schema)]
+            (batch,) = table.combine_chunks().to_batches() or [_no_rows(table.schema)]
             return batch
         return None
 

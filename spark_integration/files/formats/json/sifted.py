@@ -18,6 +18,7 @@ from coordlog.spark_integration.files.formats.text.row_cutter import LINES, RowC
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.rescued import unmarked
 
 __all__ = ["sifted_json", "whole_objects"]
 
@@ -56,7 +57,7 @@ def sifted_json(
     return SiftedRows(
         cutter,
         partial(_parsed, schema, unexpected),
-        schema=schema,
+        schema=unmarked(schema),
         is_utf8=is_utf8(encoding),
         bytes_read=bytes_read,
         skip_rows=skip_rows,
@@ -100,7 +101,7 @@ def _parsed(
         place = _WORDS_OF_PLACE.search(str(error))
         raise BadRowError(_reason(text, error), place and int(place[1])) from error
     (batch,) = table.combine_chunks().to_batches() or [
-        pa.RecordBatch.from_pylist([], schema=schema)
+        pa.RecordBatch.from_pylist([], schema=table.schema)
     ]
     return batch
 

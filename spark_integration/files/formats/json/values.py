@@ -25,6 +25,8 @@ from coordlog.spark_integration.casts.exact_cast import (
     refuse_nulls,
 )
 from coordlog.spark_integration.casts.exact_numbers import WHOLE_LIMITS, are_whole_exact
+from coordlog.spark_integration.files.formats.json.rescued import rescued_fields
+from coordlog.spark_integration.files.rescued import unmarked, without_rescued
 
 __all__ = [
     "check_json_types",
@@ -57,7 +59,7 @@ def parse_json(
     Args:
         text: At least one line that is not empty.
         schema: All columns; None: as the values have it.
-        unexpected: What is done with a field that the schema has not.
+        unexpected: What is done with a field that the schema has not, and has no column for.
 
     Raises:
         ValueError: A line is no object, or more than one, or has a value that is none of its type;
@@ -65,6 +67,8 @@ def parse_json(
     """
     if schema is None:
         return read_objects(text, None, "infer")
+    if (known := without_rescued(schema)) is not schema:
+        return _with_rescued(text, known, unmarked(schema))
     table = read_objects(text, readable(schema), unexpected)
     for (path, kind), error in inexact_numbers(text, table, schema).items():
         raise ValueError(
@@ -75,6 +79,18 @@ def parse_json(
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _with_rescued(text: str, known: pa.Schema, schema: pa.Schema) -> pa.Table:
+    """The objects, with the fields that are not of `known` in the last column of `schema`."""
+    try:
+        table = parse_json(text, known, "error")
+    except (pa.ArrowException, ValueError):
+        table = parse_json(text, known, "ignore")
+        rescued = rescued_fields(text, known.names)
+    else:
+        rescued = pa.nulls(table.num_rows, pa.string())
+    return pa.Table.from_arrays([*table.columns, rescued], schema=schema)
 
 
 def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) -> pa.Table:
