@@ -364,6 +364,9 @@ LISTING_BACKOFF_S: Final = 1.0
 LISTING_BACKOFF_MAX_S: Final = 30.0
 """The longest pause between two tries: each leaves two records in the history."""
 
+WATCH_UNSETTLED_MAX: Final = 50_000
+"""New files that one listing of a watched source takes, 20 MB in memory; the next listings take the others."""
+
 WATCH_REPORT_S: Final = 60.0
 """After so long without a new file a watch returns: one record a minute, and its worker is free again."""
 

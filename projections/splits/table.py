@@ -390,6 +390,10 @@ class SplitsInOrder(Sequence[Split]):
             return SplitsInOrder(self._table, self._chosen[index])
         return self._table.split_at(self._chosen[index])
 
+    def names(self) -> Iterator[str]:
+        """Ids of the splits, without unpacking their contents."""
+        return map(self._table.name_at, self._chosen)
+
 
 def indexed(
     pages: Map[int, SplitPage],

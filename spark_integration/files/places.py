@@ -14,7 +14,7 @@ from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
 from coordlog.spark_integration.files.listing import fixed_part, has_wildcard, is_local
 
-__all__ = ["check_apart", "location_of"]
+__all__ = ["check_apart", "location_of", "locations_of"]
 
 _WILDCARDS: Final = re.compile(r"[*?\]]")
 _OURS: Final = ".parquet"
@@ -41,6 +41,12 @@ def location_of(url: str) -> str:
     return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
 
 
+def locations_of(urls: Sequence[str]) -> Sequence[str]:
+    """The places of a source that reads several paths, as `location_of`, each once; the first one first."""
+    first, *others = map(location_of, urls)
+    return [first, *sorted(set(others) - {first})]
+
+
 def check_apart(chain: Chain) -> None:
     """Refuse a job that would read its own output.
 
@@ -48,21 +54,25 @@ def check_apart(chain: Chain) -> None:
         OptionError: A destination is inside the place that the source reads, or around it; or a link in that
             place leads to it.
     """
-    source = chain.source.location
+    location = chain.source.location
     _check_destinations([provider.destination for provider in chain.coordinators])
+    sources = chain.source.inputs or ([] if location is None else [location])
     for provider in chain.coordinators:
-        destination = provider.destination
-        if source is None or destination is None:
-            continue
-        if _is_overlap(source, _parts(destination)):
-            raise OptionError(
-                "the destination",
-                destination,
-                f"apart from what is read, {source}: neither below it nor above it, or the job reads "
-                "its own output; use a folder or a prefix beside it",
-            )
-        if source.startswith("/") and destination.startswith("/"):
-            _check_links(source, destination)
+        if provider.destination is not None:
+            for source in sources:
+                _check_apart(source, provider.destination)
+
+
+def _check_apart(source: str, destination: str) -> None:
+    if _is_overlap(source, _parts(destination)):
+        raise OptionError(
+            "the destination",
+            destination,
+            f"apart from what is read, {source}: neither below it nor above it, or the job reads "
+            "its own output; use a folder or a prefix beside it",
+        )
+    if source.startswith("/") and destination.startswith("/"):
+        _check_links(source, destination)
 
 
 def _check_destinations(destinations: Sequence[str | None]) -> None:

@@ -151,6 +151,47 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     assert "leads out of it" in error.problem
 
 
+def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
+    s3: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("2026-01/a.csv", "2026-01/b.csv", "2026-02/a.csv", "2026-02.csv", "2027/_no.csv"):
+        s3.pipe(f"bucket/days/{name}", b"i\n1\n")
+    requests: list[dict[str, Any]] = []
+    real = type(s3).call_s3
+
+    def call_s3(self: Any, method: str, **request: Any) -> Any:  # noqa: ANN401
+        requests.append(request)
+        return real(self, method, **request, MaxKeys=2)
+
+    monkeypatch.setattr(type(s3), "call_s3", call_s3)
+
+    def walked(path: str, start_after: str | None = None) -> list[str]:
+        source = FileSource(path, watch=Watch(start_after=start_after))
+        return [one.path.removeprefix("bucket/days/") for one in source._discovery.files.walk()]
+
+    every = ["2026-01/a.csv", "2026-01/b.csv", "2026-02.csv", "2026-02/a.csv"]
+    assert walked("s3://bucket/days") == every
+    assert len(requests) == 3, "pages of two of five"
+    assert walked("s3://bucket/days", "2026-01/a.csv") == every[1:]
+    assert requests[3]["StartAfter"] == "days/2026-01/a.csv"
+    assert walked("s3://bucket/days/2026*", "2026-01/z") == every[2:]
+    assert requests[-1]["Prefix"] == "days/2026"
+    assert walked("s3://bucket/days/2026*/") == [every[0], every[1], every[3]]
+    assert walked("s3://bucket/days/**/a.csv") == [every[0], every[3]]
+    assert walked("s3://bucket/days/*/a.csv", "2026-01/b") == [every[3]]
+
+
+def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
+    s3.mkdir("second")
+    s3.pipe("second/x/a.csv", b"i\n1\n")
+    s3.pipe("bucket/x/a.csv", b"i\n2\n")
+
+    source = FileSource("s3://second/x", also=["s3a://bucket/x"])
+    assert read(source).rows == [(2,), (1,)]
+    assert source.spec().inputs == ("s3://second/x", "s3://bucket/x")
+
+
 def test_an_object_and_a_folder_of_one_name_are_both_read(s3: Any) -> None:  # noqa: ANN401
     s3.pipe("bucket/twins/in", b"i\n1\n")
     s3.pipe("bucket/twins/in/a.csv", b"i\n2\n")

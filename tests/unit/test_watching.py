@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -501,15 +501,15 @@ def test_a_file_that_is_taken_away_behind_its_listing_ends_no_watch(
     clock = Clock()
     write(folder / "a.csv", "i\n1\n")
     brief = write(folder / "brief.csv", "i\n2\n")
-    real = InputFiles.list
+    real = InputFiles.walk
 
-    def listed(files: InputFiles, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
-        found = real(files, allow_none=allow_none)
+    def walked(files: InputFiles) -> Iterator[ListedFile]:
+        found = list(real(files))
         if clock.waits:
             brief.unlink(missing_ok=True)  # behind the second listing, before it is opened
-        return found
+        return iter(found)
 
-    monkeypatch.setattr(InputFiles, "list", listed)
+    monkeypatch.setattr(InputFiles, "walk", walked)
     assert names(watch_of(folder, clock).look([])) == ["a.csv"]
 
 

@@ -158,6 +158,14 @@ class IngestOptions:
         "--watch: time between two listings; a file is read if two listings find it unchanged.",
     )
     idle_timeout_s: float | None = _watch(None, "--watch: end after this time without a new file.")
+    start_after: str | None = _watch(
+        None,
+        "--watch: list only names below SRC that sort after this one; an S3 listing begins there.",
+        "NAME",
+    )
+    also: tuple[str, ...] = _files(
+        (), "Another path, glob or URL that is read like SRC; may be repeated.", "SRC"
+    )
     listing_timeout_s: float = _files(
         LISTING_TIMEOUT_S, "Time after which the job fails, if no listing of SRC succeeds."
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.limits import WATCH_REPORT_S
+from coordlog.limits import WATCH_REPORT_S, WATCH_UNSETTLED_MAX
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
@@ -23,6 +22,7 @@ from coordlog.spark_integration.files.listing import InputFiles, ListedFile, See
 from coordlog.spark_integration.files.payloads import FileChanged, FilesAsRead, FileSplit
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
 from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
+from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import (
     PartitionFolders,
     check_partition_folders,
@@ -38,7 +38,6 @@ __all__ = [
     "Discovery",
     "FileListing",
     "FileWatch",
-    "KnownFiles",
     "files_as_read",
     "note_change",
     "note_lost_splits",
@@ -71,35 +70,6 @@ def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | Non
     lost = {decode_split(split.content).path for split in splits}
     files = [file for path, file in files_as_read(kept).items() if path not in lost]
     return _AS_READ.encode(FilesAsRead(files=files))
-
-
-class KnownFiles:
-    """Splits of a source that are in the log. Caches decoded splits; for one thread."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, list[FileSplit]] = {}
-        self._count, self._last = 0, ""
-        self._schemas: dict[bytes, bytes] = {}
-
-    def by_path(self, known: Sequence[Split]) -> Mapping[str, list[FileSplit]]:
-        """The splits by path. `known` is in the order of discovery; splits of the last call are not decoded again."""
-        is_more = self._count == 0 or (
-            self._count <= len(known) and known[self._count - 1].split_id == self._last
-        )
-        if not is_more:
-            self._files, self._count, self._last = {}, 0, ""
-        for encoded in known[self._count :]:
-            split = self._shared(decode_split(encoded.content))
-            self._files.setdefault(split.path, []).append(split)
-            self._last = split.split_id
-        self._count = len(known)
-        return self._files
-
-    def _shared(self, split: FileSplit) -> FileSplit:
-        """The same split, with values shared between splits: there may be a million of them."""
-        schema = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
-        path = split.split_id if split.path == split.split_id else split.path
-        return replace(split, arrow_schema=schema, path=path, listed_by=sys.intern(split.listed_by))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +120,12 @@ class Discovery:
 
     def fresh(
         self,
-        listed: Sequence[ListedFile],
+        listed: Iterable[ListedFile],
         known: Mapping[str, Sequence[FileSplit]],
         as_read: Mapping[str, FileChanged] | None = None,
         skipped: frozenset[str] = frozenset(),
+        *,
+        at_most: int | None = None,
     ) -> list[ListedFile]:
         """The listed files of which the log does not have every split.
 
@@ -163,13 +135,20 @@ class Discovery:
             as_read: Files that were read otherwise than they were listed, by path.
             skipped: Splits that are not read: a file that is skipped as a whole stays so, fixed or
                 not.
+            at_most: Number of files after which the rest is left for a later listing; None: no limit.
 
         Raises:
             SourceError: A file has changed since it was listed in the log.
         """
         changed: list[tuple[ListedFile, str]] = []
-        fresh = []
+        fresh: list[ListedFile] = []
+        is_as_listed = known.is_as_listed if isinstance(known, KnownFiles) else None
+        reread = as_read or {}
         for file in listed:
+            if len(fresh) == at_most:
+                break
+            if is_as_listed is not None and file.path not in reread and is_as_listed(file):
+                continue
             splits = known.get(file.path)
             if splits is None:
                 fresh.append(file)
@@ -179,7 +158,7 @@ class Discovery:
             if read is None:
                 continue
             seen: SeenFile = read
-            if as_read and (begun := as_read.get(file.path)) is not None:
+            if (begun := reread.get(file.path)) is not None:
                 seen = ListedFile(
                     path=file.path,
                     size_bytes=begun.size_bytes,
@@ -254,9 +233,7 @@ class Discovery:
     def _schema_for(
         self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
     ) -> bytes:
-        first = next(
-            (known[path][0] for path in sorted(known) if known[path][0].arrow_schema), None
-        )
+        first = next((splits[0] for splits in known.values() if splits[0].arrow_schema), None)
         if first is None:
             return self._encoded(fresh, is_alone=False) if fresh else b""
         settled = decode_schema(first.arrow_schema)
@@ -382,7 +359,8 @@ class FileWatch:
         Raises:
             SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
         """
-        files = self._known.by_path(known)
+        self._known.update(known)
+        files = self._known
         until_s = self._clock() + WATCH_REPORT_S
         while True:
             # A call after a find waits too: two listings are to be an interval apart.
@@ -415,9 +393,10 @@ class FileWatch:
             except SourceError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                listed = self._discovery.files.list(allow_none=True)
-                present = {file.path for file in listed} | files.keys()
-                remaining = [file for file in settled if file.path in present]
+                wanted = {file.path for file in settled}
+                listed = (file.path for file in self._discovery.files.walk())
+                present = {path for path in listed if path in wanted}
+                remaining = [f for f in settled if f.path in present or f.path in files]
                 if len(remaining) == len(settled):
                     raise
                 settled = remaining
@@ -428,12 +407,12 @@ class FileWatch:
         """The fresh files that are the same as in the listing before; stores the others."""
         discovery = self._discovery
         self._listed_s = self._clock()
-        listed = discovery.files.list(allow_none=True)
         # An empty file has nothing to read yet.
-        listed_anew = discovery.fresh(listed, files, self.as_read, skipped)
-        fresh = [file for file in listed_anew if file.size_bytes != 0]
-        settled = [file for file in fresh if self._unsettled.get(file.path) == file]
-        if any(self._unsettled.get(file.path) != file for file in fresh) or settled:
+        listed = (f for f in discovery.files.walk() if f.size_bytes != 0 or f.path in files)
+        found = discovery.fresh(listed, files, self.as_read, skipped, at_most=WATCH_UNSETTLED_MAX)
+        fresh = {file.path: file for file in found if file.size_bytes != 0}
+        settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
+        if settled or any(self._unsettled.get(path) != file for path, file in fresh.items()):
             self._last_find_s = self._clock()
-        self._unsettled = {file.path: file for file in fresh}
+        self._unsettled = fresh
         return settled

@@ -41,17 +41,17 @@ from coordlog.spark_integration.files.formats.formats import (
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.places import location_of
+from coordlog.spark_integration.files.places import locations_of
 from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
     FileListing,
     FileWatch,
-    KnownFiles,
     files_as_read,
     note_change,
     note_lost_splits,
 )
+from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
 from coordlog.spark_integration.files.source.reader import (
     FileReader,
@@ -142,6 +142,8 @@ class FileSource:
             is compared with each name below the path, a glob with a slash with the path below it, a
             glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
             listed before, and of which nothing was read, is left out too, and the history has its name; others stay.
+        also: Further paths, globs or URLs of the same file system whose files are read too. The schema, the
+            options and `watch` are the same for all. In the history they are a part of the source's path.
         allow_other_path: A job may continue although its history has another path, glob or URL.
             Splits in the history are read as they were listed; new listings use this path, and a
             file that has another path than before is another file.
@@ -174,15 +176,20 @@ class FileSource:
         on_error: Literal["fail", "skip"] = "fail",
         bad_rows: str | os.PathLike[str] = "fail",
         exclude: str | Sequence[str] = (),
+        also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         allow_other_path: bool = False,
         partition_folders: PartitionFolders = "refuse",
     ) -> None:
         check_types(type(self).__init__, locals())
         url = os.fspath(path)
+        others = (
+            [os.fspath(also)] if isinstance(also, (str, os.PathLike)) else [*map(os.fspath, also)]
+        )
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
             lambda: _check_path(url),
+            *(partial(_check_also, other, url) for other in others),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_names(columns, text.keywords["csv"].column_names),
@@ -207,7 +214,14 @@ class FileSource:
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or on_error == "skip"
         self._discovery = Discovery(
-            files=_input_files(url, storage_options, changed_by, exclude),
+            files=_input_files(
+                url,
+                storage_options,
+                changed_by,
+                exclude,
+                also=others,
+                start_after=None if watch is None else watch.start_after,
+            ),
             format=_format_of(
                 format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
             ),
@@ -219,6 +233,8 @@ class FileSource:
             is_lenient=watch is not None and on_error == "skip",
             partition_folders=partition_folders,
         )
+        self._places = tuple(locations_of(self._discovery.files.urls))
+        self._location = " + ".join(self._places)
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
         """The source as the first link of a chain.
@@ -257,7 +273,8 @@ class FileSource:
         return SourceSpec(
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
-            location=location_of(self._discovery.files.url),
+            location=self._location,
+            inputs=self._places if len(self._places) > 1 else (),
             allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
@@ -308,7 +325,7 @@ class FileSource:
             settle_schema=self._settle_or_given,
             weight_of=weight_of,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
-            location=location_of(self._discovery.files.url),
+            location=self._location,
             allows_other_location=self._allows_other_path,
         )
 
@@ -332,7 +349,8 @@ class FileSource:
             SourceError: As `discover`.
         """
         if self._watching is not None:
-            self._discovery.files.list(allow_none=True)
+            for _file in self._discovery.files.walk():
+                pass  # each name is checked
         elif self._discovery.schemas == "each":
             self.discover()
         else:
@@ -369,7 +387,7 @@ class FileSource:
         """
         return relisted(
             self._discovery,
-            KnownFiles().by_path(known),
+            KnownFiles(known),
             unread=unread,
             skipped=skipped,
             as_read=files_as_read(kept),
@@ -402,7 +420,7 @@ class FileSource:
         ) -> Relisted:
             return relisted(
                 self._discovery,
-                KnownFiles().by_path(known),
+                KnownFiles(known),
                 unread=unread,
                 skipped=skipped,
                 as_read=watch.as_read,
@@ -430,6 +448,9 @@ def _input_files(
     storage_options: Mapping[str, str] | None,
     changed_by: str,
     exclude: str | Sequence[str],
+    *,
+    also: Sequence[str],
+    start_after: str | None,
 ) -> InputFiles:
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     for pattern in patterns:
@@ -437,12 +458,19 @@ def _input_files(
             raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
     return InputFiles(
         exclude=patterns,
-        url=url
-        if "://" in url and not url.startswith("/")
-        else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+        url=_absolute(url),
+        also=tuple(_absolute(other) for other in also),
+        start_after=start_after or "",
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
+
+
+def _absolute(url: str) -> str:
+    """The URL, or the absolute path of a local one."""
+    if "://" in url and not url.startswith("/"):
+        return url
+    return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
 
 
 _FORMAT_NAMES: Final[dict[type, str]] = {
@@ -506,21 +534,38 @@ def _refuse(option: str, value: object, expected: str) -> None:
     raise OptionError(option, value, expected)
 
 
-def _check_path(url: str) -> None:
+def _check_also(other: str, url: str) -> None:
+    """Check one of several paths: each is found by its name alone, so that all are of one file system."""
+    _check_path(other, "also")
+    schemes = [_scheme_of(path) for path in (url, other)]
+    if schemes[0] != schemes[1]:
+        raise OptionError("also", other, f"of the file system of {url}: {schemes[0]}")
+    if schemes[0] in ("http", "https"):
+        raise OptionError("also", other, "left out: several paths are read locally and from stores")
+
+
+def _scheme_of(url: str) -> str:
+    if is_local(url) or "://" not in url:
+        return "file"
+    scheme = url.partition("://")[0].lower()
+    return "s3" if scheme == "s3a" else scheme
+
+
+def _check_path(url: str, option: str = "path") -> None:
     if not url:
-        raise OptionError("path", url, "a path, a glob or an fsspec URL")
-    refuse_credentials("path", url)
+        raise OptionError(option, url, "a path, a glob or an fsspec URL")
+    refuse_credentials(option, url)
     if is_local(url):
         return
     if VERSION_MARK in url and ("s3://" in url or "s3a://" in url):
         raise OptionError(
-            "path",
+            option,
             url,
             f"without {VERSION_MARK!r}: the newest version of an object is read, and no other",
         )
     if "::" in url and url.partition("://")[0] in SCHEMES:
         raise OptionError(
-            "path",
+            option,
             url,
             "without '::', which separates two URLs: for such a name pass its folder, or a glob",
         )

@@ -28,6 +28,9 @@ class Watch:
     """Seconds between two listings. A file is read once two listings in a row have found it the same."""
     idle_timeout_s: float | None = None
     """Seconds without a new file after which the source ends; None: only a stop ends it."""
+    start_after: str | None = None
+    """Name below the path, as in `2026-11-20/`: only names after it are listed, in the order of code points. In S3 the
+    listing begins there. None: all are."""
 
     def __post_init__(self) -> None:
         check_types(
@@ -39,3 +42,11 @@ class Watch:
             raise OptionError("watch_interval_s", interval_s, expected)
         if idle_s is not None and not idle_s >= interval_s:
             raise OptionError("idle_timeout_s", idle_s, f"at least {interval_s:g}, an interval")
+        if self.start_after is not None and self.start_after.strip("/") in ("", ".", ".."):
+            raise OptionError("start_after", self.start_after, "a name below the path")
+        if self.start_after is not None and self.start_after.startswith("/"):
+            raise OptionError(
+                "start_after",
+                self.start_after,
+                "a name below the path, without the slash before it",
+            )
