@@ -42,6 +42,8 @@ class SourceSpec:
     inputs: Sequence[str] = ()
     """Paths and URLs of what is read, without secrets, if `location` is None or has several: a restore does not compare
     them."""
+    archive: str | None = None
+    """Place to which the source moves input that was read, without secrets: it must be apart from all others."""
     is_unbounded: bool = False
     """Whether the source never ends by itself; a batch job refuses it."""
     reads_in_order: bool = False

@@ -116,7 +116,7 @@ class SplitsState:
     """Ordinals below `fresh_from` with the enumerator: released, or passed over. Derived from the other fields."""
     is_discovery_complete: bool = False
     listed_before: int = 0
-    """Number of splits listed before this opening of the job: their rows are committed."""
+    """Ordinal of the first split that was listed in this opening of the job: rows of earlier ones are committed."""
     readers: Map[int, ReaderState] = field(default_factory=Map)
     """Reader states by subtask; subtasks without records are missing: use `reader`."""
     cuts: Map[int, int] = field(default_factory=Map)
@@ -154,7 +154,7 @@ class SplitsState:
         splits = self.splits
         fresh = (
             ordinal
-            for ordinal in range(self.fresh_from, len(splits))
+            for ordinal in range(self.fresh_from, splits.end)
             if isinstance(splits.place_at(ordinal), WithEnumerator)
         )
         # There may be many if an enumerator does not assign in the order of discovery.
@@ -165,7 +165,7 @@ class SplitsState:
     @property
     def waiting_count(self) -> int:
         """Number of the splits with the enumerator: neither assigned, finished nor skipped."""
-        fresh = range(self.fresh_from, len(self.splits))
+        fresh = range(self.fresh_from, self.splits.end)
         waiting = sum(isinstance(self.splits.place_at(n), WithEnumerator) for n in fresh)
         return len(self.passed_over) + waiting
 
@@ -265,7 +265,7 @@ def _listing_started(state: SplitsState) -> SplitsState:
     If a split is assigned the listing was a watch, of which each page is valid by itself.
     """
     first = state.listed_before
-    if state.is_discovery_complete or state.fresh_from > first or len(state.splits) <= first:
+    if state.is_discovery_complete or state.fresh_from > first or state.splits.end <= first:
         return state
     return evolve(state, splits=state.splits.shortened(first))
 
@@ -275,7 +275,7 @@ def _opened_again(state: SplitsState, record: Record) -> SplitsState:
     return evolve(
         state,
         is_discovery_complete=False,
-        listed_before=len(state.splits),
+        listed_before=state.splits.end,
         readers=Map(),
         cuts=Map(),
         last_cut=_required(record.sequence),

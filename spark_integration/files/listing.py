@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 from fsspec.core import url_to_fs
@@ -28,6 +29,8 @@ __all__ = [
     "fixed_part",
     "has_wildcard",
     "is_local",
+    "modified_us",
+    "seen_as",
 ]
 
 _MAGIC: Final = frozenset("*?[")
@@ -45,6 +48,8 @@ _MARKS: Final = (
     ("modified", "created"),
 )
 """Entries of fsspec's `info` that show a change, best first, each after the word for it."""
+_MODIFIED: Final = "modified"
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WEB: Final = ("http://", "https://")
 _UNNAMED: Final = "name that is not UTF-8"
 """Mark of a file that cannot be read: it is listed so that an error names it."""
@@ -65,7 +70,10 @@ class SeenFile(Protocol):
 
     @property
     def mark(self) -> str:
-        """Mark that changes with the content (`etag …`, `modified …`); empty if none is known."""
+        """Mark that changes with the content (`etag …`, `modified …`); empty if none is known.
+
+        The time of a file with an etag follows it, and is not compared.
+        """
         ...
 
     @property
@@ -86,6 +94,30 @@ class ListedFile:
     real_path: str = ""
     may_seek: bool = True
     """False: the file can be read from its start only."""
+
+
+def modified_us(seen: SeenFile) -> int | None:
+    """Time at which the file was modified, microseconds since 1970, UTC; None if its mark has none."""
+    text = f" {seen.mark}".partition(f" {_MODIFIED} ")[2].partition(" file ")[0]
+    if not text:
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(
+            text
+        )  # of nanoseconds, the last three digits are dropped
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(text)  # of a web server
+        except ValueError:
+            return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def seen_as(path: str, info: Mapping[str, Any]) -> ListedFile:
+    """The file with this `info` of fsspec, or this answer of S3."""
+    return _of_info(path, info)
 
 
 def as_listed(seen: SeenFile) -> ListedFile:
@@ -237,6 +269,25 @@ class InputFiles:
         except Exception as error:
             raise _gone(seen, error) from error
 
+    @property
+    def is_on_s3(self) -> bool:
+        """Whether the files are objects of a store of the S3 protocol. Raises SourceError."""
+        return not is_local(self.url) and is_s3(self._file_system()[0])
+
+    # `Any`: fsspec has no types.
+    def file_system(self) -> Any:  # noqa: ANN401
+        """The file system of all paths. Raises SourceError."""
+        return self._file_system()[0]
+
+    def seen_at(self, place: str, path: str) -> ListedFile:
+        """The local file `path`, which is at `place` now. Raises OSError."""
+        return _of_status(os.stat(place), path, self._root_of(path), "")  # noqa: PTH116, a plain path
+
+    def below_root(self, path: str) -> str:
+        """Path of a file below the fixed part of the source's path; for a file that is the source, its name."""
+        root = fixed_part(self._root_of(path)).rstrip("/")
+        return path.removeprefix(f"{root}/") if path != root else posixpath.basename(path)
+
     def check(self, seen: SeenFile) -> None:
         """Check, after the file has been read, that it is still the listed one.
 
@@ -277,8 +328,8 @@ class InputFiles:
         # Marks of two kinds cannot be compared: some file systems give fewer in a listing.
         kinds = seen.mark.partition(" ")[0], now.mark.partition(" ")[0]
         if self.compares_marks and kinds[0] == kinds[1] and not _is_same_mark(seen.mark, now.mark):
-            was, _, was_file = seen.mark.partition(" file ")
-            is_now, _, now_file = now.mark.partition(" file ")
+            was, _, was_file = _compared(seen.mark).partition(" file ")
+            is_now, _, now_file = _compared(now.mark).partition(" file ")
             if was == is_now:
                 return (
                     f"another file of the same size and time has taken its place: {now_file}; when the "
@@ -425,11 +476,14 @@ def _unblocked(path: str, flags: int) -> int:
 def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:
     """The file with this `info` of fsspec."""
     size = info.get("size")
-    mark = ""
+    marks: dict[str, str] = {}
     for word, key in _MARKS:
         if info.get(key) not in (None, ""):
-            mark = f"{word} {_shown(info[key])}"
-            break
+            marks.setdefault(word, f"{word} {_shown(info[key])}")
+    best = next(iter(marks), "")
+    mark = marks.get(best, "")
+    if best not in ("", _MODIFIED) and _MODIFIED in marks:
+        mark += f" {marks[_MODIFIED]}"
     return ListedFile(
         path=path,
         size_bytes=-1 if size is None else int(size),
@@ -484,11 +538,16 @@ def _is_same_mark(seen: str, now: str) -> bool:
     has taken its place. Another device, or a mark without numbers, shows no change: a file system that is
     mounted again, or on another machine, has other numbers.
     """
-    seen_moment, _, seen_file = seen.partition(" file ")
-    now_moment, _, now_file = now.partition(" file ")
+    seen_moment, _, seen_file = _compared(seen).partition(" file ")
+    now_moment, _, now_file = _compared(now).partition(" file ")
     if seen_moment != now_moment:
         return False
     return seen_file.partition(":")[0] != now_file.partition(":")[0] or seen_file == now_file
+
+
+def _compared(mark: str) -> str:
+    """The mark without the time of a file that has an etag: two requests may give it in two precisions."""
+    return mark.partition(f" {_MODIFIED} ")[0]
 
 
 def _is_utf8(path: str) -> bool:

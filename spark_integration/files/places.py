@@ -51,33 +51,45 @@ def check_apart(chain: Chain) -> None:
     """Refuse a job that would read its own output.
 
     Raises:
-        OptionError: A destination is inside the place that the source reads, or around it; or a link in that
-            place leads to it.
+        OptionError: A destination, or the archive, is inside the place that the source reads, or around it; or a
+            link in that place leads to it.
     """
     location = chain.source.location
-    _check_destinations([provider.destination for provider in chain.coordinators])
+    archive = chain.source.archive
+    _check_destinations([provider.destination for provider in chain.coordinators], archive)
     sources = chain.source.inputs or ([] if location is None else [location])
     for provider in chain.coordinators:
         if provider.destination is not None:
             for source in sources:
                 _check_apart(source, provider.destination)
+    for source in sources if archive is not None else ():
+        if not _is_hidden_below(source, _parts(archive)):
+            _check_apart(source, archive, "the archive")
 
 
-def _check_apart(source: str, destination: str) -> None:
+def _is_hidden_below(source: str, place: list[str]) -> bool:
+    """Whether a place below the source has a hidden name, so that no listing of the source has its files."""
+    fixed = _parts(source if source.startswith("/") and _is_plain(source) else fixed_part(source))
+    below = place[len(fixed) :] if place[: len(fixed)] == fixed else []
+    return any(name.startswith((".", "_")) for name in below)
+
+
+def _check_apart(source: str, destination: str, subject: str = "the destination") -> None:
     if _is_overlap(source, _parts(destination)):
         raise OptionError(
-            "the destination",
+            subject,
             destination,
             f"apart from what is read, {source}: neither below it nor above it, or the job reads "
             "its own output; use a folder or a prefix beside it",
         )
     if source.startswith("/") and destination.startswith("/"):
-        _check_links(source, destination)
+        _check_links(source, destination, subject)
 
 
-def _check_destinations(destinations: Sequence[str | None]) -> None:
+def _check_destinations(destinations: Sequence[str | None], archive: str | None) -> None:
     """Refuse destinations of one job within one another: a reader of the outer one would get the files of both."""
-    places = [(place, parts) for place in destinations if place and (parts := _parts(place))]
+    every = (*destinations, archive)
+    places = [(place, parts) for place in every if place and (parts := _parts(place))]
     for (place, parts), (other, others) in combinations(places, 2):
         shorter = min(len(parts), len(others))
         if parts[:shorter] == others[:shorter]:
@@ -89,7 +101,7 @@ def _check_destinations(destinations: Sequence[str | None]) -> None:
             )
 
 
-def _check_links(source: str, destination: str) -> None:
+def _check_links(source: str, destination: str, subject: str) -> None:
     """Refuse a link that the source follows into the destination: no name shows it, and a watch would not end."""
     below, folder = _parts(destination), source if _is_plain(source) else fixed_part(source)
     for link in _links_below(folder):
@@ -102,7 +114,7 @@ def _check_links(source: str, destination: str) -> None:
         output_name += below[len(target) :] if is_above else []
         if _is_overlap(source, output_name):
             raise OptionError(
-                "the destination",
+                subject,
                 destination,
                 f"apart from what is read, {source}: the link {link} leads to it, and the job would read "
                 "its own output; remove the link, or use another folder",

@@ -163,6 +163,16 @@ class IngestOptions:
         "--watch: list only names below SRC that sort after this one; an S3 listing begins there.",
         "NAME",
     )
+    max_file_age: str | None = _watch(
+        None,
+        "--watch: leave out files that are older than this, as in 30d or 12h, and forget the names of read ones.",
+        "AGE",
+    )
+    after_commit: str = _watch(
+        "keep",
+        "--watch: keep files of which a checkpoint has committed every row, delete them, or move them to archive:DIR.",
+        "keep|delete|archive:DIR",
+    )
     also: tuple[str, ...] = _files(
         (), "Another path, glob or URL that is read like SRC; may be repeated.", "SRC"
     )

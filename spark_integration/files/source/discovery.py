@@ -6,21 +6,26 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from functools import partial
+from typing import Final, Literal
 
 import pyarrow as pa
 
+from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
 from coordlog.limits import WATCH_REPORT_S, WATCH_UNSETTLED_MAX
-from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.projections.splits.table import Finished, SplitsInOrder
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
-from coordlog.spark_integration.files.payloads import FileChanged, FilesAsRead, FileSplit
+from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
+from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import (
@@ -29,7 +34,6 @@ from coordlog.spark_integration.files.source.partition_folders import (
 )
 from coordlog.spark_integration.files.source.split_bytes import (
     decode_schema,
-    decode_split,
     encode_schema,
     encode_split,
 )
@@ -38,38 +42,10 @@ __all__ = [
     "Discovery",
     "FileListing",
     "FileWatch",
-    "files_as_read",
-    "note_change",
-    "note_lost_splits",
 ]
 
-_AS_READ: Final = payload_type_of(FilesAsRead)
 _END_OF_ID: Final = re.compile(r"#(?:bytes|row-groups)=[0-9]+-[0-9]+$")
 """End of the id of a split that is a part of a file."""
-
-
-def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
-    """Files that were read otherwise than listed, by path, from the bytes that a coordinator keeps."""
-    if kept is None:
-        return {}
-    return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(kept)).files}
-
-
-def note_change(kept: bytes | None, event: Payload) -> bytes | None:
-    """Bytes that a coordinator keeps after an event of a reader."""
-    if not isinstance(event, FileChanged):
-        return kept
-    files = {**files_as_read(kept), event.path: event}
-    return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
-
-
-def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
-    """Bytes that a coordinator keeps after a reader has lost `splits`: the next reader reads them anew."""
-    if kept is None:
-        return None
-    lost = {decode_split(split.content).path for split in splits}
-    files = [file for path, file in files_as_read(kept).items() if path not in lost]
-    return _AS_READ.encode(FilesAsRead(files=files))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +102,7 @@ class Discovery:
         skipped: frozenset[str] = frozenset(),
         *,
         at_most: int | None = None,
+        tolerates: Callable[[str], bool] = lambda _path: False,
     ) -> list[ListedFile]:
         """The listed files of which the log does not have every split.
 
@@ -135,6 +112,7 @@ class Discovery:
             as_read: Files that were read otherwise than they were listed, by path.
             skipped: Splits that are not read: a file that is skipped as a whole stays so, fixed or
                 not.
+            tolerates: Whether a known file may have changed: it is left as it is.
             at_most: Number of files after which the rest is left for a later listing; None: no limit.
 
         Raises:
@@ -167,6 +145,8 @@ class Discovery:
                 )
             difference = self.files.difference(seen, file)
             if difference is not None:
+                if tolerates(file.path):
+                    continue
                 changed.append((file, difference))
             elif len(splits) < read.parts:
                 fresh.append(file)  # a driver ended between two pages of its splits
@@ -304,7 +284,7 @@ class FileListing:
 
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered:
+    ) -> SplitsDiscovered | Relisted:
         """All splits that are not `known`; `is_complete`."""
         assert not skipped, "queries skip nothing"
         return self._discover(known)
@@ -326,6 +306,7 @@ class FileWatch:
             does not end.
         as_read: Files that a run without a watch has read otherwise than they were listed, by path;
             may be set anew at any time.
+        ages: The age limit, or None: files of any age are discovered, and none is forgotten.
         clock: Monotonic seconds.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -337,6 +318,7 @@ class FileWatch:
         interval_s: float,
         idle_timeout_s: float | None,
         as_read: Mapping[str, FileChanged] | None = None,
+        ages: FileAges | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -346,6 +328,11 @@ class FileWatch:
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self.as_read = as_read or {}
+        self.ages = ages
+        self.tolerates: Callable[[str], bool] | None = None
+        """Whether a file that was read, as far as it is known, may have been released and replaced; None: none is."""
+        self._facts: list[Payload] = []
+        """Facts of the last listing."""
         self._known = KnownFiles()
         self._unsettled: dict[str, ListedFile] = {}
         self._last_find_s = clock()
@@ -353,8 +340,8 @@ class FileWatch:
 
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered:
-        """New files, as soon as there are some; see `SplitWatch`.
+    ) -> SplitsDiscovered | Relisted:
+        """New files and facts, as soon as there are some; see `SplitWatch`.
 
         Raises:
             SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
@@ -370,9 +357,15 @@ class FileWatch:
                 is_closed = self._wait(min(due_s, WATCH_REPORT_S))
                 if is_closed or due_s > WATCH_REPORT_S:
                     return SplitsDiscovered(splits=[], is_complete=False)
-            settled = self._settled(files, skipped)
-            if settled:
-                return SplitsDiscovered(splits=self._splits_of(settled, files), is_complete=False)
+            settled = self._settled(files, known, skipped)
+            if settled or self._facts:
+                splits = self._splits_of(settled, files)
+                discovered = SplitsDiscovered(splits=splits, is_complete=False)
+                return (
+                    Relisted(discovered=discovered, facts=self._facts)
+                    if self._facts
+                    else discovered
+                )
             idle_s = self._clock() - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
                 return SplitsDiscovered(splits=[], is_complete=True)
@@ -382,6 +375,12 @@ class FileWatch:
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
+
+    def _may_be_replaced(self, known: Sequence[Split], path: str) -> bool:
+        if self.tolerates is None or not isinstance(known, SplitsInOrder):
+            return False
+        places = [known.place(split_id) for split_id in self._known.split_ids(path)]
+        return all(isinstance(place, Finished) for place in places) and self.tolerates(path)
 
     def _splits_of(
         self, settled: Sequence[ListedFile], files: Mapping[str, Sequence[FileSplit]]
@@ -402,14 +401,27 @@ class FileWatch:
                 settled = remaining
 
     def _settled(
-        self, files: Mapping[str, Sequence[FileSplit]], skipped: frozenset[str]
+        self, files: KnownFiles, known: Sequence[Split], skipped: frozenset[str]
     ) -> list[ListedFile]:
         """The fresh files that are the same as in the listing before; stores the others."""
-        discovery = self._discovery
+        discovery, ages = self._discovery, self.ages
         self._listed_s = self._clock()
         # An empty file has nothing to read yet.
         listed = (f for f in discovery.files.walk() if f.size_bytes != 0 or f.path in files)
-        found = discovery.fresh(listed, files, self.as_read, skipped, at_most=WATCH_UNSETTLED_MAX)
+        if ages is not None:
+            ages.begin(files)
+            listed = filter(ages.takes, listed)
+        found = discovery.fresh(
+            listed,
+            files,
+            self.as_read,
+            skipped,
+            at_most=WATCH_UNSETTLED_MAX,
+            tolerates=partial(self._may_be_replaced, known),
+        )
+        if ages is not None:
+            deque(listed, maxlen=0)  # the newest file may be behind those that this listing takes
+            self._facts = ages.end(known)
         fresh = {file.path: file for file in found if file.size_bytes != 0}
         settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
         if settled or any(self._unsettled.get(path) != file for path, file in fresh.items()):

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from coordlog.projections.splits.table import SplitsInOrder
 from coordlog.schemas.source_types import Split
-from coordlog.spark_integration.files.listing import SeenFile
+from coordlog.spark_integration.files.listing import SeenFile, modified_us
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
 __all__ = ["KnownFiles"]
 
+_NO_TIME: Final = -(2**63)
+
 
 class KnownFiles(Mapping[str, Sequence[FileSplit]]):
     """The splits of each known file by its path, in the order of discovery. For one thread.
 
-    Splits are decoded at each access. Held are, for each file, its path, a place and a hash of size, mark and link:
-    about 130 bytes beside the path, which the splits share.
+    Splits are decoded at each access. Held are, for each file, its path, a place, its time and a hash of size, mark and
+    link: about 140 bytes beside the path, which the splits share.
 
     Args:
         known: Splits that are in the log, in the order of discovery.
@@ -33,6 +36,7 @@ class KnownFiles(Mapping[str, Sequence[FileSplit]]):
     def _begin(self) -> None:
         self._rows: dict[str, int] = {}
         self._places, self._hashes, self._missing = array("q"), array("q"), array("q")
+        self._times = array("q")
         self._more: dict[str, list[int]] = {}
         """Places of the further splits of files that have several."""
 
@@ -51,6 +55,25 @@ class KnownFiles(Mapping[str, Sequence[FileSplit]]):
         """Whether all splits of this file are known, and its size, mark and link are those of its listing."""
         row = self._rows.get(file.path)
         return row is not None and self._missing[row] <= 0 and self._hashes[row] == _hash_of(file)
+
+    def is_whole(self, path: str) -> bool:
+        """Whether all splits of this file are known. Raises KeyError if none is."""
+        return self._missing[self._rows[path]] <= 0
+
+    def modified_us(self, path: str) -> int | None:
+        """Time at which the file was modified when it was listed, or None. Raises KeyError."""
+        time_us = self._times[self._rows[path]]
+        return None if time_us == _NO_TIME else time_us
+
+    def modified_before(self, time_us: int) -> list[str]:
+        """Files that were modified before this time when they were listed."""
+        return [path for path, row in self._rows.items() if _NO_TIME < self._times[row] < time_us]
+
+    def split_ids(self, path: str) -> list[str]:
+        """Ids of the file's splits. Raises KeyError."""
+        if path not in self._more and self._known[self._places[self._rows[path]]].split_id == path:
+            return [path]
+        return [split.split_id for split in self[path]]
 
     def __getitem__(self, path: str) -> list[FileSplit]:
         places = (self._places[self._rows[path]], *self._more.get(path, ()))
@@ -75,24 +98,33 @@ class KnownFiles(Mapping[str, Sequence[FileSplit]]):
                 self._more.setdefault(split.path, []).append(place)
                 continue
             path = encoded.split_id if split.path == encoded.split_id else split.path
-            self._set(path, place, _hash_of(split), split.parts - 1)
+            time_us = modified_us(split)
+            self._set(
+                path,
+                place,
+                hashed=_hash_of(split),
+                missing=split.parts - 1,
+                time_us=_NO_TIME if time_us is None else time_us,
+            )
 
-    def _set(self, path: str, place: int, hashed: int, missing: int) -> None:
+    def _set(self, path: str, place: int, *, hashed: int, missing: int, time_us: int) -> None:
         self._rows[path] = len(self._places)
         self._places.append(place)
         self._hashes.append(hashed)
         self._missing.append(missing)
+        self._times.append(time_us)
 
     def _renew(self) -> None:
         """Compute all anew, but decode no file again that is one split."""
-        rows, hashes, more, missing = self._rows, self._hashes, self._more, self._missing
+        rows, hashes, more = self._rows, self._hashes, self._more
+        missing, times = self._missing, self._times
         self._begin()
         for place, name in enumerate(_names_of(self._known)):
             row = rows.get(name)
             if row is None or name in more or missing[row] != 0:
                 self._add(range(place, place + 1))
             else:
-                self._set(name, place, hashes[row], 0)
+                self._set(name, place, hashed=hashes[row], missing=0, time_us=times[row])
 
 
 def _names_of(known: Sequence[Split]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
@@ -40,15 +41,20 @@ from coordlog.spark_integration.files.formats.formats import (
 )
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.listing import InputFiles, is_local
-from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.places import locations_of
+from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesLeftOut
+from coordlog.spark_integration.files.places import location_of, locations_of
 from coordlog.spark_integration.files.sink.rejects import RejectsSink
+from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
     FileListing,
     FileWatch,
+)
+from coordlog.spark_integration.files.source.kept import (
     files_as_read,
+    limit_of,
     note_change,
+    note_fact,
     note_lost_splits,
 )
 from coordlog.spark_integration.files.source.known_files import KnownFiles
@@ -57,6 +63,11 @@ from coordlog.spark_integration.files.source.reader import (
     FileReader,
     FileReaderOptions,
     merge_reader_states,
+)
+from coordlog.spark_integration.files.source.release import (
+    CommittedFiles,
+    FileRelease,
+    ReleaseResults,
 )
 from coordlog.spark_integration.files.source.relisting import relisted
 from coordlog.spark_integration.files.source.split_bytes import (
@@ -82,7 +93,10 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "bad_rows": ("csv", "jsonl"),
 }
 """Formats for which an option has an effect, if not all."""
+_PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut)
+"""Events and facts of the source's own."""
 _ENCODING: Final = "utf-8"
+_MICROSECOND: Final = timedelta(microseconds=1)
 _FAIL: Final = "fail"
 _SKIP: Final = "skip"
 
@@ -194,6 +208,7 @@ class FileSource:
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_names(columns, text.keywords["csv"].column_names),
             lambda: _check_watch(watch, assignment),
+            lambda: _check_after_commit(watch, url),
             lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
             text,
             lambda: _check_schema(format, columns),
@@ -235,6 +250,9 @@ class FileSource:
         )
         self._places = tuple(locations_of(self._discovery.files.urls))
         self._location = " + ".join(self._places)
+        archive = None if watch is None else watch.archive
+        self._archive = None if archive is None else _absolute(archive)
+        self._results = ReleaseResults()
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
         """The source as the first link of a chain.
@@ -251,12 +269,15 @@ class FileSource:
             # A watch itself compares the files with their listing.
             run_id=None if self._watching is not None else self._discovery.run_id,
         )
+        # Also without the option: a run before this one may have left an intent.
+        release = FileRelease(self._discovery.files, self._results)
         if self._watching is not None:
             provider = SplitCoordinatorProvider(
                 operator_id,
                 enumerator=self._watch,
                 keeps_listed=True,
-                payload_types=(FileChanged,),
+                payload_types=_PAYLOADS,
+                release=release,
             )
         else:
             provider = SplitCoordinatorProvider(
@@ -266,15 +287,17 @@ class FileSource:
                 note_event=note_change,
                 note_lost_splits=note_lost_splits,
                 assignment=self._assignment,
-                payload_types=(FileChanged,),
+                payload_types=_PAYLOADS,
                 listing_timeout_s=self._listing_timeout_s,
                 weight_of=_weight_of,
+                release=release,
             )
         return SourceSpec(
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
             location=self._location,
             inputs=self._places if len(self._places) > 1 else (),
+            archive=None if self._archive is None else location_of(self._archive),
             allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
@@ -295,6 +318,18 @@ class FileSource:
             on_error=("skip" if self._skips_unreadable else "fail", "fail"),
             schemas=(self._discovery.schemas, "one"),
         )
+        if self._watching is not None and self._watching.age is not None:
+            raise OptionError(
+                "max_file_age",
+                self._watching.max_file_age,
+                "None, if queries read the source: their histories keep every split",
+            )
+        if self._watching is not None and self._watching.after_commit != "keep":
+            raise OptionError(
+                "after_commit",
+                self._watching.after_commit,
+                "'keep', if queries read the source: Spark writes their output, and may plan a batch again",
+            )
         if self.rejects is not None:
             raise OptionError(
                 "bad_rows",
@@ -391,6 +426,7 @@ class FileSource:
             unread=unread,
             skipped=skipped,
             as_read=files_as_read(kept),
+            modified_from_us=limit_of(kept),
         )
 
     def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
@@ -398,12 +434,23 @@ class FileSource:
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         assert self._watching is not None, "only a watch has this enumerator"
+        # A limit that was in force stays so without the option: names of read files are forgotten.
+        age, limit_us = self._watching.age, limit_of(kept)
         watch = FileWatch(
             self._discovery,
             interval_s=self._watching.watch_interval_s,
             idle_timeout_s=self._watching.idle_timeout_s,
             as_read=files_as_read(kept),
+            ages=None
+            if age is None and limit_us is None
+            else FileAges(None if age is None else age // _MICROSECOND, limit_us),
         )
+
+        def note_limit(kept: bytes | None, fact: Payload) -> bytes | None:
+            noted = note_fact(kept, fact)
+            if watch.ages is not None:
+                watch.ages.limit_us = limit_of(noted)
+            return noted
 
         def note(kept: bytes | None, event: Payload) -> bytes | None:
             noted = note_change(kept, event)
@@ -427,15 +474,22 @@ class FileSource:
                 with_new=False,
             )
 
+        committed = None
+        if self._watching.after_commit != "keep":
+            committed = CommittedFiles(self._discovery.files, self._archive, self._results)
+            watch.tolerates = committed.tolerates
+
         return WatchingEnumerator(
             context,
             watch,
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
+            note_fact=note_limit,
             kept=kept,
             relist=relist,
             weight_of=_weight_of,
+            release=None if committed is None else committed.intents,
         )
 
 
@@ -479,6 +533,21 @@ _FORMAT_NAMES: Final[dict[type, str]] = {
     ParquetFormat: "parquet",
     TextFormat: "text",
 }
+
+
+def _check_after_commit(watch: Watch | None, url: str) -> None:
+    if watch is None or watch.after_commit == "keep":
+        return
+    scheme = _scheme_of(url)
+    if scheme not in ("file", "s3"):
+        raise OptionError(
+            "after_commit", watch.after_commit, "keep, if files are neither local nor in S3"
+        )
+    if watch.archive is not None:
+        refuse_credentials("after_commit", watch.archive)
+        if _scheme_of(watch.archive) != scheme:
+            place = "a local folder" if scheme == "file" else "s3://BUCKET/PREFIX"
+            raise OptionError("after_commit", watch.after_commit, f"archive: with {place}")
 
 
 def _format_of(
