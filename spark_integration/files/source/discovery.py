@@ -331,6 +331,9 @@ class FileWatch:
         self.ages = ages
         self.tolerates: Callable[[str], bool] | None = None
         """Whether a file that was read, as far as it is known, may have been released and replaced; None: none is."""
+        self._suspects: set[str] = set()
+        """Files that this look has found to be changed."""
+        self._suspects_before: set[str] = set()
         self._facts: list[Payload] = []
         """Facts of the last listing."""
         self._known = KnownFiles()
@@ -347,6 +350,7 @@ class FileWatch:
             SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
         """
         self._known.update(known)
+        self._suspects_before, self._suspects = self._suspects, set()
         files = self._known
         until_s = self._clock() + WATCH_REPORT_S
         while True:
@@ -377,10 +381,20 @@ class FileWatch:
         self._closed.set()
 
     def _may_be_replaced(self, known: Sequence[Split], path: str) -> bool:
-        if self.tolerates is None or not isinstance(known, SplitsInOrder):
+        """Whether a known file that has changed may be a new one, after that which was read was released.
+
+        `known` is as old as the look: so a change is an error only if the next look finds it too.
+        """
+        if self.tolerates is None:
             return False
-        places = [known.place(split_id) for split_id in self._known.split_ids(path)]
-        return all(isinstance(place, Finished) for place in places) and self.tolerates(path)
+        if isinstance(known, SplitsInOrder) and self.tolerates(path):
+            places = [known.place(split_id) for split_id in self._known.split_ids(path)]
+            if all(isinstance(place, Finished) for place in places):
+                return True
+        if path in self._suspects_before:
+            return False
+        self._suspects.add(path)
+        return True
 
     def _splits_of(
         self, settled: Sequence[ListedFile], files: Mapping[str, Sequence[FileSplit]]
