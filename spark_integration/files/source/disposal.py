@@ -213,8 +213,15 @@ def _dispose_object(files: InputFiles, file: ReadFile, at: At) -> None:
     _check_same(files, file, seen_as(file.path, {**head, "size": head["ContentLength"]}))
     at("checked")
     if file.target:
-        _copy_object(store, file, head, at)
+        copied = _copy_object(store, file, head, at)
         at("archived")
+        # Not every store knows the conditions of a copy and a deletion.
+        now = _head(store, bucket, key)
+        if now is None:
+            return
+        if now["ETag"] != head["ETag"]:
+            store.call_s3("delete_object", **copied)
+            raise NotDisposedError(_REPLACED, is_final=True)
     condition = {"Bucket": bucket, "Key": key, "IfMatch": head["ETag"]}
     try:
         store.call_s3("delete_object", **condition)
@@ -229,7 +236,8 @@ def _dispose_object(files: InputFiles, file: ReadFile, at: At) -> None:
 
 
 # `Any`: fsspec has no types.
-def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> None:  # noqa: ANN401
+def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> dict[str, str]:  # noqa: ANN401
+    """Copy an object into the archive, unless an earlier try has done it; returns bucket and key of the copy."""
     if head["ContentLength"] > _COPY_BYTES_MAX:
         raise NotDisposedError(
             "it has more than 5 GiB, and one request copies no more", is_final=True
@@ -240,8 +248,9 @@ def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> No
         bucket, key, _ = store.split_path(target)
         there = _head(store, bucket, key)
         if there is not None:
-            if there.get("Metadata", {}).get(_MARK) == identity:
-                return
+            is_copy = there.get("Metadata", {}).get(_MARK) == identity
+            if is_copy and there["ContentLength"] == head["ContentLength"]:
+                return {"Bucket": bucket, "Key": key}
             continue
         at("target checked")
         try:
@@ -259,7 +268,7 @@ def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> No
             if _code(error) in _CONDITIONS:
                 raise NotDisposedError(_REPLACED, is_final=True) from error
             raise
-        return
+        return {"Bucket": bucket, "Key": key}
     raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
 
 
