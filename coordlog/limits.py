@@ -379,6 +379,12 @@ RELEASE_CALL_S: Final = 300.0
 RELEASE_TRIES_MAX: Final = 10
 """Tries to archive or delete a file by one driver: the pauses double, to some 500 checkpoints, an hour and more."""
 
+NOTIFIED_FILES_MAX: Final = 1_000
+"""Objects that a watch by notifications takes before it records them: each costs one request to the store."""
+
+NOTIFIED_LISTING_S: Final = 900.0
+"""Seconds between two listings of a watch by notifications: after so long a lost notification does no harm."""
+
 WATCH_REPORT_S: Final = 60.0
 """After so long without a new file a watch returns: one record a minute, and its worker is free again."""
 

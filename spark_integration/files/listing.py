@@ -18,7 +18,12 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError, SourceUnavailableError
-from coordlog.spark_integration.files.s3_names import is_s3, objects_below, objects_matching
+from coordlog.spark_integration.files.s3_names import (
+    is_name_of,
+    is_s3,
+    objects_below,
+    objects_matching,
+)
 from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
 
 __all__ = [
@@ -26,6 +31,7 @@ __all__ = [
     "ListedFile",
     "SeenFile",
     "as_listed",
+    "compared_mark",
     "fixed_part",
     "has_wildcard",
     "is_local",
@@ -113,6 +119,11 @@ def modified_us(seen: SeenFile) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def compared_mark(mark: str) -> str:
+    """The part of a mark that is compared: without the time of a file that has an etag."""
+    return _compared(mark)
 
 
 def seen_as(path: str, info: Mapping[str, Any]) -> ListedFile:
@@ -212,6 +223,16 @@ class InputFiles:
                 [path] if pattern.startswith("/") else folders if "/" in pattern else names
             )
         )
+
+    def has_name(self, path: str) -> bool:
+        """Whether a listing of these objects of S3 would have this name, if there is an object of it."""
+        for url in self.urls:
+            root = self._file_system(url)[1]
+            fixed = fixed_part(root) if has_wildcard(root) else root
+            is_listed = is_name_of(root, path, is_of_folders=url.endswith("/"))
+            if is_listed and path > self._after(root) and not _is_hidden(path, fixed):
+                return not path.endswith("/") and not self.leaves_out(path)
+        return False
 
     def is_there(self) -> bool:
         """Whether each file, each folder, and the part of each glob before its wildcards still exists."""

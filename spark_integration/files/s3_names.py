@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fsspec.utils import glob_translate
 
-__all__ = ["is_s3", "objects_below", "objects_matching"]
+__all__ = ["is_name_of", "is_s3", "objects_below", "objects_matching"]
 
 
 # `Any` here and below: fsspec has no types.
@@ -62,6 +63,26 @@ def objects_matching(
             is_inside = any(is_match("/".join(parts[:n])) for n in range(2, len(parts) + 1))
         if is_inside or (matches_files and is_match(name)):
             yield name, info
+
+
+def is_name_of(path: str, name: str, *, is_of_folders: bool) -> bool:
+    """Whether a listing of `path`, which may be a glob, has the object `name`.
+
+    With `is_of_folders` the path had a slash at its end: it names no object.
+    """
+    path = path.rstrip("/")
+    if not set("*?[") & set(path):
+        return name.startswith(f"{path}/") or (name == path and not is_of_folders)
+    is_match = _compiled(path).match
+    parts = name.split("/")
+    if any(is_match("/".join(parts[:n])) for n in range(2, len(parts))):
+        return True
+    return not is_of_folders and is_match(name) is not None
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(glob_translate(pattern))
 
 
 def _pages(

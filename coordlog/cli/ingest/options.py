@@ -22,6 +22,7 @@ from coordlog.limits import (
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
+    NOTIFIED_LISTING_S,
     PAYLOAD_BYTES_MAX,
     RESTARTS_MAX,
     ROLL_BYTES,
@@ -172,6 +173,14 @@ class IngestOptions:
         "keep",
         "--watch: keep files of which a checkpoint has committed every row, delete them, or move them to archive:DIR.",
         "keep|delete|archive:DIR",
+    )
+    notify: str | None = _watch(
+        None,
+        "--watch: queue with the S3 events of new objects, which are read without a listing.",
+        "sqs://QUEUE",
+    )
+    full_listing_interval_s: float = _watch(
+        NOTIFIED_LISTING_S, "--notify: time between two listings, for events that are lost."
     )
     also: tuple[str, ...] = _files(
         (), "Another path, glob or URL that is read like SRC; may be repeated.", "SRC"

@@ -115,17 +115,16 @@ class FileAges:
             step_us = self._age_us // _STEPS
             if limit_us >= 0 and (self.limit_us is None or limit_us >= self.limit_us + step_us):
                 facts.append(AgeLimit(modified_from_us=limit_us, clock_us=self._clock_us))
-        if self._left_out_count:
-            facts.append(
-                left_out_fact(
-                    self._from_us,
-                    self._left_out,
-                    self._left_out_count,
-                    may_be_read=self._may_be_read,
-                )
-            )
+        facts += self.end_of_some()
         self._may_be_read = False
         return facts
+
+    def end_of_some(self) -> list[Payload]:
+        """End a comparison of some files only; returns the fact of those that were left out, if any."""
+        if not self._left_out_count:
+            return []
+        count, may_be_read = self._left_out_count, self._may_be_read
+        return [left_out_fact(self._from_us, self._left_out, count, may_be_read=may_be_read)]
 
     def _too_old(self, known: Sequence[Split]) -> Iterator[str]:
         """Known files that the log's limit excludes, and of which a completed checkpoint has every row."""

@@ -341,6 +341,53 @@ class FileWatch:
         self._last_find_s = clock()
         self._listed_s = -math.inf
 
+    @property
+    def files(self) -> InputFiles:
+        """The source's files."""
+        return self._discovery.files
+
+    @property
+    def known(self) -> KnownFiles:
+        """The files of which the log has splits, as of the begin of the look."""
+        return self._known
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last listing has left files to the next one."""
+        return len(self._unsettled) >= WATCH_UNSETTLED_MAX
+
+    def begin_look(self, known: Sequence[Split]) -> None:
+        """Take over the splits in the log, at the begin of a look."""
+        self._known.update(known)
+        self._suspects_before, self._suspects = self._suspects, set()
+
+    def found_by_listing(self, known: Sequence[Split], skipped: frozenset[str]) -> Relisted:
+        """New files and facts of one listing: for files that are whole as soon as they are listed.
+
+        Raises:
+            SourceError: As `look`.
+        """
+        self._settled(self._known, known, skipped)
+        return self._found(list(self._unsettled.values()), self._facts)
+
+    def found_of(self, files: Sequence[ListedFile], skipped: frozenset[str]) -> Relisted:
+        """New files and facts of these files, which are as they are now.
+
+        Raises:
+            SourceError: As `look`.
+        """
+        ages = self.ages
+        if ages is not None:
+            ages.begin(self._known)
+            files = list(filter(ages.takes, files))
+        fresh = self._discovery.fresh(files, self._known, self.as_read, skipped)
+        facts = [] if ages is None else ages.end_of_some()
+        return self._found([file for file in fresh if file.size_bytes != 0], facts)
+
+    def _found(self, files: Sequence[ListedFile], facts: Sequence[Payload]) -> Relisted:
+        splits = self._splits_of(sorted(files, key=lambda file: file.path), self._known)
+        return Relisted(discovered=SplitsDiscovered(splits=splits, is_complete=False), facts=facts)
+
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
     ) -> SplitsDiscovered | Relisted:
@@ -349,8 +396,7 @@ class FileWatch:
         Raises:
             SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
         """
-        self._known.update(known)
-        self._suspects_before, self._suspects = self._suspects, set()
+        self.begin_look(known)
         files = self._known
         until_s = self._clock() + WATCH_REPORT_S
         while True:

@@ -8,7 +8,7 @@ from typing import Final
 
 from coordlog.projections.splits.table import SplitsInOrder
 from coordlog.schemas.source_types import Split
-from coordlog.spark_integration.files.listing import SeenFile, modified_us
+from coordlog.spark_integration.files.listing import SeenFile, compared_mark, modified_us
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
@@ -135,4 +135,4 @@ def _names_of(known: Sequence[Split]) -> Iterator[str]:
 
 
 def _hash_of(file: SeenFile) -> int:
-    return hash((file.size_bytes, file.mark, file.real_path))
+    return hash((file.size_bytes, compared_mark(file.mark), file.real_path))

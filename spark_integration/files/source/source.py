@@ -58,6 +58,7 @@ from coordlog.spark_integration.files.source.kept import (
     note_lost_splits,
 )
 from coordlog.spark_integration.files.source.known_files import KnownFiles
+from coordlog.spark_integration.files.source.notifications import NotifiedWatch, SqsQueue
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
 from coordlog.spark_integration.files.source.reader import (
     FileReader,
@@ -209,6 +210,7 @@ class FileSource:
             lambda: _check_names(columns, text.keywords["csv"].column_names),
             lambda: _check_watch(watch, assignment),
             lambda: _check_after_commit(watch, url),
+            lambda: _check_notify(watch, url),
             lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
             text,
             lambda: _check_schema(format, columns),
@@ -346,12 +348,16 @@ class FileSource:
         )
         open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
         if self._watching is not None:
-            open_watch = partial(
-                FileWatch,
-                self._discovery,
-                interval_s=self._watching.watch_interval_s,
-                idle_timeout_s=self._watching.idle_timeout_s,
-            )
+            watching = self._watching
+
+            def open_watch() -> SplitWatch:
+                watch = FileWatch(
+                    self._discovery,
+                    interval_s=watching.watch_interval_s,
+                    idle_timeout_s=watching.idle_timeout_s,
+                )
+                return _watch_of(watch, watching)
+
         return CoordinatedSource(
             create_reader=partial(FileReader, options),
             open_watch=open_watch,
@@ -481,7 +487,7 @@ class FileSource:
 
         return WatchingEnumerator(
             context,
-            watch,
+            _watch_of(watch, self._watching),
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
@@ -491,6 +497,18 @@ class FileSource:
             weight_of=_weight_of,
             release=None if committed is None else committed.intents,
         )
+
+
+def _watch_of(watch: FileWatch, options: Watch) -> SplitWatch:
+    """The watch, by notifications if there is a queue of them."""
+    if options.queue is None:
+        return watch
+    return NotifiedWatch(
+        watch,
+        SqsQueue(options.queue),
+        listing_s=options.full_listing_interval_s,
+        idle_timeout_s=options.idle_timeout_s,
+    )
 
 
 def _weight_of(split: Split) -> int | None:
@@ -533,6 +551,13 @@ _FORMAT_NAMES: Final[dict[type, str]] = {
     ParquetFormat: "parquet",
     TextFormat: "text",
 }
+
+
+def _check_notify(watch: Watch | None, url: str) -> None:
+    if watch is not None and watch.notify is not None:
+        refuse_credentials("notify", watch.notify)
+        if _scheme_of(url) != "s3":
+            raise OptionError("notify", watch.notify, "left out, if files are not in S3")
 
 
 def _check_after_commit(watch: Watch | None, url: str) -> None:

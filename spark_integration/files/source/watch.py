@@ -8,7 +8,7 @@ from typing import Final
 
 from coordlog.amounts import age_of
 from coordlog.errors import OptionError
-from coordlog.limits import WATCH_INTERVAL_S
+from coordlog.limits import NOTIFIED_LISTING_S, WATCH_INTERVAL_S
 from coordlog.option_types import check_types
 
 __all__ = ["Watch"]
@@ -16,6 +16,7 @@ __all__ = ["Watch"]
 _LOWEST_S: Final = 0.01
 _HIGHEST_S: Final = 86_400.0
 _ARCHIVE: Final = "archive:"
+_SQS: Final = "sqs://"
 _AGE_LOWEST_S: Final = 1.0
 _AGE_INTERVALS: Final = 10
 """Intervals that an age has at least: a file is discovered by its second listing."""
@@ -46,6 +47,17 @@ class Watch:
     after_commit: str = "keep"
     """What becomes of a file of which a completed checkpoint, and every sink, has all rows: `keep`; `delete`; or
     `archive:DIR`, to a folder or S3 URL outside of the listing. Only exactly the file that was read; see the docs."""
+
+    notify: str | None = None
+    """`sqs://QUEUE`: queue with the S3 events of new objects, which are read without a listing; None: each interval
+    lists."""
+    full_listing_interval_s: float = NOTIFIED_LISTING_S
+    """Seconds between two listings with `notify`, for notifications that are lost."""
+
+    @property
+    def queue(self) -> str | None:
+        """Name of the queue, or its URL without a scheme; None without notifications."""
+        return None if self.notify is None else self.notify.removeprefix(_SQS)
 
     @property
     def archive(self) -> str | None:
@@ -79,6 +91,11 @@ class Watch:
                 raise OptionError("max_file_age", self.max_file_age, expected)
         if self.after_commit not in ("keep", "delete") and not self.archive:
             raise OptionError("after_commit", self.after_commit, "keep, delete or archive:DIR")
+        if self.notify is not None and not (self.notify.startswith(_SQS) and self.queue):
+            raise OptionError("notify", self.notify, "sqs://QUEUE")
+        if not interval_s <= self.full_listing_interval_s <= _HIGHEST_S:
+            expected = f"between {interval_s:g}, an interval, and {_HIGHEST_S:g}"
+            raise OptionError("full_listing_interval_s", self.full_listing_interval_s, expected)
         if self.start_after is not None and self.start_after.strip("/") in ("", ".", ".."):
             raise OptionError("start_after", self.start_after, "a name below the path")
         if self.start_after is not None and self.start_after.startswith("/"):
