@@ -380,7 +380,7 @@ RELEASE_TRIES_MAX: Final = 10
 """Tries to archive or delete a file by one driver: the pauses double, to some 500 checkpoints, an hour and more."""
 
 NOTIFIED_FILES_MAX: Final = 1_000
-"""Objects that a watch by notifications takes before it records them: each costs one request to the store."""
+"""Messages that a watch by notifications takes before it records their objects, of which each costs one request."""
 
 NOTIFIED_LISTING_S: Final = 900.0
 """Seconds between two listings of a watch by notifications: after so long a lost notification does no harm."""

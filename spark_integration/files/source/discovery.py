@@ -471,7 +471,7 @@ class FileWatch:
         if ages is not None:
             ages.begin(files)
             listed = filter(ages.takes, listed)
-        found = discovery.fresh(
+        candidates = discovery.fresh(
             listed,
             files,
             self.as_read,
@@ -482,7 +482,7 @@ class FileWatch:
         if ages is not None:
             deque(listed, maxlen=0)  # the newest file may be behind those that this listing takes
             self._facts = ages.end(known)
-        fresh = {file.path: file for file in found if file.size_bytes != 0}
+        fresh = {file.path: file for file in candidates if file.size_bytes != 0}
         settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
         if settled or any(self._unsettled.get(path) != file for path, file in fresh.items()):
             self._last_find_s = self._clock()

@@ -39,7 +39,9 @@ _MESSAGES_MAX: Final = 10
 class Message:
     """A message of a queue."""
 
+    message_id: str
     receipt: str
+    """Right to delete the message, of the last time that it was received."""
     body: str
 
 
@@ -78,7 +80,10 @@ class SqsQueue:
             MaxNumberOfMessages=_MESSAGES_MAX,
             WaitTimeSeconds=min(_POLL_S, math.ceil(wait_s)),
         )
-        return [Message(one["ReceiptHandle"], one["Body"]) for one in answer.get("Messages", ())]
+        return [
+            Message(entry["MessageId"], entry["ReceiptHandle"], entry["Body"])
+            for entry in answer.get("Messages", ())
+        ]
 
     def delete(self, receipts: Sequence[str]) -> None:
         """See `Queue`. A message that is not deleted comes again, and does no harm.
@@ -213,14 +218,14 @@ class NotifiedWatch:
         until_s = self._clock() + WATCH_REPORT_S
         while True:
             if self._clock() - self._listed_s >= self._listing_s:
-                found = inner.found_by_listing(known, skipped)
+                result = inner.found_by_listing(known, skipped)
                 if not inner.has_more:
                     self._listed_s = self._clock()
             else:
-                found = self._found_by_messages(until_s, skipped)
-            if found.discovered.splits or found.facts:
+                result = self._found_by_messages(until_s, skipped)
+            if result.discovered.splits or result.facts:
                 self._last_find_s = self._clock()
-                return found
+                return result
             self._delete_handled()
             idle_s = self._clock() - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
@@ -244,14 +249,14 @@ class NotifiedWatch:
     def _found_by_messages(self, until_s: float, skipped: frozenset[str]) -> Relisted:
         try:
             files = self._notified(until_s)
-            found = self._inner.found_of(files, skipped)
+            result = self._inner.found_of(files, skipped)
         except BaseException:
             self._open = []
             raise
         # Of the others nothing is to be read: they are known, empty, or left out by a fact of this result.
-        new = {decode_split(split.content).path for split in found.discovered.splits}
+        new = {decode_split(split.content).path for split in result.discovered.splits}
         self._open = [(receipt, paths & new) for receipt, paths in self._open]
-        return found
+        return result
 
     def _notified(self, until_s: float) -> list[ListedFile]:
         """The present objects of the next notifications."""
@@ -260,11 +265,14 @@ class NotifiedWatch:
         if self._idle_timeout_s is not None:
             wait_s = min(wait_s, self._last_find_s + self._idle_timeout_s - now_s)
         files: dict[str, ListedFile] = {}
-        while not self._closed.is_set() and len(files) < NOTIFIED_FILES_MAX:
-            messages = self._queue.receive(0 if files else max(wait_s, 0))
+        seen: set[str] = set()
+        while not self._closed.is_set() and len(seen) < NOTIFIED_FILES_MAX:
+            received = self._queue.receive(0 if seen else max(wait_s, 0))
+            messages = [message for message in received if message.message_id not in seen]
             if not messages:
-                break
+                break  # none is left, or they come again already
             for message in messages:
+                seen.add(message.message_id)
                 paths = objects_of(message.body)
                 if paths is None:
                     self._warn(message)
@@ -272,7 +280,6 @@ class NotifiedWatch:
                 present = self._present(paths)
                 files |= present
                 self._open.append((message.receipt, frozenset(present)))
-            wait_s = 0
         return list(files.values())
 
     def _present(self, paths: Sequence[str]) -> dict[str, ListedFile]:

@@ -197,20 +197,16 @@ class FileSource:
     ) -> None:
         check_types(type(self).__init__, locals())
         url = os.fspath(path)
-        others = (
-            [os.fspath(also)] if isinstance(also, (str, os.PathLike)) else [*map(os.fspath, also)]
-        )
+        others = _paths(also)
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
             lambda: _check_path(url),
-            *(partial(_check_also, other, url) for other in others),
+            lambda: _check_also(others, url),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_names(columns, text.keywords["csv"].column_names),
-            lambda: _check_watch(watch, assignment),
-            lambda: _check_after_commit(watch, url),
-            lambda: _check_notify(watch, url),
+            lambda: _check_watch(watch, assignment, url),
             lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
             text,
             lambda: _check_schema(format, columns),
@@ -231,14 +227,7 @@ class FileSource:
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or on_error == "skip"
         self._discovery = Discovery(
-            files=_input_files(
-                url,
-                storage_options,
-                changed_by,
-                exclude,
-                also=others,
-                start_after=None if watch is None else watch.start_after,
-            ),
+            files=_input_files([url, *others], storage_options, changed_by, exclude, watch),
             format=_format_of(
                 format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
             ),
@@ -251,10 +240,12 @@ class FileSource:
             partition_folders=partition_folders,
         )
         self._places = tuple(locations_of(self._discovery.files.urls))
-        self._location = " + ".join(self._places)
-        archive = None if watch is None else watch.archive
-        self._archive = None if archive is None else _absolute(archive)
+        self._archive = None if not watch or not watch.archive else _absolute(watch.archive)
         self._results = ReleaseResults()
+
+    @property
+    def _location(self) -> str:
+        return " + ".join(self._places)
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
         """The source as the first link of a chain.
@@ -516,26 +507,29 @@ def _weight_of(split: Split) -> int | None:
 
 
 def _input_files(
-    url: str,
+    urls: Sequence[str],
     storage_options: Mapping[str, str] | None,
     changed_by: str,
     exclude: str | Sequence[str],
-    *,
-    also: Sequence[str],
-    start_after: str | None,
+    watch: Watch | None,
 ) -> InputFiles:
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
+    first, *others = map(_absolute, urls)
     return InputFiles(
         exclude=patterns,
-        url=_absolute(url),
-        also=tuple(_absolute(other) for other in also),
-        start_after=start_after or "",
+        url=first,
+        also=tuple(others),
+        start_after="" if watch is None else watch.start_after or "",
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
+
+
+def _paths(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    return [os.fspath(also)] if isinstance(also, (str, os.PathLike)) else [*map(os.fspath, also)]
 
 
 def _absolute(url: str) -> str:
@@ -628,9 +622,14 @@ def _refuse(option: str, value: object, expected: str) -> None:
     raise OptionError(option, value, expected)
 
 
-def _check_also(other: str, url: str) -> None:
-    """Check one of several paths: each is found by its name alone, so that all are of one file system."""
-    _check_path(other, "also")
+def _check_also(others: Sequence[str], url: str) -> None:
+    """Check the further paths: a file is known by its name alone, so that all are of one file system."""
+    for other in others:
+        _check_path(other, "also")
+        _check_same_store(other, url)
+
+
+def _check_same_store(other: str, url: str) -> None:
     schemes = [_scheme_of(path) for path in (url, other)]
     if schemes[0] != schemes[1]:
         raise OptionError("also", other, f"of the file system of {url}: {schemes[0]}")
@@ -692,6 +691,8 @@ def _check_positive(**options: int) -> None:
             raise OptionError(name, value, "at least 1")
 
 
-def _check_watch(watch: Watch | None, assignment: str) -> None:
+def _check_watch(watch: Watch | None, assignment: str, url: str) -> None:
+    _check_after_commit(watch, url)
+    _check_notify(watch, url)
     if watch is not None and assignment != "pull":
         raise OptionError("assignment", assignment, "'pull' with `watch`")
