@@ -247,7 +247,7 @@ def test_an_object_is_archived_with_its_metadata_over_a_crash_at_each_step(
     assert (head["ContentType"], head["Metadata"]["by"]) == ("text/csv", "me")
 
 
-def test_an_object_that_was_put_again_stays_and_one_of_its_name_is_archived_beside(
+def test_an_object_put_again_stays_and_its_name_is_archived_beside(
     s3: Any,  # noqa: ANN401
 ) -> None:
     put("put/a.csv", b"i\n1\n")

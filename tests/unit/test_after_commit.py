@@ -166,7 +166,7 @@ class Watched:
         return sorted(str(path.relative_to(done)) for path in done.rglob("*") if path.is_file())
 
 
-def test_a_file_is_archived_after_the_commit_of_its_rows_and_is_known_no_more(
+def test_a_file_is_archived_after_its_rows_commit_and_is_known_no_more(
     folder: Path,
 ) -> None:
     for name in ("a.csv", "day/b.csv", "c.csv"):

@@ -209,9 +209,7 @@ def test_a_file_that_waits_or_is_in_no_checkpoint_is_not_forgotten(folder: Path,
 
 
 # --- a file that comes back -----------------------------------------------------------------------
-def test_a_forgotten_file_that_comes_back_with_its_time_is_old_with_another_it_is_new(
-    folder: Path, now: Now
-) -> None:
+def test_a_forgotten_file_that_comes_back_is_new_only_by_a_new_time(folder: Path, now: Now) -> None:
     job = aged(folder, now)
     job.look()
     (folder / "a.csv").unlink()

@@ -196,8 +196,7 @@ class FileSource:
         partition_folders: PartitionFolders = "refuse",
     ) -> None:
         check_types(type(self).__init__, locals())
-        url = os.fspath(path)
-        others = _paths(also)
+        url, others = os.fspath(path), _paths(also)
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
@@ -221,11 +220,10 @@ class FileSource:
             lambda: _rejects_sink(bad_rows),
         )
         self.rejects = _rejects_sink(bad_rows)
-        """Sink of the rows that are left out; None if they have no place."""
         self._batch_rows, self._assignment = batch_rows, assignment
         self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
-        is_lenient = watch is not None or on_error == "skip"
+        is_lenient = watch is not None or self._skips_unreadable
         self._discovery = Discovery(
             files=_input_files([url, *others], storage_options, changed_by, exclude, watch),
             format=_format_of(
