@@ -142,6 +142,7 @@ def _plain_task(marks: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
 
         for batch in batches:
             context = TaskContext.get()
+            assert context is not None, "inside a Spark task"
             mark = Path(marks) / f"{batch.column(0)[0].as_py()}-{context.attemptNumber()}"
             draft = mark.with_suffix(".draft")
             draft.write_text(f"{os.getpid()} {time.monotonic()}")

@@ -280,6 +280,15 @@ SETTLE_ATTEMPTS_MAX: Final = 5
 SETTLE_CALL_S: Final = 3600.0
 """One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
 
+TABLE_COMMIT_TRIES: Final = 30
+"""Commits of one intent to a table, each but the last overtaken by another writer's: some two minutes."""
+
+TABLE_COMMIT_WAIT_S: Final = 10.0
+"""Longest pause between two of them; the first are shorter."""
+
+TABLE_FOOTER_THREADS: Final = 8
+"""Threads that read the footers of new data files, each a request to an object store."""
+
 TABLE_LOCK_S: Final = 3000.0
 """Wait for another process that commits to a table on a local disk: less than `SETTLE_CALL_S`, so that the error of
 the try names that process."""
@@ -475,10 +484,11 @@ FILES_PER_INTENT: Final = 1_000
 
 # --- sources that queries read ---------------------------------------------------------------------------------------
 SPLITS_AT_ONCE_MAX: Final = 64
-"""Splits that one response assigns to a task, if they are small: a response costs an append."""
+"""Splits that one answer assigns to a task, if they are small: an answer costs an append. In batch also the splits that
+share a committable."""
 
 SPLITS_AT_ONCE_WEIGHT: Final = 8 * 1024 * 1024
-"""Bytes, about, that the splits of one response hold at most; a larger split is assigned alone. Read within tenths of
+"""Bytes, about, that the splits of one answer hold at most; a larger split is assigned alone. Read within tenths of
 a second."""
 
 SPLITS_PER_PARTITION_MAX: Final = 1_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import lru_cache
 from importlib import resources
 from typing import Final, cast
 
@@ -30,8 +31,9 @@ Plain = None | bool | int | float | str | bytes | list["Plain"] | dict[str, "Pla
 """A value of Avro's generic form."""
 
 
+@lru_cache(maxsize=1_024)
 def avro_fingerprint(schema_json: str) -> int:
-    """CRC-64-AVRO of a schema's canonical form, as an unsigned integer."""
+    """CRC-64-AVRO of a schema's canonical form, as an unsigned integer. The first time it takes a millisecond."""
     form = to_parsing_canonical_form(json.loads(schema_json))
     return int.from_bytes(bytes.fromhex(fingerprint(form, "CRC-64-AVRO")), "little")
 

@@ -194,7 +194,7 @@ class Derivation:
         )
         parts = [(name, self.shape(hints[name], f"{cls.__name__}_{name}")) for name in names]
         fields = [(name, None if shape.write is _same else shape.write) for name, shape in parts]
-        values, known_names = _values_of(names), set(names)
+        values, known_names = _values_of(names), dict.fromkeys(names).keys()
         readers = [(name, shape.read) for name, shape in parts]
         is_plain = all(read_it is _same for _, read_it in readers)
 

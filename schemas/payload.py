@@ -78,7 +78,6 @@ class PayloadType:
     role: PayloadRole
     payload_class: type[Payload]
     avro: Avro
-    fingerprint: int
     loss_tolerant: bool = False
     """Whether an event may be lost without a failover (C8: tolerated loss)."""
     key: str = dataclasses.field(init=False)
@@ -91,6 +90,11 @@ class PayloadType:
     def schema_json(self) -> str:
         """The derived Avro schema."""
         return self.avro.schema_json
+
+    @property
+    def fingerprint(self) -> int:
+        """CRC-64-AVRO of the schema."""
+        return avro_fingerprint(self.schema_json)
 
     def encode(self, value: Payload) -> bytes:
         """The value as bytes, with its secret fields sealed.
@@ -168,7 +172,6 @@ def _declare(
             role=role,
             payload_class=payload_class,
             avro=Avro(schema_json),
-            fingerprint=avro_fingerprint(schema_json),
             loss_tolerant=loss_tolerant,
         )
         return payload_class

@@ -80,6 +80,8 @@ def local_session(
     }
     if master is None and _is_installed():
         chosen["spark.python.daemon.module"] = _WORKER_DAEMON
+        # With it the tasks of a job would not share the daemon and the worker that the first task has started.
+        chosen["spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"] = "false"
     return _session(
         chosen,
         slots=slots,

@@ -188,7 +188,7 @@ def _open_committables(state: JobState, mode: RestoreMode) -> Sequence[_OpenComm
     granted = state.granted
     if mode is RestoreMode.ROLLBACK:
         granted, _ = allowed_by(state, state.last_checkpoint)
-    found = [
+    committables = [
         _OpenCommittables(
             _place_of_grants(number),
             frozenset(grant.operator_id for grant in grants),
@@ -197,7 +197,7 @@ def _open_committables(state: JobState, mode: RestoreMode) -> Sequence[_OpenComm
         for number, grants in sorted_items(granted)
     ]
     if mode is not RestoreMode.RESUME:
-        return found
+        return committables
     ends: dict[str, list[int]] = {}
     for kept in sorted_values(state.kept_splits):
         for committable in kept.committables:
@@ -209,7 +209,7 @@ def _open_committables(state: JobState, mode: RestoreMode) -> Sequence[_OpenComm
         for committable in completion.all_committables():
             ends.setdefault(committable.operator_id, []).append(completion.sequence)
     place = " in the committables of finished splits and subtasks"
-    return found + [
+    return committables + [
         _OpenCommittables(place, frozenset([operator_id]), state.ends_of_writers(sequences))
         for operator_id, sequences in ends.items()
     ]

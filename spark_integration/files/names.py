@@ -21,6 +21,7 @@ __all__ = [
     "checked_driver_id",
     "escaped",
     "partition_folder",
+    "placed",
 ]
 
 HIDDEN: Final = ".coordlog"
@@ -33,6 +34,9 @@ STAGED_NAME: Final = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """Null, and as in Spark the empty string, in the name of a partition's folder."""
+
+_EMPTY: Final = "%empty"
+"""The empty string, if it is not null: no other value has this text, since a percent sign is escaped."""
 
 # As in org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils; a test compares each
 # character. NUL is added: no file system takes it.
@@ -87,6 +91,15 @@ class StagedName:
         return f"{self.folder}/{name}" if self.folder else name
 
 
+def placed(relative: str, area: str) -> str:
+    """`relative`, with `area` for the hidden folder: a table has one for each job."""
+    return (
+        f"{area}{relative.removeprefix(HIDDEN)}"
+        if f"{relative}/".startswith(f"{HIDDEN}/")
+        else relative
+    )
+
+
 def checked_driver_id(driver_id: str) -> str:
     """`driver_id`, if it may be a folder's name.
 
@@ -120,15 +133,28 @@ def escaped(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
-def partition_folder(where: str, columns: tuple[str, ...], values: tuple[object, ...]) -> str:
+def partition_folder(
+    where: str,
+    columns: tuple[str, ...],
+    values: tuple[object, ...],
+    *,
+    distinguishes_empty: bool = False,
+) -> str:
     """The folder of a partition, as in Hive: `a=1/b=x`.
+
+    Args:
+        where: The destination, for errors.
+        columns: Names of the partition columns.
+        values: Their values.
+        distinguishes_empty: Whether the empty string has another folder than null: readers take values from the files.
 
     Raises:
         SinkError: A name would be longer than file systems take.
     """
     segments: list[str] = []
     for column, value in zip(columns, values, strict=True):
-        segment = f"{escaped(column)}={_text(value)}"
+        text = _EMPTY if distinguishes_empty and value == "" else _text(value)
+        segment = f"{escaped(column)}={text}"
         size = len(segment.encode("utf-8", "surrogatepass"))
         if size > _SEGMENT_BYTES_MAX:
             raise SinkError(

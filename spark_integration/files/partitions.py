@@ -11,14 +11,15 @@ __all__ = ["by_partition"]
 
 
 def by_partition(
-    where: str, batch: pa.RecordBatch, columns: tuple[str, ...]
+    where: str, batch: pa.RecordBatch, columns: tuple[str, ...], *, keeps_columns: bool = False
 ) -> list[tuple[str, pa.RecordBatch]]:
     """The folder of each partition in `batch`, in order of appearance, with its rows in their order.
 
     Args:
         where: The destination, for errors.
         batch: Rows, with the partition columns.
-        columns: The partition columns, which the result lacks. Empty: one partition, without a folder.
+        columns: The partition columns. Empty: one partition, without a folder.
+        keeps_columns: Whether the result has these columns too; then the empty string has a folder of its own.
 
     Raises:
         DestinationMisfitError: A value has no text: it is not UTF-8, or a date beyond Python's.
@@ -27,7 +28,7 @@ def by_partition(
     if not columns:
         return [("", batch)]
     keys = [_plain(batch.column(column)) for column in columns]
-    rest = batch.drop_columns(list(columns))
+    rest = batch if keeps_columns else batch.drop_columns(list(columns))
     names = [f"key {i}" for i in range(len(keys))]
     rows = pa.array(range(batch.num_rows), pa.int64())
     groups = (
@@ -39,7 +40,8 @@ def by_partition(
     for i in range(groups.num_rows):
         values = _values_of(where, columns, [groups.column(name)[i] for name in names])
         picked = rest if groups.num_rows == 1 else rest.take(groups.column("row_list")[i].values)
-        partitions.append((partition_folder(where, columns, values), picked))
+        folder = partition_folder(where, columns, values, distinguishes_empty=keeps_columns)
+        partitions.append((folder, picked))
     return _merged(partitions)
 
 

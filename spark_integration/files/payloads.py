@@ -6,6 +6,7 @@ from coordlog.schemas.payload import Payload, event, fact, payload
 
 __all__ = [
     "AgeLimit",
+    "CommitToTable",
     "FileChanged",
     "FileReaderState",
     "FileReaderStateV1",
@@ -159,6 +160,18 @@ class PublishFiles(Payload):
     """An intent: these files get their final names."""
 
     checkpoint_id: int
+    files: list[StagedFile]
+
+
+@payload("coordlog.commit_to_table", version=1)
+class CommitToTable(Payload):
+    """An intent: these files get their final names, and one commit of a table adds them."""
+
+    checkpoint_id: int
+    number: int
+    """Number of the checkpoint among those of its operator that had files, 0 first; in batch of the job's end."""
+    part: int
+    """Number of the intent among those of its checkpoint, 0 first."""
     files: list[StagedFile]
 
 

@@ -56,12 +56,13 @@ def check_apart(chain: Chain) -> None:
     """
     location = chain.source.location
     archive = chain.source.archive
-    _check_destinations([provider.destination for provider in chain.coordinators], archive)
+    destinations = [_folder_of(provider.destination) for provider in chain.coordinators]
+    _check_destinations(destinations, archive)
     sources = chain.source.inputs or ([] if location is None else [location])
-    for provider in chain.coordinators:
-        if provider.destination is not None:
+    for destination in destinations:
+        if destination is not None:
             for source in sources:
-                _check_apart(source, provider.destination)
+                _check_apart(source, destination)
     for source in sources if archive is not None else ():
         if not _is_hidden_below(source, _parts(archive)):
             _check_apart(source, archive, "the archive")
@@ -84,6 +85,12 @@ def _check_apart(source: str, destination: str, subject: str = "the destination"
         )
     if source.startswith("/") and destination.startswith("/"):
         _check_links(source, destination, subject)
+
+
+def _folder_of(destination: str | None) -> str | None:
+    """Folder or prefix of a destination, of which a Delta table is one too."""
+    folder = None if destination is None else destination.removeprefix("delta+")
+    return folder.removeprefix("file://") if folder != destination and folder else folder
 
 
 def _check_destinations(destinations: Sequence[str | None], archive: str | None) -> None:

@@ -31,7 +31,7 @@ def _serve() -> None:
     # Reads the worker's module from this process's arguments when it is imported.
     from pyspark import daemon  # noqa: PLC0415
 
-    daemon.manager()
+    daemon.manager()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ def mirrored(topic: str, there: EmbeddedBroker, name: str, here: EmbeddedBroker)
 
 
 @pytest.mark.newer_broker("3.6")  # an older one's own settings fit
+@pytest.mark.tier("faults")
 def test_a_job_goes_on_from_a_topic_that_was_mirrored_to_another_broker(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from coordlog.log.broker.embedded import EmbeddedBroker
 
+pytestmark = pytest.mark.tier("matrix")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -221,6 +221,7 @@ def test_kill_and_restart_keep_the_data_and_the_port() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.tier("faults")
 def test_a_data_folder_is_kept_and_used_by_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +493,7 @@ def test_it_ends_in_order_when_its_guard_is_killed(home: Path) -> None:
     assert ensure_shared_broker().started
 
 
+@pytest.mark.tier("faults")
 def test_without_a_client_it_stops_and_with_one_it_stays(home: Path) -> None:
     idle_s = 5.0  # above what a busy machine takes from the start to the connection below
     status = start_shared(idle_minutes=idle_s / 60)

@@ -121,6 +121,7 @@ def lacking(
     return result.exit_code, result.stderr
 
 
+@pytest.mark.tier("matrix")
 def test_the_documented_rights_suffice_for_a_savepoint_and_a_fork(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_split_is_skipped_with_the_rights_of_the_docs_and_no_fewer(
     assert "is skipped already" in again.stderr
 
 
+@pytest.mark.tier("matrix")
 def test_prune_and_copy_need_exactly_the_documented_rights(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:
@@ -334,6 +336,7 @@ def copies_are_made_of_a_pruned_history(door: SecuredBroker, file: Path) -> None
         assert done.exit_code == Exit.DONE, done.output
 
 
+@pytest.mark.tier("matrix")
 def test_adopt_import_and_delete_need_exactly_the_documented_rights(
     ruled: SecuredBroker, tmp_path: Path
 ) -> None:

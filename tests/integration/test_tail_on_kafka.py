@@ -76,6 +76,7 @@ class Tail:
         self.process.wait(LIMIT_S)
 
 
+@pytest.mark.tier("faults")
 def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: EmbeddedBroker) -> None:
     servers = own_broker.bootstrap_servers
     log = KafkaLog.for_job(RECORDED_JOB, servers)
@@ -106,7 +107,7 @@ def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: Embedded
 
 
 def test_many_jobs_are_listed_quickly(own_broker: EmbeddedBroker) -> None:
-    servers, names = own_broker.bootstrap_servers, [f"job-{n:02}" for n in range(30)]
+    servers, names = own_broker.bootstrap_servers, [f"job-{n:02}" for n in range(10)]
     for name in names:
         log = KafkaLog.for_job(name, servers)
         log.create()

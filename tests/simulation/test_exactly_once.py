@@ -7,7 +7,6 @@ A thousand runs: `make test ARGS="tests/simulation/test_exactly_once.py --dose=2
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -252,7 +251,7 @@ def test_without_gateways_of_one_attempt_the_scenario_fails(
         if isinstance(action, SendEvent):
             attempt = runtime.state.subtasks[action.subtask].attempt
             if attempt is not None:
-                action = replace(action, attempt_number=attempt.attempt_number)
+                action = action._replace(attempt_number=attempt.attempt_number)
         act(runtime, action)
 
     monkeypatch.setattr(Runtime, "act", to_the_newest)

@@ -65,7 +65,7 @@ def own_broker() -> Iterator[EmbeddedBroker]:
 @pytest.mark.clause("B1")
 @pytest.mark.clause("D3")
 @pytest.mark.clause("F3")
-@pytest.mark.parametrize("share", range(2))
+@pytest.mark.parametrize("share", [0, pytest.param(1, marks=pytest.mark.tier("faults"))])
 def test_two_coordinators_are_exactly_once_with_their_log_on_a_broker(
     share: int, seed: int, dose: int, own_broker: EmbeddedBroker, request: pytest.FixtureRequest
 ) -> None:

@@ -231,7 +231,7 @@ def test_a_gateway_that_is_never_closed_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 ASKED = replace(TALK, orders=4)
-ROWS = JobSize(parallelism=3, splits=6, rows=8, down=2, up=2)
+ROWS = JobSize(parallelism=2, splits=4, rows=80, down=2, up=2)
 RESCALED = replace(SHOWERS, kills=0.012, rescales=1.0)
 
 
@@ -303,7 +303,7 @@ def test_a_split_of_a_subtask_that_there_is_no_more_is_missed(
 
     rescale: Callable[..., splits.SplitsState] = vars(splits)["_rescaled"]
     monkeypatch.setattr(splits, "_rescaled", rescaled)
-    fault = _found(40, size=ROWS, weather=RESCALED).fault
+    fault = _found(40, size=ROWS, weather=replace(RESCALED, kills=0.006)).fault
     assert "is with the reader of" in fault
 
 

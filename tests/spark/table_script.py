@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -353,7 +353,7 @@ def check_lasting(spark: SparkSession, path: str, read: Callable[[], list[int]])
     case, before = StreamCase(spark, lambda: DeltaTable(path)), read()
     start, driver = max(before) + 1, case.driver()
 
-    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+    def fail(batches: Iterable[Any]) -> Iterable[Any]:
         raise ValueError(f"no rows of {batches}")
 
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT counted CHECK (id >= 0)")

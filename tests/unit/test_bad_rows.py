@@ -221,6 +221,16 @@ def test_parts_of_a_file_have_offsets_and_the_first_has_lines(tmp_path: Path, ki
         assert one["line"] == (expected if one["offset"] < 500 else None) or one["offset"] > 490
 
 
+def test_offsets_are_right_if_a_part_begins_with_an_empty_line(tmp_path: Path) -> None:
+    """The header ends with CR: with the LF of the empty line it would be CR LF."""
+    data = b"a,b\r1,x\n\n2,y\nq,z\n"
+    options = CsvOptions(no_newlines_in_fields=True)
+    read = read_file(tmp_path, data, schema=TWO, csv=options, split_bytes=8)
+
+    assert [row["a"] for row in read.rows] == [1, 2]
+    assert [(one["offset"], one["row"]) for one in read.rejects] == [(data.index(b"q"), "q,z")]
+
+
 def awkward_rows(chance: random.Random, count: int) -> tuple[bytes, list[tuple[int, str]], int]:
     """A CSV file with good and bad rows, the good ones as Python reads them, and the number of the others."""
     text, good, bad = io.StringIO(), [], 0
@@ -390,7 +400,7 @@ def test_a_begun_split_keeps_the_values_by_which_its_rows_are_bad(
     assert read.ended == [(6 + len(nulls), 3 - len(nulls))]
 
 
-def test_a_begun_split_with_rejects_fails_at_the_first_of_them_whatever_is_null(
+def test_a_begun_split_with_rejects_fails_at_the_first_whatever_is_null(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"
@@ -432,6 +442,58 @@ def test_a_begun_split_keeps_its_rule_for_fields_beyond_the_schema(
 
     assert [row["a"] for row in read.rows] == list(range(9))
     assert read.ended == [(9, 1)]
+
+
+def changing_options(chance: random.Random, kind: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "format": kind,
+        "schema": "a int, b string",
+        "bad_rows": chance.choice(["fail", "skip", "skip"]),
+        "block_bytes": chance.choice([60, 97, 500, 100_000]),
+        "batch_rows": chance.choice([1, 3, 100]),
+    }
+    if kind == "csv":
+        nulls = chance.choice([("",), ("NA",), ("", "NA", "x")])
+        options["csv"] = CsvOptions(null_values=nulls, quote=chance.choice(['"', "'", None]))
+    elif chance.random() < 0.5:
+        del options["schema"]
+    return options
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_no_row_is_read_twice_or_passed_over_whatever_options_change(
+    tmp_path: Path, kind: str, seed: int, dose: int
+) -> None:
+    """Runs of one job with options of chance, each ended somewhere: an error may end them, and nothing else."""
+    chance, finished = random.Random(seed), 0
+    for number in range(60 * dose):
+        path, count = tmp_path / f"{number}.{kind}", chance.randrange(1, 25)
+        with path.open("w", newline="") as file:
+            file.write("a,b\n" if kind == "csv" else "")
+            for row in range(count):
+                value = chance.choice(["x", "NA", "", '"p,q"', "'r'", "s" * 80, "t,u"])
+                key = chance.choice([str(row), str(row), "NA", ""]) if kind == "csv" else row
+                new = chance.choice(["", "", ', "c": 1'])
+                line = f"{key},{value}" if kind == "csv" else f'{{"a": {key}, "b": "{row}"{new}}}'
+                file.write(f"{line}\n")
+        state, read, is_over = None, Read(), False
+        listed_by = FileSource(path, format=kind, schema="a int, b string", bad_rows="skip")  # type: ignore[arg-type]
+        while not is_over:
+            source = FileSource(path, **changing_options(chance, kind))
+            reader, before = opened(source, state, listed_by=listed_by), len(read.ended)
+            try:
+                read_until(reader, read, polls_max=chance.choice([1, 2, 5, 100_000]))
+            except SourceError:
+                is_over = True
+            state = reader.snapshot_state(1)
+            reader.close()
+            is_over = is_over or len(read.ended) > before
+        keys = [row["a"] for row in read.rows if row["a"] is not None]
+        assert keys == sorted(set(keys)), path.read_bytes()
+        for rows, rejected in read.ended:
+            finished += 1
+            assert (rows, rows + rejected) == (len(read.rows), count), path.read_bytes()
+    assert finished > 10 * dose
 
 
 @pytest.mark.parametrize("kind", ["parquet", "text"])

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, UnknownException
+from pyspark.errors import AnalysisException, PythonException, UnknownException
 
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
@@ -571,14 +571,21 @@ def test_rows_that_an_earlier_driver_staged_for_delta_are_not_written(
     assert len(frame.write.format.mock_calls) > 0
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        AnalysisException("[DELTA_METADATA_MISMATCH] A schema mismatch"),
+        PythonException("A schema mismatch in the function that makes the rows"),
+    ],
+)
 def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, given: Exception
 ) -> None:
     """Each retry would fail, and the next start could not settle the intent either."""
     table, frame = DeltaTable("/orders"), MagicMock()
     monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
     saved = frame.write.format().mode().option().option().option().save
-    saved.side_effect = AnalysisException("[DELTA_METADATA_MISMATCH] A schema mismatch")
+    saved.side_effect = given
     batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
     outcome = table.settle(table.stage(frame, batch), batch)
     assert not outcome.is_done
@@ -587,15 +594,16 @@ def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_lasting"),
+    ("kept_as", "name", "is_lasting"),
     [
-        ("DeltaInvariantViolationException", True),
-        ("PythonException", True),
-        ("ConcurrentAppendException", False),
+        ("java_exception", "DeltaInvariantViolationException", True),
+        ("_origin", "DeltaInvariantViolationException", True),
+        ("java_exception", "ConcurrentAppendException", False),
     ],
 )
 def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
     monkeypatch: pytest.MonkeyPatch,
+    kept_as: str,
     name: str,
     is_lasting: bool,  # noqa: FBT001, a parameter of the test
 ) -> None:
@@ -608,7 +616,7 @@ def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
     task.getClass().getSimpleName.return_value = name
     task.getCause.return_value = None
     error = UnknownException("Job aborted")
-    error._origin = job
+    vars(error)[kept_as] = job  # PySpark's errors, and py4j's
     frame.write.format().mode().option().option().option().save.side_effect = error
     batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
     part = table.stage(frame, batch)

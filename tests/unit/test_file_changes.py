@@ -121,7 +121,7 @@ def test_no_row_of_a_changed_file_goes_on_and_the_file_may_be_put_back(
     read_on(again, read)
     again.close()
 
-    assert [int(row[0]) for row in read.rows] == list(range(1001, 3000))
+    assert [int(str(row[0])) for row in read.rows] == list(range(1001, 3000))
 
 
 def test_a_file_rewritten_in_equal_length_is_detected_by_its_time(

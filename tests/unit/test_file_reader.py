@@ -100,6 +100,19 @@ def test_of_several_splits_it_requests_more_when_half_are_left(tmp_path: Path) -
     assert poll.finished.has_next is False
 
 
+def test_of_restored_splits_it_requests_more_when_half_are_left(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    first = source.spec().create_reader()
+    first.open(FakeContext(), None)
+    first.add_splits(contents(source.discover()))
+    context = FakeContext(attempt_number=1)
+    second = source.spec().create_reader()
+    second.open(context, first.snapshot_state(1))
+    second.start()
+
+    assert [sent for _, _, sent in ends_of(second, context)] == [0, 0, 1]
+
+
 def test_it_announces_no_split_that_may_be_skipped(tmp_path: Path) -> None:
     """The rows of a skipped split could not be told from those of the split before."""
     source_of(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -473,3 +474,35 @@ def test_what_is_set_for_all_commands_is_left_out_where_it_does_nothing(
         ("csv", None, 5.0),
         ("parquet", 60.0, 3.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("destination", "kind", "where", "job_id"),
+    [
+        ("iceberg://prod/ns.t", "IcebergSink", "iceberg://prod/ns.t", "ingest-ns-t-"),
+        ("delta+file:///data/t", "DeltaSink", "delta+file:///data/t", "ingest-t-"),
+        ("delta+s3://bucket/a/t", "DeltaSink", "delta+s3://bucket/a/t", "ingest-t-"),
+    ],
+)
+def test_a_destination_may_be_a_table(destination: str, kind: str, where: str, job_id: str) -> None:
+    parts = parts_of(
+        IngestOptions(source="in", destination=destination, partition_by="a", widen=True)
+    )
+
+    assert type(parts.sink).__name__ == kind
+    assert parts.sink.destination == where
+    assert parts.job_id.startswith(job_id)
+
+
+@pytest.mark.parametrize(
+    ("destination", "problem"),
+    [
+        ("iceberg://prod/t", "table is 't'; it must be NAMESPACE.TABLE"),
+        ("iceberg:///ns.t", "catalog is ''"),
+        ("delta+out", "it must be delta+file:///PATH or delta+s3://BUCKET/PREFIX"),
+        ("delta+file:///data/in", "apart from what is read, /data/in"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(destination: str, problem: str) -> None:
+    with pytest.raises(OptionsError, match=re.escape(problem)):
+        parts_of(IngestOptions(source="/data/in", destination=destination))

@@ -71,7 +71,7 @@ def running(
 
 @pytest.mark.clause("C5")
 @pytest.mark.clause("C9")
-def test_one_record_acks_several_events_and_their_futures_resolve_in_its_turn() -> None:
+def test_one_record_acks_several_events_and_resolves_their_futures() -> None:
     provider, heard = NotingProvider(), list[int]()
     job, attempt = running(provider)
 

@@ -132,7 +132,7 @@ def _never() -> Payload:
     raise AssertionError("its work is held")
 
 
-def test_a_batchs_end_is_not_settled_without_an_operator_of_open_committables() -> None:
+def test_a_batch_is_not_settled_without_an_operator_of_open_committables() -> None:
     job = ending(late())
     job.crash()
     without = chain_of(NotingProvider(projection=HANDLED))

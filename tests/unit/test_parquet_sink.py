@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import os
 import pickle
@@ -652,6 +653,19 @@ def test_a_file_system_that_cannot_publish_without_replacing_is_refused(
     with links_that(monkeypatch, replace):
         assert "replaces a name" in refusal(lambda: sink.prepare(JOB)).problem
     assert sorted(one.name for one in sink.path.iterdir()) == [".coordlog"]
+
+
+def test_a_folder_of_another_user_is_not_called_an_unfit_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as a user that may write everywhere."""
+
+    def refuse(path: Path, **_options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(SinkError, match=r"no file can be made there: .*Permission denied; allow"):
+        ParquetSink(tmp_path).prepare("job")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`coordlog ingest`: files or topics into Parquet, exactly once."""
+"""`coordlog ingest`: files or topics into Parquet or tables, exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def ingest(context: click.Context, /, **values: object) -> None:
 
     SRC is a file, a folder, a glob, an fsspec URL, or topics as kafka://HOST:PORT/TOPIC,TOPIC,
     without credentials (they come from the environment). DEST is a local folder of this job's own,
-    or s3://BUCKET/PREFIX.
+    or s3://BUCKET/PREFIX; or a table: iceberg://CATALOG/NAMESPACE.TABLE, delta+file:///PATH or
+    delta+s3://BUCKET/PREFIX.
 
     After a kill at any time, the same command continues: from the last checkpoint, or with --batch
     from the finished files. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job

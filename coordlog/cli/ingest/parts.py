@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from coordlog.amounts import age_of
 from coordlog.api.chain import Chain
+from coordlog.cli.ingest.destinations import sink_of
 from coordlog.cli.ingest.kafka import kafka_source
 from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.transform import load_transform
@@ -25,6 +26,7 @@ from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.files.tables.sink import TableSink
 from coordlog.spark_integration.job import check_job_options
 from coordlog.spark_integration.job_options import RestartPolicy, Start, Telemetry, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -43,7 +45,7 @@ class IngestParts:
     job_id: str
     source: FileSource | KafkaSource
     transform: TransformFunction | None = None
-    sink: ParquetSink
+    sink: ParquetSink | TableSink
     endpoint: EndpointOptions
     start: Start
     restart_policy: RestartPolicy
@@ -57,7 +59,7 @@ class IngestParts:
         return self.source.rejects if isinstance(self.source, FileSource) else None
 
     @property
-    def sinks(self) -> Sequence[ParquetSink]:
+    def sinks(self) -> Sequence[ParquetSink | TableSink]:
         """All sinks of the job."""
         return [self.sink] if self.rejects is None else [self.sink, self.rejects]
 
@@ -116,7 +118,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
     watch = attempt(lambda: Watch(**options.keywords(Part.WATCH))) if options.watch else None
     parts: dict[str, Any] = {
         "source": attempt(lambda: _source(options, csv, watch)),
-        "sink": attempt(lambda: ParquetSink(options.destination, **sink_keywords)),
+        "sink": attempt(lambda: sink_of(options.destination, sink_keywords)),
         "endpoint": attempt(lambda: EndpointOptions(**options.keywords(Part.ENDPOINT))),
         "start": attempt(lambda: Start(**options.keywords(Part.START))),
         "restart_policy": attempt(lambda: RestartPolicy(**options.keywords(Part.RESTARTS))),

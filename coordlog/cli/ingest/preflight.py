@@ -21,6 +21,7 @@ from coordlog.projections.job.state import JobState
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.progress import JobEnd, ProgressFold
+from coordlog.restore.destination_claim import claim_destinations
 from coordlog.restore.rebuild import (
     check_counts,
     check_fits,
@@ -33,6 +34,7 @@ from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unles
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
 from coordlog.spark_integration.files.sink.rejects import REJECTS
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.tables.sink import TableSink
 
 __all__ = ["Found", "UnreadableHistoryError", "look"]
 
@@ -125,8 +127,9 @@ def look(
                 _check_destinations(job_id, fold, state, parts)
         _prepare(job_id, parts, is_elsewhere=is_new or bool(elsewhere))
         log.create()
-        for sink in parts.sinks:
-            sink.claim(job_id, log.identity, state.launch_info.former_logs)
+        # The driver claims them again; by then it could not tell that a destination is new.
+        former_logs, committed = state.launch_info.former_logs, set(state.last_intents)
+        claim_destinations(chain, job_id, log.identity, former_logs, committed)
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
@@ -196,7 +199,7 @@ def _check_destinations(
         _check_destination(job_id, fold, parts.rejects)
 
 
-def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> None:
+def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink | TableSink) -> None:
     """Refuse another destination than that of earlier runs, which has their published and staged files."""
     if not fold.progress.attempts_started:
         return

@@ -89,7 +89,7 @@ def connect_postgresql(conninfo: str) -> Connection:
             "the package psycopg is not installed here",
             "pip install 'coordlog[postgresql]', on the driver and on all executors",
         ) from error
-    given = conninfo_to_dict(conninfo)
+    parameters = conninfo_to_dict(conninfo)
     share_s = round(DATABASE_NETWORK_S / (1 + _PROBES))
     bounds: dict[str, int] = {
         "keepalives_idle": share_s,
@@ -99,11 +99,11 @@ def connect_postgresql(conninfo: str) -> Connection:
     }
     if "PGCONNECT_TIMEOUT" not in os.environ:
         bounds["connect_timeout"] = DATABASE_CONNECT_S
-    left = {name: value for name, value in bounds.items() if name not in given}
+    left = {name: value for name, value in bounds.items() if name not in parameters}
     try:
         return cast("Connection", psycopg.connect(conninfo, **cast("Any", left)))
     except psycopg.errors.ConnectionTimeout as error:
-        limit = given.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+        limit = parameters.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
         raise SilentServerError(
             f"the server has taken no connection within {limit or DATABASE_CONNECT_S} s"
         ) from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
@@ -45,8 +45,8 @@ DELTA_SETTINGS: Final = {
 
 _COMMITS_READ: Final = 1000
 _CAUSES_READ: Final = 20
-_LASTING: Final = ("InvariantViolationException", "PythonException")
-"""Errors of a batch's tasks: a constraint of the table, and the code that makes the rows."""
+_CONSTRAINT: Final = "InvariantViolationException"
+"""End of the name of Delta's error of a row that breaks a constraint of the table."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -174,14 +174,15 @@ class DeltaTable:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether each retry would fail: Spark has tried each task several times."""
-    cause: Any = getattr(error, "_origin", None)  # the error in the JVM
+    # The error in the JVM, as PySpark keeps it for errors of known types, and py4j for others.
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(_CAUSES_READ):
         if cause is None:
             break
-        if str(cause.getClass().getSimpleName()).endswith(_LASTING):
+        if str(cause.getClass().getSimpleName()).endswith(_CONSTRAINT):
             return True
         cause = cause.getCause()
-    return isinstance(error, AnalysisException)
+    return isinstance(error, AnalysisException | PythonException)
 
 
 def _message(error: Exception) -> str:

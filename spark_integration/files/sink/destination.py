@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 from coordlog.spark_integration.files.store.store import FileStore
 
-__all__ = ["Destination", "SettledSchema"]
+__all__ = ["Destination", "SchemaKeeper", "SettledSchema"]
 
 _OWNER: Final = f"{HIDDEN}/owner.json"
 _PARTITION_BY: Final = b"coordlog.partition_by"
@@ -38,6 +38,27 @@ class SettledSchema:
     """Number of times that the schema has been widened."""
     columns: pa.Schema
     partition_by: tuple[str, ...]
+
+
+class SchemaKeeper(Protocol):
+    """Where the schema of all files is settled and widened, once for all writers: see `Destination`. Pickles."""
+
+    @property
+    def settling_anew(self) -> str:
+        """How a person settles the schema anew, if there are no rows yet."""
+        ...
+
+    def settled_schema(self, after: SettledSchema | None = None) -> SettledSchema | None:
+        """The newest schema; None if there is none, or none newer than `after`."""
+        ...
+
+    def settle_schema(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> SettledSchema:
+        """The settled schema, which the first call decides."""
+        ...
+
+    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema | None:
+        """The next schema after `settled`, with at least `columns`; None if `settled` stays the widest."""
+        ...
 
 
 class Destination:
@@ -209,7 +230,7 @@ class Destination:
         """
         settled = self.settled_schema()
         if settled is None:
-            self._check_first(schema, partition_by)
+            self.check_first(schema, partition_by)
             self.store.write_once(_schema_file(0), _encoded(schema, partition_by))
             settled = self.settled_schema()
             assert settled is not None, "it has been written, by this call or another's"
@@ -237,12 +258,26 @@ class Destination:
         assert newest is not None, "it has been written, by this call or another's"
         return newest
 
-    @property
-    def schema_file(self) -> str:
-        """Path of the first schema, for messages."""
-        return f"{self.where}/{_schema_file(0)}"
+    def follow(
+        self, settled: SettledSchema | None, columns: pa.Schema, partition_by: tuple[str, ...]
+    ) -> SettledSchema:
+        """`columns` of a table, with the metadata of its fields, as the next schema after `settled`.
 
-    def _check_first(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
+        Or the newest one that another call made meanwhile.
+        """
+        version = 0 if settled is None else settled.version + 1
+        self.store.write_once(_schema_file(version), _encoded_as_is(columns, partition_by))
+        newest = self.settled_schema(settled)
+        assert newest is not None, "it has been written, by this call or another's"
+        return newest
+
+    @property
+    def settling_anew(self) -> str:
+        """How a person settles the schema anew, if there are no rows yet."""
+        return f"removing {self.where}/{_schema_file(0)} settles it anew"
+
+    def check_first(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
+        """Raise as `settle_schema` if files of these columns cannot be written."""
         self._check_writable(schema)
         if not schema.names:
             raise SinkError(
@@ -349,9 +384,13 @@ def _schema_file(version: int) -> str:
 
 
 def _encoded(schema: pa.Schema, partition_by: tuple[str, ...]) -> bytes:
+    plain = pa.schema([pa.field(column.name, column.type) for column in schema])
+    return _encoded_as_is(plain, partition_by)
+
+
+def _encoded_as_is(schema: pa.Schema, partition_by: tuple[str, ...]) -> bytes:
     metadata = {_PARTITION_BY: json.dumps(partition_by).encode()} if partition_by else None
-    plain = pa.schema([pa.field(column.name, column.type) for column in schema], metadata=metadata)
-    return bytes(plain.serialize().to_pybytes())
+    return bytes(pa.schema(list(schema), metadata=metadata).serialize().to_pybytes())
 
 
 def _has_nulls_alone(kind: pa.DataType) -> bool:

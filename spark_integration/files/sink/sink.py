@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -117,9 +118,9 @@ class ParquetSink(Sink):
             lambda: _check_schema(arrow_schema),
         )
         columns = _partition_columns(partition_by, arrow_schema)
-        self._store = _store(os.fspath(path))
+        store = _store(os.fspath(path))
         self._options = ParquetWriterOptions(
-            store=self._store,
+            store=store,
             compression=compression,
             row_group_rows=row_group_rows,
             row_group_bytes=row_group_bytes,
@@ -129,9 +130,13 @@ class ParquetSink(Sink):
             roll_s=roll_seconds,
             widens=widen,
         )
-        self._destination = Destination(self._store)
+        self._place(store)
         self._claim: Claim | None = None
         self._schema = arrow_schema
+
+    def _place(self, store: FileStore) -> None:
+        self._store, self._destination = store, Destination(store)
+        self._options = replace(self._options, store=store)
 
     @property
     def destination(self) -> str:
@@ -276,14 +281,22 @@ class ParquetSink(Sink):
             JobMovedError: The job was adopted since `claim`, and another log writes here.
         """
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
-        self._check_held()
-        self._store.publish(intent.files, at=at)
+        self.check_held()
+        self.publish_files(intent.files, at=at)
         return FilesPublished(
             checkpoint_id=intent.checkpoint_id,
             file_count=len(intent.files),
             rows=sum(file.rows for file in intent.files),
             size_bytes=sum(file.size_bytes for file in intent.files),
         )
+
+    def publish_files(self, files: Sequence[StagedFile], *, at: At = nowhere) -> None:
+        """As `publish`, for files whose claim the caller has checked.
+
+        Raises:
+            SinkError: A file is gone or damaged, or its name is taken by other content.
+        """
+        self._store.publish(files, at=at)
 
     def clean(
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
@@ -294,7 +307,7 @@ class ParquetSink(Sink):
             SinkError: The operating system, or the store, refuses.
             JobMovedError: As in `settle`: the other log may have to publish the staged files.
         """
-        self._check_held()
+        self.check_held()
         self._store.clean(
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
@@ -316,12 +329,17 @@ class ParquetSink(Sink):
         """
 
         def may_sweep() -> bool:
-            self._check_held()
+            self.check_held()
             return is_in_force()
 
         self._store.sweep(keep=keep, is_in_force=may_sweep)
 
-    def _check_held(self) -> None:
+    def check_held(self) -> None:
+        """Check that no other log has claimed the destination since `claim`.
+
+        Raises:
+            JobMovedError: The job has been adopted by another log.
+        """
         if self._claim is not None:
             self._destination.check_held(self._claim)
 

@@ -16,7 +16,11 @@ from coordlog.spark_integration.files.formats.compatibility import MisfitError, 
 from coordlog.spark_integration.files.names import StagedName
 from coordlog.spark_integration.files.partitions import by_partition
 from coordlog.spark_integration.files.payloads import StagedFile
-from coordlog.spark_integration.files.sink.destination import Destination, SettledSchema
+from coordlog.spark_integration.files.sink.destination import (
+    Destination,
+    SchemaKeeper,
+    SettledSchema,
+)
 from coordlog.spark_integration.files.sink.parquet_output import ParquetOutput
 from coordlog.spark_integration.files.store.store import FileStore
 
@@ -38,6 +42,8 @@ class ParquetWriterOptions:
     roll_rows: int | None
     roll_s: float | None
     widens: bool
+    keeps_partition_columns: bool = False
+    """Whether files hold the partition columns too, as those of tables do."""
     open_files_max: int = OPEN_FILES_MAX
 
 
@@ -71,6 +77,7 @@ class ParquetFileWriter(Operator):
         options: Sent to the task.
         clock: Seconds; used for the age of a file alone.
         label: Prefix of the files' final names: letters, digits, hyphens.
+        schemas: Keeper of the files' schema; None: the destination itself.
     """
 
     def __init__(
@@ -79,9 +86,11 @@ class ParquetFileWriter(Operator):
         clock: Callable[[], float] = time.monotonic,
         *,
         label: str = "part",
+        schemas: SchemaKeeper | None = None,
     ) -> None:
         self._options, self._clock, self._label = options, clock, label
         self._destination = Destination(options.store)
+        self._schemas: SchemaKeeper = schemas or self._destination
         self._context: OperatorContext | None = None
         self._settled: SettledSchema | None = None
         self._count = 0
@@ -100,7 +109,12 @@ class ParquetFileWriter(Operator):
         if batch.num_rows:
             options = self._options
             rows = self._fitted(batch)
-            for folder, piece in by_partition(self._destination.where, rows, options.partition_by):
+            for folder, piece in by_partition(
+                self._destination.where,
+                rows,
+                options.partition_by,
+                keeps_columns=options.keeps_partition_columns,
+            ):
                 self._take(folder, piece)
         self._finish_old()
         return ()
@@ -134,15 +148,15 @@ class ParquetFileWriter(Operator):
 
     # --- one schema -----------------------------------------------------------------------------
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        widens, destination = self._options.widens, self._destination
+        widens, schemas = self._options.widens, self._schemas
         if self._settled is None:
-            self._settled = destination.settle_schema(batch.schema, self._options.partition_by)
+            self._settled = schemas.settle_schema(batch.schema, self._options.partition_by)
         while True:  # each round has a schema of a higher version
             settled = self._settled
             try:
                 return fitted(batch, settled.columns, fills_missing=widens)
             except MisfitError as error:
-                newest = destination.settled_schema(settled)
+                newest = schemas.settled_schema(settled)
                 if newest is None and widens:
                     newest = self._widened(settled, batch.schema)
                 if newest is None:
@@ -164,7 +178,7 @@ class ParquetFileWriter(Operator):
                     f"partition column {column!r} is {other.field(column).type} and in the files "
                     f"{settled.columns.field(column).type}"
                 )
-        return self._destination.widen(settled, columns)
+        return self._schemas.widen(settled, columns)
 
     def _misfit(self, differences: str) -> DestinationMisfitError:
         wider = "" if self._options.widens else "let the sink widen its schema (`--widen`), "
@@ -173,7 +187,7 @@ class ParquetFileWriter(Operator):
             f"a batch is not compatible with the files there: {differences}",
             "read all files with one schema (`--schemas one`, or `schema=` of the source), "
             f"{wider}cast the column in the transform, or write to another destination; if nothing has "
-            f"been published yet, removing {self._destination.schema_file} settles it anew",
+            f"been published yet, {self._schemas.settling_anew}",
         )
 
     # --- partitions and files -------------------------------------------------------------------

@@ -109,6 +109,7 @@ class FileReader(SourceReader):
         if state is not None:
             restored = decode_state(state)
             self._splits.extend(restored.splits)
+            self._request_at = len(self._splits) // 2
             self._go_to_first()
 
     def start(self) -> None:

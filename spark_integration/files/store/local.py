@@ -21,6 +21,7 @@ from coordlog.spark_integration.files.names import (
     check_final_name,
     check_staged_name,
     checked_driver_id,
+    placed,
 )
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.durable import (
@@ -43,11 +44,17 @@ class LocalStore:
     """The folder `root`, absolute. Publishes by a hard link, which never replaces."""
 
     root: Path
+    area: str = HIDDEN
+    """Folder for the hidden files. Another than that of a destination: a table, whose other names are not looked at."""
 
     @property
     def where(self) -> str:
         """As in the port."""
         return str(self.root)
+
+    def in_area(self, area: str) -> LocalStore:
+        """As in the port."""
+        return LocalStore(self.root, area)
 
     def check_root(self) -> None:
         """As in the port."""
@@ -64,18 +71,20 @@ class LocalStore:
     def make_ready(self) -> None:
         """As in the port."""
         with sink_errors(self.root, "it cannot be made ready"):
-            make_folders(self.root / STAGING)
+            make_folders(self._path(STAGING))
         self._probe()
 
     def names(self) -> Sequence[str]:
         """As in the port."""
+        if self.area != HIDDEN:
+            return ()
         with sink_errors(self.root, "it cannot be listed"):
             names = sorted(path.name for path in self.root.iterdir() if not _is_ours(path.name))
         return names[:_NAMES_MAX]
 
     def read(self, relative: str) -> bytes | None:
         """As in the port."""
-        path = self.root / relative
+        path = self._path(relative)
         try:
             with sink_errors(path, "it cannot be read"):
                 return path.read_bytes()
@@ -93,7 +102,7 @@ class LocalStore:
 
     def write_once(self, relative: str, content: bytes) -> bool:
         """As in the port."""
-        path = self.root / relative
+        path = self._path(relative)
         with sink_errors(path, "it cannot be written"):
             make_folders(path.parent)
             return write_once(path, content)
@@ -105,7 +114,7 @@ class LocalStore:
 
     def check_final(self, relative: str) -> None:
         """As in the port."""
-        size = len(os.fsencode(self.root / relative))
+        size = len(os.fsencode(self._path(relative)))
         if size > _PATH_BYTES_MAX:
             raise SinkError(
                 self.where,
@@ -115,7 +124,7 @@ class LocalStore:
 
     def make_staging(self, driver_id: str) -> None:
         """As in the port."""
-        folder = self.root / STAGING / checked_driver_id(driver_id)
+        folder = self._path(STAGING) / checked_driver_id(driver_id)
         with sink_errors(folder, "it cannot be made"):
             make_folders(folder)
 
@@ -155,7 +164,7 @@ class LocalStore:
     ) -> None:
         """As in the port."""
         prefix = f"{subtask}-{attempt_number}-"
-        folder = self.root / STAGING / checked_driver_id(driver_id)
+        folder = self._path(STAGING) / checked_driver_id(driver_id)
         with sink_errors(folder, "staged files cannot be deleted"):
             for path in self._to_delete(folder, keep, lambda name: name.startswith(prefix)):
                 path.unlink(missing_ok=True)
@@ -163,13 +172,13 @@ class LocalStore:
     def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
         """As in the port."""
         with sink_errors(self.root, "staged files cannot be listed"):
-            staging = self.root / STAGING
+            staging = self._path(STAGING)
             entries = sorted(staging.iterdir()) if staging.is_dir() else []
             folders = [path for path in entries if path.is_dir() and not path.is_symlink()]
             doomed = [path for folder in folders for path in self._to_delete(folder, keep)]
             for folder, pattern in (
-                (self.root / HIDDEN, "*.draft"),
-                (self.root / STAGING, "probe-*"),
+                (self._path(HIDDEN), "*.draft"),
+                (self._path(STAGING), "probe-*"),
                 (self.root, ".probe-*"),
             ):
                 doomed += self._leftovers(folder, pattern)
@@ -189,7 +198,7 @@ class LocalStore:
         matches: Callable[[str], bool] = lambda _name: True,
     ) -> list[Path]:
         """Staged files of a driver whose name matches, but `keep`."""
-        self._inside(f"{STAGING}/{folder.name}/x")
+        self._check_inside(folder / "x")
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         return [
             folder / name
@@ -202,7 +211,7 @@ class LocalStore:
     def _leftovers(self, folder: Path, pattern: str) -> list[Path]:
         if not folder.is_dir():
             return []
-        self._inside(str(folder.relative_to(self.root) / "x"))
+        self._check_inside(folder / "x")
         paths = sorted(folder.glob(pattern))
         return [path for path in paths if path.is_file() and not path.is_symlink()]
 
@@ -216,24 +225,32 @@ class LocalStore:
 
     def _inside(self, relative: str) -> Path:
         """Path of `relative`. Raises SinkError if a link on its way leads out of the root."""
-        folder = (self.root / relative).parent
+        path = self._path(relative)
+        self._check_inside(path)
+        return path
+
+    def _check_inside(self, path: Path) -> None:
+        folder = path.parent
         if folder.resolve() != self.root.resolve() / folder.relative_to(self.root):
             raise SinkError(
                 str(folder),
                 "a link leads out of the destination",
                 "remove it: nothing of this package makes links to folders",
             )
-        return self.root / relative
+
+    def _path(self, relative: str) -> Path:
+        return self.root / placed(relative, self.area)
 
     def _probe(self) -> None:
         """Publish a probe as settling does: a second link to its name must be refused."""
         probe = f"probe-{uuid4().hex}"
-        staged, final = self.root / STAGING / probe, self.root / f".{probe}"
+        staged, final = self._path(STAGING) / probe, self.root / f".{probe}"
+        with sink_errors(self.root, "no file can be made there"):
+            staged.touch(exist_ok=False)
         with sink_errors(
             self.root, "its file system cannot publish a file without replacing one (a hard link)"
         ):
             try:
-                staged.touch(exist_ok=False)
                 os.link(staged, final)
                 try:
                     os.link(staged, final)

@@ -20,6 +20,7 @@ from coordlog.spark_integration.files.names import (
     check_final_name,
     check_staged_name,
     checked_driver_id,
+    placed,
 )
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.durable import new_checksum
@@ -61,11 +62,12 @@ class S3Store:
         self,
         url: str,
         *,
+        area: str = HIDDEN,
         threads: int = S3_PUBLISH_THREADS,
         copy_part_bytes: int = S3_COPY_PART_BYTES,
     ) -> None:
         parts = urlsplit(url)
-        self.bucket, self.prefix = parts.netloc, parts.path.strip("/")
+        self.bucket, self.prefix, self.area = parts.netloc, parts.path.strip("/"), area
         self._threads, self._copy_part_bytes = threads, copy_part_bytes
         self._lock = threading.Lock()
         self._made_client: S3Client | None = None
@@ -75,6 +77,7 @@ class S3Store:
         return {
             "bucket": self.bucket,
             "prefix": self.prefix,
+            "area": self.area,
             "_threads": self._threads,
             "_copy_part_bytes": self._copy_part_bytes,
         }
@@ -89,6 +92,12 @@ class S3Store:
     def where(self) -> str:
         """As in the port."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def in_area(self, area: str) -> S3Store:
+        """As in the port."""
+        return S3Store(
+            self.where, area=area, threads=self._threads, copy_part_bytes=self._copy_part_bytes
+        )
 
     def make_root(self) -> None:
         """Nothing: a prefix exists with its first object."""
@@ -136,6 +145,8 @@ class S3Store:
 
     def names(self) -> Sequence[str]:
         """As in the port."""
+        if self.area != HIDDEN:
+            return ()
         root = f"{self.prefix}/" if self.prefix else ""
         with s3_errors(self.where, "its objects cannot be listed"):
             page = self._client.list_objects_v2(
@@ -356,7 +367,8 @@ class S3Store:
             return self._made_client
 
     def _key(self, relative: str) -> str:
-        return f"{self.prefix}/{relative}" if self.prefix else relative
+        name = placed(relative, self.area)
+        return f"{self.prefix}/{name}" if self.prefix else name
 
     def _head(self, relative: str) -> Mapping[str, Any] | None:
         return _unless_missing(
@@ -383,9 +395,8 @@ class S3Store:
 
     def _staged_keys(self, place: str, keep: AbstractSet[str]) -> Iterator[str]:
         below = self._key(place)
-        root = below[: len(below) - len(place)]
         for key in self._keys(below):
-            name = key[len(root) :]
+            name = f"{place}{key[len(below) :]}"
             if STAGED_NAME.fullmatch(name.rpartition("/")[2]) and name not in keep:
                 yield key
 

@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 from coordlog.errors import EnvironmentSetupError, OutOfSpaceError, SinkError
 from coordlog.limits import S3_PUBLISH_THREADS
 
-__all__ = ["S3Client", "is_missing", "is_refused_condition", "make_client", "s3_errors"]
+__all__ = [
+    "S3Client",
+    "is_missing",
+    "is_refused_condition",
+    "make_client",
+    "s3_errors",
+    "s3_options",
+]
 
 _RETRIES: Final = 5
 _CONNECT_S: Final = 10.0
@@ -116,6 +123,31 @@ def make_client() -> S3Client:
             "s3", config=Config(**options, s3={"addressing_style": "path"})
         )
     return cast("S3Client", client)
+
+
+def s3_options() -> dict[str, str]:
+    """Endpoint, region and credentials of `make_client`, as delta-rs takes them. To be made anew: credentials expire.
+
+    Raises:
+        EnvironmentSetupError: botocore is not installed.
+    """
+    client: Any = make_client()
+    try:
+        options = {"AWS_REGION": str(client.meta.region_name)}
+        endpoint = str(client.meta.endpoint_url)
+        if not (urlsplit(endpoint).hostname or "").endswith(_AWS):
+            options["AWS_ENDPOINT_URL"] = endpoint
+            options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+        credentials = client._request_signer._credentials  # noqa: SLF001, those that this client has found
+        if credentials is not None:
+            frozen = credentials.get_frozen_credentials()
+            options["AWS_ACCESS_KEY_ID"] = str(frozen.access_key)
+            options["AWS_SECRET_ACCESS_KEY"] = str(frozen.secret_key)
+            if frozen.token:
+                options["AWS_SESSION_TOKEN"] = str(frozen.token)
+        return options
+    finally:
+        client.close()
 
 
 @cache

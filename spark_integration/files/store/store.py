@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Protocol, Self
 
 from coordlog.spark_integration.files.payloads import StagedFile
 
@@ -44,6 +44,10 @@ class FileStore(Protocol):
     @property
     def where(self) -> str:
         """The root, for messages: an absolute path, or a URL without credentials."""
+        ...
+
+    def in_area(self, area: str) -> Self:
+        """The same root with another folder for hidden names: of a table, whose names that readers see are not ours."""
         ...
 
     def check_root(self) -> None:

@@ -260,6 +260,8 @@ class CsvPart:
     """Whether the split has no byte, and its file no header."""
     begins_at: int
     """First byte of its rows in the file; 0 if the split begins with the file."""
+    header_bytes: int
+    """Bytes of the header that `text` begins with, if the split begins later."""
     bytes_read: int
     """Bytes of the split for the progress."""
 
@@ -306,6 +308,7 @@ def open_part(
         text=text,
         is_empty=ranges is not None and all(start == end for start, end in ranges),
         begins_at=begins_at,
+        header_bytes=header,
         bytes_read=bytes_read,
     )
 

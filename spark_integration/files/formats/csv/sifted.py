@@ -58,7 +58,8 @@ def sifted_csv(
         if header is not None:
             check_names(split.path, _names(split.path, header, options), schema)
         if part.begins_at:
-            cutter.offset = part.begins_at
+            # A header that ends with CR has taken the LF of a part that begins with an empty line.
+            cutter.offset += part.begins_at - part.header_bytes
             cutter.line = None
     except BaseException:
         part.text.close()

@@ -1,0 +1,109 @@
+"""The coordinator of a table's sink: numbers the checkpoints that it commits, so that the table knows each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from coordlog.api.coordinator import (
+    CommittableOf,
+    CoordinatorContext,
+    CoordinatorProvider,
+    EventSourcedCoordinator,
+    Sink,
+)
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.files.payloads import (
+    CommitToTable,
+    FilesPublished,
+    StagedFile,
+)
+
+__all__ = ["TABLE_COMMITS", "TableCommitProvider", "TableCommits"]
+
+_COMMITTABLE = payload_type_of(StagedFile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCommits:
+    """State of an operator's commits to its table by the log."""
+
+    following: int = 0
+    """Number of the next checkpoint with files: each is above all earlier ones, in every history of the job."""
+
+
+def _apply(state: TableCommits, record: Record, value: Payload | None) -> TableCommits:
+    if record.kind is Kind.COMMIT_INTENT and isinstance(value, CommitToTable):
+        return TableCommits(following=value.number + 1)
+    return state
+
+
+TABLE_COMMITS: Final[OperatorProjection[TableCommits]] = OperatorProjection(
+    name="coordlog.table_commits",
+    version=1,
+    initial=TableCommits(),
+    apply=_apply,
+    codec=DerivedCodec(TableCommits),
+    # A reset undoes no commit, and a number that is used again would be taken for one that is done.
+    survives_resets=True,
+    reads=(CommitToTable,),
+)
+
+
+class _TableCommitCoordinator(EventSourcedCoordinator[TableCommits]):
+    """Records all intents of a checkpoint in one turn, with one number."""
+
+    def __init__(self, context: CoordinatorContext, per_intent: int) -> None:
+        super().__init__(context)
+        self._per_intent = per_intent
+
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """Always raise NotImplementedError: the writers of a sink send no events."""
+        raise NotImplementedError(
+            f"the sink {self.context.operator_id!r} handles no events; subtask {subtask} sent a "
+            f"{type(event).__name__}"
+        )
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Record the intents; a repeated notification finds nothing left."""
+        committables = list(self.context.committables(checkpoint_id))
+        number = self.state.following  # before the first intent, which counts it up
+        for part, start in enumerate(range(0, len(committables), self._per_intent)):
+            covered = committables[start : start + self._per_intent]
+            intent = CommitToTable(
+                checkpoint_id=checkpoint_id, number=number, part=part, files=_files(covered)
+            )
+            is_all = len(covered) == len(committables)
+            self.context.commit(checkpoint_id, intent, committables=None if is_all else covered)
+
+
+class TableCommitProvider(CoordinatorProvider):
+    """Creates the coordinators of a table's sink.
+
+    Args:
+        operator_id: Id of the sink.
+        sink: Settles the intents.
+        files_per_intent: Largest number of files of one intent, and so of one commit of the table.
+        destination: Destination of the sink as the log records it, without credentials.
+    """
+
+    payload_types: tuple[type[Payload], ...] = (StagedFile, CommitToTable, FilesPublished)
+    projection: OperatorProjection[Any] | None = TABLE_COMMITS
+
+    def __init__(
+        self, operator_id: str, *, sink: Sink, files_per_intent: int, destination: str
+    ) -> None:
+        self.operator_id, self.sink, self.destination = operator_id, sink, destination
+        self._per_intent = files_per_intent
+
+    def create(self, context: CoordinatorContext) -> _TableCommitCoordinator:
+        """A new coordinator."""
+        return _TableCommitCoordinator(context, self._per_intent)
+
+
+def _files(committables: Sequence[CommittableOf]) -> list[StagedFile]:
+    return [cast("StagedFile", _COMMITTABLE.decode(one.content)) for one in committables]

@@ -1,0 +1,390 @@
+"""An Iceberg table in a catalog, by pyiceberg."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg import exceptions as refused
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table import Table as LoadedTable
+from pyiceberg.table import Transaction
+from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    UUIDType,
+)
+
+from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
+from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
+from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
+from coordlog.spark_integration.files.payloads import StagedFile
+from coordlog.spark_integration.files.store.store import At
+from coordlog.spark_integration.files.tables.column_types import storable
+from coordlog.spark_integration.files.tables.table import (
+    OpenedTable,
+    TableCommit,
+    TableConflictError,
+    UnclearError,
+)
+
+__all__ = ["IcebergTable"]
+
+_NOT_MADE: Final = (
+    refused.BadRequestError,
+    refused.ForbiddenError,
+    refused.NoSuchTableError,
+    refused.UnauthorizedError,
+)
+"""Errors of a commit that was not made, and will not be."""
+_UUID_BYTES: Final = 16
+
+
+class IcebergTable:
+    """A `Table` of Iceberg, whose columns and properties are changed by its own commits, each on what was read.
+
+    Args:
+        name: `NAMESPACE.TABLE`.
+        catalog: Name of the catalog.
+        properties: Properties of the catalog; those that pyiceberg finds under its name are added.
+    """
+
+    def __init__(self, name: str, catalog: str, properties: Mapping[str, str]) -> None:
+        self._name, self._catalog_name, self._properties = name, catalog, dict(properties)
+        self._lock = threading.Lock()
+        self._made_catalog: Catalog | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for the tasks: without the client."""
+        return {
+            "_name": self._name,
+            "_catalog_name": self._catalog_name,
+            "_properties": self._properties,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore without a client: the first call makes one."""
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._made_catalog = None
+
+    keeps_partition_columns = True
+
+    @property
+    def where(self) -> str:
+        """As in the port."""
+        return f"iceberg://{self._catalog_name}/{self._name}"
+
+    def exists(self) -> bool:
+        """As in the port."""
+        with self._errors("it cannot be looked up"):
+            return self._catalog.table_exists(self._name)
+
+    def open(self, columns: pa.Schema | None, partition_by: tuple[str, ...]) -> OpenedTable:
+        """As in the port.
+
+        A table that is made has no columns at first: its location is needed before its first rows.
+        """
+        with self._errors("it cannot be opened"):
+            table = self._made() if columns is None else self._with_columns(columns, partition_by)
+            schema = table.schema()
+            return OpenedTable(
+                identity=str(table.metadata.table_uuid),
+                files_root=f"{_plain(table.location())}/data",
+                has_own_folders=True,
+                columns=schema_to_pyarrow(schema) if schema.fields else None,
+                partition_by=self._columns_of(table.spec(), schema) or partition_by,
+            )
+
+    def look(self) -> _Look:
+        """As in the port."""
+        with self._errors("it cannot be read"):
+            return _Look(self._catalog.load_table(self._name), self.where)
+
+    def settled_columns(
+        self, columns: pa.Schema, partition_by: tuple[str, ...]
+    ) -> tuple[pa.Schema, str]:
+        """As in the port."""
+        with self._errors("its columns cannot be added"):
+            table = self._with_columns(columns, partition_by)
+            return schema_to_pyarrow(table.schema()), str(table.metadata.table_uuid)
+
+    def widened_columns(self, columns: pa.Schema) -> pa.Schema:
+        """As in the port."""
+        with self._errors("its columns cannot be widened"):
+            for _ in range(TABLE_COMMIT_TRIES):
+                table = self._catalog.load_table(self._name)
+                now = schema_to_pyarrow(table.schema())
+                changed = _changed(now, widened(now, columns))
+                if not changed.names:
+                    return now
+                try:
+                    with table.update_schema() as update:
+                        update.union_by_name(changed)
+                except refused.CommitFailedException:
+                    continue
+                except (
+                    UnsupportedPyArrowTypeException,
+                    ValueError,
+                    refused.ResolveError,
+                    refused.ValidationError,
+                ) as error:
+                    raise MisfitError(f"Iceberg does not widen it so: {error}") from error
+                return schema_to_pyarrow(table.schema())
+            raise self._overtaken("widen its columns")
+
+    def _made(self) -> LoadedTable:
+        catalog = self._catalog
+        try:
+            return catalog.load_table(self._name)
+        except refused.NoSuchTableError:
+            catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            return catalog.create_table_if_not_exists(self._name, schema=Schema())
+
+    def _with_columns(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> LoadedTable:
+        for _ in range(TABLE_COMMIT_TRIES):
+            table = self._made()
+            if table.schema().fields:
+                return table
+            try:
+                with table.transaction() as transaction:
+                    with transaction.update_schema() as update:
+                        update.union_by_name(storable(columns))
+                    if partition_by:
+                        with transaction.update_spec() as spec:
+                            for column in partition_by:
+                                spec.add_identity(column)
+            except refused.CommitFailedException:
+                continue
+            except UnsupportedPyArrowTypeException as error:
+                raise DestinationMisfitError(
+                    self.where,
+                    f"Iceberg has no such type: {error}",
+                    "cast the column in the transform",
+                ) from error
+            return table
+        raise self._overtaken("add its columns")
+
+    def _overtaken(self, purpose: str) -> SinkError:
+        return SinkError(
+            self.where,
+            f"{TABLE_COMMIT_TRIES} tries to {purpose} were overtaken by other writers",
+            "see which programs write to it, and start the job again",
+        )
+
+    def _columns_of(self, spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
+        """Columns of the partitions."""
+        for field in spec.fields:
+            if not isinstance(field.transform, IdentityTransform):
+                raise SinkError(
+                    self.where,
+                    f"it is partitioned by {field.name}, {field.transform} of a column; this sink writes partitions "
+                    "by columns themselves",
+                    "use a table that is partitioned by columns, or by nothing",
+                )
+        return tuple(str(schema.find_column_name(field.source_id)) for field in spec.fields)
+
+    @property
+    def _catalog(self) -> Catalog:
+        with self._lock:
+            if self._made_catalog is None:
+                self._made_catalog = load_catalog(self._catalog_name, **self._properties)
+            return self._made_catalog
+
+    @contextmanager
+    def _errors(self, problem: str) -> Generator[None]:
+        """Errors of pyiceberg and of its catalogs, which have no class in common, as SinkError."""
+        try:
+            yield
+        except (CoordlogError, MisfitError):
+            raise
+        except Exception as error:
+            raise SinkError(
+                self.where,
+                f"{problem}: {_message(error)}",
+                "see the settings of the catalog (.pyiceberg.yaml, PYICEBERG_CATALOG__…, `properties=`)",
+            ) from error
+
+
+class _OneTry(Transaction):
+    """A transaction that is committed once: pyiceberg's own would try again without a look for the mark."""
+
+    def append(  # type: ignore[override]
+        self, files: list[DataFile], properties: dict[str, str]
+    ) -> None:
+        """Add files, in a manifest of their own or merged, as the table has it."""
+        with self._append_snapshot_producer(properties) as producer:
+            for file in files:
+                producer.append_data_file(file)
+
+    def commit_transaction(self) -> LoadedTable:
+        """Commit, or raise what the catalog raised."""
+        requirements = (
+            *self._requirements,
+            AssertTableUUID(uuid=self.table_metadata.table_uuid),
+        )
+        self._table._do_commit(self._updates, requirements)  # noqa: SLF001, see the class
+        return self._table
+
+    def remove_uncommitted(self, now: LoadedTable) -> None:
+        """Remove the manifests of a commit that was not made, unless `now` has its snapshot after all."""
+        for producer in self._snapshot_producers:
+            if now.snapshot_by_id(producer.snapshot_id) is None:
+                producer._clean_all_uncommitted()  # noqa: SLF001, as pyiceberg's own commit does
+
+
+class _Look:
+    """A `TableLook`: the metadata that the catalog named."""
+
+    def __init__(self, table: LoadedTable, where: str) -> None:
+        self._table, self._where = table, where
+        self._columns = index_by_id(table.schema())
+
+    def settled(self, mark: str) -> int | None:
+        """As in the port."""
+        value = self._table.properties.get(mark)
+        return None if value is None else int(value)
+
+    def commit(self, commit: TableCommit, *, at: At) -> None:
+        """As in the port: the mark is a property, which stays if the snapshot expires."""
+        transaction = _OneTry(self._table)
+        try:
+            with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
+                read = partial(self._data_file, commit.root)
+                files = list(pool.map(read, commit.files))
+            transaction.set_properties({commit.mark: str(commit.number)})
+            transaction.append(files, dict(commit.properties))
+            at("after manifests")
+            transaction.commit_transaction()
+        except refused.CommitFailedException as error:
+            transaction.remove_uncommitted(self._table.refresh())
+            raise TableConflictError(str(error)) from error
+        except _NOT_MADE as error:
+            raise SinkError(
+                self._where, f"its catalog refuses a commit: {_message(error)}", "allow it there"
+            ) from error
+        except CoordlogError:
+            raise
+        except (
+            Exception
+        ) as error:  # a file that another driver's commit added may be rewritten and gone
+            raise UnclearError(_message(error)) from error
+
+    def _data_file(self, root: str, file: StagedFile) -> DataFile:
+        path, table = f"{root}/{file.final}", self._table
+        with table.io.new_input(path).open() as stream:
+            metadata = pq.read_metadata(stream)
+        schema = pyarrow_to_schema(metadata.schema.to_arrow_schema())
+        self._check_columns(path, schema)
+        statistics = data_file_statistics_from_parquet_metadata(
+            metadata,
+            compute_statistics_plan(schema, table.properties),
+            parquet_path_to_id_mapping(schema),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(table.spec(), table.schema()),
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=table.spec().spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def _check_columns(self, path: str, schema: Schema) -> None:
+        """Refuse a file with values that the table has no column for: another program has changed its columns since."""
+        written = index_by_id(schema)
+        problems: list[str] = []
+        for number, field in written.items():
+            now = self._columns.get(number)
+            if now is None:
+                problems.append(f"column {field.name!r} was dropped or replaced")
+            elif not _is_readable_as(field.field_type, now.field_type):
+                problems.append(
+                    f"column {field.name!r} is {now.field_type}, and in the file {field.field_type}"
+                )
+        problems += [
+            f"column {field.name!r} is required, and the file lacks it"
+            for field in self._table.schema().fields
+            if field.required and field.field_id not in written
+        ]
+        if problems:
+            raise DestinationMisfitError(
+                self._where,
+                f"its columns were changed since {path} was written: {'; '.join(problems)}",
+                "change them back, and run the same command again",
+            )
+
+
+def _changed(now: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """Columns of `wanted` that a table lacks or has with another type. A column that must have values still must.
+
+    Raises:
+        MisfitError: A nested column would change, of which a part must have values: it would not have to any more.
+    """
+    changed: list[pa.Field] = []
+    for column, plain in zip(wanted, storable(wanted), strict=True):
+        if column.name not in now.names:
+            changed.append(plain)
+            continue
+        former = now.field(column.name)
+        if storable(pa.schema([former])).field(0).type == plain.type:
+            continue
+        if pa.types.is_nested(former.type) and "not null" in str(former.type):
+            raise MisfitError(
+                f"column {column.name!r} is {former.type}, of which parts must have values, and would be {plain.type}"
+            )
+        changed.append(plain.with_nullable(former.nullable))
+    return pa.schema(changed)
+
+
+def _is_readable_as(written: IcebergType, now: IcebergType) -> bool:
+    """Whether readers of the type `now` read values of the type `written`; parts of nested types are judged alone."""
+    if not written.is_primitive:
+        return type(written) is type(now)
+    match written, now:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType(), DecimalType():
+            return written.scale == now.scale and written.precision <= now.precision
+        case FixedType(), UUIDType():
+            return len(written) == _UUID_BYTES
+        case _:
+            return written == now
+
+
+def _plain(location: str) -> str:
+    """A table's location, of which a local one is a path: a URL would have the escapes of folders decoded."""
+    location = location.rstrip("/")
+    return location.removeprefix("file://") if location.startswith("file:///") else location
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

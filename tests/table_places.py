@@ -1,0 +1,315 @@
+"""Tables of each format, as those see them who do not go through a job's sink."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import DataScan
+
+from coordlog.spark_integration.files.store.s3_client import s3_options
+from coordlog.spark_integration.files.tables.delta import DeltaSink
+from coordlog.spark_integration.files.tables.iceberg import IcebergSink
+from coordlog.spark_integration.files.tables.sink import TableSink
+from s3_server import S3Server
+
+__all__ = ["JOB", "DeltaInBucket", "DeltaPlace", "IcebergInBucket", "IcebergPlace", "Place"]
+
+JOB = "ingest"
+
+
+def no_pause(seconds: float) -> None:
+    """Of two commits that meet, the second looks again at once."""
+
+
+class Place(ABC):
+    """A table, as those see it who do not go through the sink."""
+
+    widens_types = True
+    empty_word: str | None = ""
+    """The empty string as the value of a partition."""
+
+    @abstractmethod
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        """A sink of it, as another process would make one; not prepared."""
+
+    @abstractmethod
+    def table(self) -> pa.Table:
+        """All its rows."""
+
+    @abstractmethod
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        """Values of `i` in the rows with this value, found by partitions and statistics."""
+
+    @abstractmethod
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        """Number of files in which the reader looks for this value."""
+
+    @abstractmethod
+    def intents(self) -> list[str]:
+        """The intents that its commits name, oldest first."""
+
+    @abstractmethod
+    def make(self, columns: pa.Schema) -> None:
+        """Its owner makes it."""
+
+    @abstractmethod
+    def append(self, rows: pa.Table) -> None:
+        """Another program writes rows."""
+
+    @abstractmethod
+    def rewrite(self) -> None:
+        """Its owner rewrites all its files, and removes the former ones and the history of commits."""
+
+    @abstractmethod
+    def replace(self) -> None:
+        """Its owner drops it, and makes another of its name."""
+
+    @abstractmethod
+    def broken(self, *, loses: str, times: int) -> contextlib.AbstractContextManager[None]:
+        """Commits of this process fail so many times; `loses` the "request" or the "answer"."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All that stands there, hidden things too."""
+
+    def sink(self, pause: Callable[[float], None] = no_pause, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        sink = self.new_sink(**options)
+        sink._pause = pause
+        sink.spec()
+        sink.prepare(JOB)
+        return sink
+
+    def rows(self) -> Counter[int]:
+        return Counter(self.table()["i"].to_pylist())
+
+    def staged(self) -> list[str]:
+        return sorted(one for one in self.names() if "/staging/" in one)
+
+
+def names_below(root: Path) -> list[str]:
+    return [str(one) for one in root.rglob("*") if one.is_file()]
+
+
+class IcebergPlace(Place):
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.root = root
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{root}/catalog.db",
+            "warehouse": f"file://{root}/warehouse",
+        }
+
+    def names(self) -> list[str]:
+        return names_below(self.root)
+
+    @property
+    def catalog(self) -> Catalog:
+        return load_catalog("local", **self.properties)
+
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        return IcebergSink("ns.t", catalog="local", properties=self.properties, **options)
+
+    def table(self) -> pa.Table:
+        return self.catalog.load_table("ns.t").scan().to_arrow()
+
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        return sorted(self._scan(column, value).to_arrow()["i"].to_pylist())
+
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        return len(list(self._scan(column, value).plan_files()))
+
+    def _scan(self, column: str, value: Any) -> DataScan:  # noqa: ANN401, of any column
+        if isinstance(value, dt.date):
+            value = value.isoformat()
+        return self.catalog.load_table("ns.t").scan(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
+
+    def intents(self) -> list[str]:
+        snapshots = self.catalog.load_table("ns.t").snapshots()
+        named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
+        return [str(name) for name in named if name is not None]
+
+    def make(self, columns: pa.Schema) -> None:
+        self.catalog.create_namespace("ns")
+        self.catalog.create_table("ns.t", columns)
+
+    def append(self, rows: pa.Table) -> None:
+        self.catalog.load_table("ns.t").append(rows)
+
+    def rewrite(self) -> None:
+        table = self.catalog.load_table("ns.t")
+        files = [task.file.file_path for task in table.scan().plan_files()]
+        table.overwrite(table.scan().to_arrow())
+        now = table.current_snapshot()
+        assert now is not None
+        former = [
+            one.snapshot_id for one in table.snapshots() if one.snapshot_id != now.snapshot_id
+        ]
+        table.maintenance.expire_snapshots().by_ids(former).commit()
+        for file in files:
+            table.io.delete(file)
+
+    def replace(self) -> None:
+        catalog = self.catalog
+        schema = catalog.load_table("ns.t").schema()
+        catalog.drop_table("ns.t")
+        catalog.create_table("ns.t", schema=schema)
+
+    @contextlib.contextmanager
+    def broken(self, *, loses: str, times: int) -> Any:  # noqa: ANN401, a context
+        real, left = SqlCatalog.commit_table, itertools.repeat(None, times)
+
+        def commit_table(*arguments: Any) -> Any:  # noqa: ANN401
+            if loses == "answer":
+                real(*arguments)
+            for _ in left:
+                raise OSError("the connection was reset")
+            return real(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SqlCatalog, "commit_table", commit_table)
+            yield
+
+
+class IcebergInBucket(IcebergPlace):
+    """A catalog in SQLite, and the table's files in a store with S3's protocol."""
+
+    def __init__(self, root: Path, server: S3Server) -> None:
+        super().__init__(root)
+        self.server, self.bucket = server, server.new_bucket()
+        self.properties |= {
+            "warehouse": f"s3://{self.bucket}/warehouse",
+            "s3.endpoint": server.endpoint,
+            "s3.access-key-id": "testing",
+            "s3.secret-access-key": "testing",
+            "s3.region": "us-east-1",
+        }
+
+    def names(self) -> list[str]:
+        return self.server.keys(self.bucket)
+
+
+class DeltaPlace(Place):
+    widens_types = False
+    empty_word: str | None = None
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+
+    def names(self) -> list[str]:
+        return names_below(Path(self.root))
+
+    def remove(self, name: str) -> None:
+        Path(name).unlink()
+
+    def loaded(self) -> DeltaTable:
+        return DeltaTable(self.root, storage_options=self.options)
+
+    options: ClassVar[dict[str, str]] = {}
+
+    def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
+        return DeltaSink(self.root, **options)
+
+    def table(self) -> pa.Table:
+        return self.loaded().to_pyarrow_table()
+
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        dataset = self.loaded().to_pyarrow_dataset()
+        return sorted(dataset.to_table(filter=pc.field(column) == value)["i"].to_pylist())
+
+    def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
+        dataset = self.loaded().to_pyarrow_dataset()
+        return len(list(dataset.get_fragments(filter=pc.field(column) == value)))
+
+    def intents(self) -> list[str]:
+        commits = reversed(self.loaded().history())
+        return [one["coordlog.intent"] for one in commits if "coordlog.intent" in one]
+
+    def make(self, columns: pa.Schema) -> None:
+        DeltaTable.create(self.root, schema=columns, storage_options=self.options)
+
+    def append(self, rows: pa.Table) -> None:
+        write_deltalake(self.loaded(), rows, mode="append")
+
+    def rewrite(self) -> None:
+        write_deltalake(self.loaded(), self.table(), mode="overwrite")
+        table = self.loaded()
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+        table.create_checkpoint()
+        commits = [one for one in self.names() if "/_delta_log/" in one and one.endswith(".json")]
+        for commit in sorted(commits)[:-1]:
+            self.remove(commit)
+
+    def replace(self) -> None:
+        schema = self.loaded().schema()
+        for name in self.names():
+            if "/_delta_log/" in name:
+                self.remove(name)
+        DeltaTable.create(self.root, schema=schema, storage_options=self.options)
+
+    @contextlib.contextmanager
+    def broken(self, *, loses: str, times: int) -> Any:  # noqa: ANN401, a context
+        real, left = DeltaTable.create_write_transaction, itertools.repeat(None, times)
+
+        def commit(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            if loses == "answer":
+                real(*arguments, **named)
+            for _ in left:
+                raise OSError("the connection was reset")
+            return real(*arguments, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", commit)
+            yield
+
+
+class DeltaInBucket(DeltaPlace):
+    def __init__(self, _root: Path, server: S3Server) -> None:
+        self.server, self.bucket = server, server.new_bucket()
+        self.root, self.options = f"s3://{self.bucket}/a/table", s3_options()  # type: ignore[misc]
+
+    def names(self) -> list[str]:
+        return self.server.keys(self.bucket)
+
+    def table(self) -> pa.Table:
+        """Not by delta-rs: it reads with Python's lock, without which the server in this process does not answer."""
+        keys = [uri.removeprefix(f"s3://{self.bucket}/") for uri in self.loaded().file_uris()]
+        files = [pq.read_table(io.BytesIO(self.server.get(self.bucket, key))) for key in keys]
+        empty = pa.schema(self.loaded().schema().to_arrow()).empty_table()
+        return pa.concat_tables([empty, *files], promote_options="permissive")
+
+    def intents(self) -> list[str]:
+        """See `table`."""
+        logs = [name for name in self.names() if "/_delta_log/" in name and name.endswith(".json")]
+        lines = [line for log in logs for line in self.server.get(self.bucket, log).splitlines()]
+        described = [json.loads(line).get("commitInfo", {}) for line in lines]
+        return [one["coordlog.intent"] for one in described if "coordlog.intent" in one]
+
+    def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
+        pytest.skip("needs delta-rs' reader: see `table`")
+
+    def append(self, rows: pa.Table) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
+
+    def rewrite(self) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
+
+    def remove(self, name: str) -> None:
+        self.server.client.delete_object(Bucket=self.bucket, Key=name)
