@@ -63,8 +63,8 @@ def check_apart(chain: Chain) -> None:
         if destination is not None:
             for source in sources:
                 _check_apart(source, destination)
-    for source in sources if archive is not None else ():
-        if not _is_hidden_below(source, _parts(archive)):
+    for source in sources:
+        if archive is not None and not _is_hidden_below(source, _parts(archive)):
             _check_apart(source, archive, "the archive")
 
 

@@ -28,10 +28,10 @@ from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, modified_us
 from coordlog.spark_integration.files.payloads import ReadFile
-from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
+from tests.plain_watch import PlainWatch
 
 pytestmark = [pytest.mark.slow]
 
@@ -139,7 +139,7 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     source = FileSource("s3://bucket/watched", watch=Watch())
 
     def found(known: SplitsDiscovered | None) -> SplitsDiscovered:
-        watch = FileWatch(
+        watch = PlainWatch(
             source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _: False
         )
         return watch.look([] if known is None else known.splits)

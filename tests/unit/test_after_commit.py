@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,10 +18,10 @@ from coordlog.schemas.payload import Payload, payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import SplitsReleased
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
-from coordlog.spark_integration.files.source import discovery, disposal
+from coordlog.spark_integration.files.source import discovery
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
-from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import IdleOperator
 from split_fakes import ack_all, ask, state_of, told
 
@@ -101,7 +101,7 @@ class Watched:
                 destination="elsewhere" if from_checkpoint is not None else "here",
             ),
         )
-        self.job = HandDrivenJob(
+        self.job: HandDrivenJob = HandDrivenJob(
             Chain(source=source.spec(), operators=[operator]),
             log=None if former is None else former.job.log,
             from_checkpoint=from_checkpoint,
@@ -112,7 +112,7 @@ class Watched:
         self.job.is_held = False
         self.job.advance(0.0)
         self.settle()
-        (self.attempt,) = cast("list[FakeAttempt]", self.job.register_all())
+        (self.attempt,) = self.job.register_all()
 
     def look(self, count: int = 2) -> None:
         """Run so many listings, each with all of its facts."""
@@ -335,7 +335,7 @@ def test_a_release_that_fails_is_tried_again_and_fails_no_row(
             raise PermissionError(13, "Permission denied")
         real(source, target)
 
-    monkeypatch.setattr(disposal.os, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     for _ in range(8):
         job.checkpoint()
         job.settle()

@@ -6,7 +6,7 @@ import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from coordlog.spark_integration.files.source.kept import limit_of
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
-from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, checkpoint, state_of, told
 
 DAY_S = 86_400
@@ -60,7 +60,7 @@ def write(folder: Path, name: str, *, day: float, text: str = "i\n1\n") -> Path:
     """A file that was modified so many days after the first day."""
     path = folder / name
     path.write_text(text)
-    os.utime(path, (NOW_S + day * DAY_S,) * 2)
+    os.utime(path, (NOW_S + day * DAY_S, NOW_S + day * DAY_S))
     return path
 
 
@@ -82,7 +82,7 @@ class Watched:
         **options: Any,  # noqa: ANN401
     ) -> None:
         source = FileSource(folder, watch=watch, schema="i bigint", **options)
-        self.job = HandDrivenJob(
+        self.job: HandDrivenJob = HandDrivenJob(
             Chain(source=source.spec(), operators=[]),
             log=None if former is None else former.job.log,
             from_checkpoint=from_checkpoint,
@@ -92,7 +92,7 @@ class Watched:
         self.job.is_work_held = True
         self.job.release()
         self.job.is_held = False
-        (self.attempt,) = cast("list[FakeAttempt]", self.job.register_all())
+        (self.attempt,) = self.job.register_all()
 
     def look(self, count: int = 1) -> None:
         """Run so many listings, each with all of its facts."""

@@ -16,7 +16,7 @@ from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import ReadFile
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
-from coordlog.spark_integration.files.source import disposal, release
+from coordlog.spark_integration.files.source import release
 from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
 from coordlog.spark_integration.files.source.release import FileRelease, ReleaseResults
 from coordlog.spark_integration.files.source.source import FileSource
@@ -131,7 +131,7 @@ def _without_links_to(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(18, "Invalid cross-device link")
         link(source, target)
 
-    monkeypatch.setattr(disposal.os, "link", linked)
+    monkeypatch.setattr(os, "link", linked)
 
 
 @pytest.mark.parametrize("target", ["done/a.csv", None])
@@ -214,13 +214,31 @@ def test_names_that_come_again_get_names_of_their_own_in_the_archive(
     path = folder / "day/a.csv"
     for number in range(3):
         write(path, f"i\n{number}\n")
-        os.utime(path, (1_000 + number,) * 2)
+        os.utime(path, (1_000 + number, 1_000 + number))
         file = read_file(folder, target=tmp_path / "done/a.csv")
         dispose(files_of(folder), file)
 
     archived = sorted((tmp_path / "done").iterdir())
     assert archived[0].name == "a.csv"
     assert {one.read_text() for one in archived} == {"i\n0\n", "i\n1\n", "i\n2\n"}
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
+def test_a_name_of_the_archive_with_other_content_is_no_copy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    """Neither size nor time shows that they differ."""
+    if not is_linked:
+        _without_links_to(tmp_path / "done", monkeypatch)
+    path = folder / "day/a.csv"
+    for number in range(2):
+        write(path, f"i\n{number}\n")
+        os.utime(path, (1_000, 1_000))
+        dispose(files_of(folder), read_file(folder, target=tmp_path / "done/a.csv"))
+
+    assert names_below(folder) == ["day"]
+    contents = [one.read_text() for one in sorted((tmp_path / "done").iterdir())]
+    assert sorted(contents) == ["i\n0\n", "i\n1\n"]
 
 
 def test_a_link_stays_and_so_does_its_target(folder: Path, tmp_path: Path) -> None:

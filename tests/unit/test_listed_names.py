@@ -18,11 +18,11 @@ from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source import discovery
-from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import encode_split
 from coordlog.spark_integration.files.source.watch import Watch
+from tests.plain_watch import PlainWatch
 
 NAMES = ("2026-01/a.csv", "2026-01/b.csv", "2026-02/a.csv", "2026-02.csv", "2026-02-x/a.csv")
 
@@ -213,7 +213,9 @@ def test_more_new_files_than_a_listing_takes_are_all_found_in_order(
     monkeypatch.setattr(discovery, "WATCH_UNSETTLED_MAX", 2)
     fill(tmp_path, [f"{n}.csv" for n in range(5)])
     source = FileSource(tmp_path, watch=Watch(), schema="i bigint")
-    watch = FileWatch(source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _s: False)
+    watch = PlainWatch(
+        source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _s: False
+    )
     known: list[Split] = []
     counts = []
     while len(known) < 5:
@@ -228,7 +230,9 @@ def test_more_new_files_than_a_listing_takes_are_all_found_in_order(
 def test_a_known_file_that_has_changed_is_found_behind_many_others(tmp_path: Path) -> None:
     fill(tmp_path, [f"{n:03}.csv" for n in range(300)])
     source = FileSource(tmp_path, watch=Watch(), schema="i bigint")
-    watch = FileWatch(source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _s: False)
+    watch = PlainWatch(
+        source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _s: False
+    )
     known = watch.look([]).splits
     assert len(known) == 300
     (tmp_path / "299.csv").write_text("i\n1\n2\n")

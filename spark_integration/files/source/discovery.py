@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -284,7 +284,7 @@ class FileListing:
 
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered | Relisted:
+    ) -> SplitsDiscovered:
         """All splits that are not `known`; `is_complete`."""
         assert not skipped, "queries skip nothing"
         return self._discover(known)
@@ -467,7 +467,9 @@ class FileWatch:
         discovery, ages = self._discovery, self.ages
         self._listed_s = self._clock()
         # An empty file has nothing to read yet.
-        listed = (f for f in discovery.files.walk() if f.size_bytes != 0 or f.path in files)
+        listed: Iterator[ListedFile] = (
+            f for f in discovery.files.walk() if f.size_bytes != 0 or f.path in files
+        )
         if ages is not None:
             ages.begin(files)
             listed = filter(ages.takes, listed)

@@ -7,12 +7,14 @@ A local file is first moved into a hidden folder of its own, so that a file that
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -98,7 +100,7 @@ def _dispose_local(files: InputFiles, file: ReadFile, at: At) -> None:
             _dispose_aside(files, file, name, at)
     with suppress(OSError):
         os.rmdir(aside)  # noqa: PTH106, as above
-    sync_path(folder)
+    sync_path(Path(folder))
 
 
 def _dispose_aside(files: InputFiles, file: ReadFile, name: str, at: At) -> None:
@@ -160,7 +162,7 @@ def _archive(name: str, file: ReadFile, at: At) -> None:
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     for target in (file.target, f"{file.target}.{_identity(file)}"):
         if _has_taken(name, target, file, at):
-            sync_path(folder)
+            sync_path(Path(folder))
             return
     raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
 
@@ -185,7 +187,7 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
         shutil.copyfile(name, draft)
         status = os.stat(name)  # noqa: PTH116
         os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
-        sync_path(draft)
+        sync_path(Path(draft))
         at("copied")
         os.link(draft, target)
     except FileExistsError:
@@ -196,11 +198,12 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
 
 
 def _is_copy(name: str, target: str) -> bool:
-    """Whether the archived file is this one, or a copy that an earlier try has made."""
+    """Whether the archived file is this one, or has every byte of it, as the copy that an earlier try has made."""
     ours, theirs = os.stat(name), os.stat(target)  # noqa: PTH116
     if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
         return True
-    return (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
+    # Size and time are not enough: another file of this name may have both.
+    return filecmp.cmp(name, target, shallow=False)
 
 
 # --- objects --------------------------------------------------------------------------------------

@@ -527,7 +527,11 @@ def _input_files(
 
 
 def _paths(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    return [os.fspath(also)] if isinstance(also, (str, os.PathLike)) else [*map(os.fspath, also)]
+    return (
+        [os.fspath(also)]
+        if isinstance(also, (str, os.PathLike))
+        else [os.fspath(path) for path in also]
+    )
 
 
 def _absolute(url: str) -> str:
