@@ -31,7 +31,7 @@ from coordlog.spark_integration.files.payloads import ReadFile
 from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
-from tests.plain_watch import PlainWatch
+from plain_watch import PlainWatch
 
 pytestmark = [pytest.mark.slow]
 

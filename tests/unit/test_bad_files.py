@@ -21,7 +21,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
-from tests.plain_watch import PlainWatch
+from plain_watch import PlainWatch
 
 CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
     :-8

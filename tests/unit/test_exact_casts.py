@@ -22,7 +22,7 @@ from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.kafka.source import KafkaSource
-from tests.plain_watch import PlainWatch
+from plain_watch import PlainWatch
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
 

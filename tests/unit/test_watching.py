@@ -31,8 +31,8 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
 from kernel_fakes import JumpyClock
+from plain_watch import PlainWatch
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
-from tests.plain_watch import PlainWatch
 
 
 # --- the enumerator -------------------------------------------------------------------------------
