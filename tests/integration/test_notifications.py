@@ -44,9 +44,12 @@ def store() -> Iterator[Any]:
         patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        # Those of other modules are of servers that have gone.
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
         file_system = fsspec.filesystem("s3", skip_instance_cache=True)
-        file_system.mkdir("bucket")
+        file_system.mkdir("notified")
         yield file_system
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
     server.stop()
 
 
@@ -119,18 +122,18 @@ def test_new_objects_come_by_notifications_and_others_by_a_listing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue("found")
-    store.pipe("bucket/found/a.csv", b"i\n1\n")
-    watched = Watched("s3://bucket/found", queue)
-    assert watched.look() == ["bucket/found/a.csv"]
+    store.pipe("notified/found/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/found", queue)
+    assert watched.look() == ["notified/found/a.csv"]
 
     def not_listed(_files: InputFiles) -> None:
         raise AssertionError("no listing is needed")
 
     monkeypatch.setattr(InputFiles, "walk", not_listed)
-    store.pipe("bucket/found/day 1/ü+b.csv", b"i\n1\n")
-    store.pipe("bucket/elsewhere/c.csv", b"i\n1\n")
-    queue.send("bucket/found/day 1/ü+b.csv", "bucket/elsewhere/c.csv", "other/found/d.csv")
-    assert watched.look() == ["bucket/found/day 1/ü+b.csv"]
+    store.pipe("notified/found/day 1/ü+b.csv", b"i\n1\n")
+    store.pipe("notified/elsewhere/c.csv", b"i\n1\n")
+    queue.send("notified/found/day 1/ü+b.csv", "notified/elsewhere/c.csv", "other/found/d.csv")
+    assert watched.look() == ["notified/found/day 1/ü+b.csv"]
     assert queue.count == 1, "the log does not have it yet, as far as the watch knows"
     assert watched.look() == []
     assert queue.count == 0
@@ -138,16 +141,16 @@ def test_new_objects_come_by_notifications_and_others_by_a_listing(
 
 def test_a_message_stays_until_the_log_has_what_it_tells_of(store: Any) -> None:  # noqa: ANN401
     queue = Queue("stays")
-    store.pipe("bucket/stays/old.csv", b"i\n1\n")
-    watched = Watched("s3://bucket/stays", queue)
+    store.pipe("notified/stays/old.csv", b"i\n1\n")
+    watched = Watched("s3://notified/stays", queue)
     watched.look()
-    store.pipe("bucket/stays/a.csv", b"i\n1\n")
-    queue.send("bucket/stays/a.csv")
+    store.pipe("notified/stays/a.csv", b"i\n1\n")
+    queue.send("notified/stays/a.csv")
 
     for _ in range(3):  # a driver dies before its record counts
-        assert watched.look(is_recorded=False) == ["bucket/stays/a.csv"]
+        assert watched.look(is_recorded=False) == ["notified/stays/a.csv"]
         assert queue.count == 1
-    assert watched.look() == ["bucket/stays/a.csv"]
+    assert watched.look() == ["notified/stays/a.csv"]
     watched.look()
     assert queue.count == 0
 
@@ -157,11 +160,11 @@ def test_a_message_stays_if_its_objects_cannot_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Queue("refused")
-    store.pipe("bucket/refused/old.csv", b"i\n1\n")
-    watched = Watched("s3://bucket/refused", queue)
+    store.pipe("notified/refused/old.csv", b"i\n1\n")
+    watched = Watched("s3://notified/refused", queue)
     watched.look()
-    store.pipe("bucket/refused/a.csv", b"i\n1\n")
-    queue.send("bucket/refused/a.csv")
+    store.pipe("notified/refused/a.csv", b"i\n1\n")
+    queue.send("notified/refused/a.csv")
 
     def refuse(_files: InputFiles, _seen: object) -> None:
         raise SourceUnavailableError("s3", "503", "wait")
@@ -171,14 +174,14 @@ def test_a_message_stays_if_its_objects_cannot_be_looked_at(
         with pytest.raises(SourceUnavailableError):
             watched.look()
     assert queue.count == 1
-    assert watched.look() == ["bucket/refused/a.csv"]
+    assert watched.look() == ["notified/refused/a.csv"]
 
 
 def test_doubled_and_late_notifications_find_nothing_twice(store: Any) -> None:  # noqa: ANN401
     queue = Queue("doubled")
-    names = [f"bucket/doubled/{n:02}.csv" for n in range(25)]
-    watched = Watched("s3://bucket/doubled", queue)
-    store.pipe("bucket/doubled/.hidden", b"")
+    names = [f"notified/doubled/{n:02}.csv" for n in range(25)]
+    watched = Watched("s3://notified/doubled", queue)
+    store.pipe("notified/doubled/.hidden", b"")
     for name in names:
         store.pipe(name, b"i\n1\n")
     sent = names * 3
@@ -197,13 +200,13 @@ def test_doubled_and_late_notifications_find_nothing_twice(store: Any) -> None: 
 
 def test_a_lost_notification_is_made_up_for_by_the_next_listing(store: Any) -> None:  # noqa: ANN401
     queue = Queue("lost")
-    watched = Watched("s3://bucket/lost", queue, listing_s=100)
+    watched = Watched("s3://notified/lost", queue, listing_s=100)
     assert watched.look() == []
-    store.pipe("bucket/lost/a.csv", b"i\n1\n")
+    store.pipe("notified/lost/a.csv", b"i\n1\n")
     assert watched.look() == []
     watched.now_s = 100.0
-    assert watched.look() == ["bucket/lost/a.csv"]
-    queue.send("bucket/lost/a.csv")  # late
+    assert watched.look() == ["notified/lost/a.csv"]
+    queue.send("notified/lost/a.csv")  # late
     assert watched.look() == []
     assert queue.count == 0
 
@@ -212,17 +215,17 @@ def test_a_replaced_object_fails_and_an_empty_or_removed_one_is_no_file(
     store: Any,  # noqa: ANN401
 ) -> None:
     queue = Queue("replaced")
-    store.pipe("bucket/replaced/a.csv", b"i\n1\n")
-    watched = Watched("s3://bucket/replaced", queue)
+    store.pipe("notified/replaced/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/replaced", queue)
     watched.look()
-    store.pipe("bucket/replaced/empty.csv", b"")
-    queue.send("bucket/replaced/empty.csv", "bucket/replaced/gone.csv")
-    queue.send("bucket/replaced/a.csv", event="ObjectRemoved:Delete")
+    store.pipe("notified/replaced/empty.csv", b"")
+    queue.send("notified/replaced/empty.csv", "notified/replaced/gone.csv")
+    queue.send("notified/replaced/a.csv", event="ObjectRemoved:Delete")
     assert watched.look() == []
     assert queue.count == 0
 
-    store.pipe("bucket/replaced/a.csv", b"i\n2\n")
-    queue.send("bucket/replaced/a.csv")
+    store.pipe("notified/replaced/a.csv", b"i\n2\n")
+    queue.send("notified/replaced/a.csv")
     with pytest.raises(SourceError, match="it has changed since it was listed"):
         watched.look()
     assert queue.count == 1
@@ -234,8 +237,8 @@ def test_other_messages_stay_and_a_queue_that_does_not_exist_is_named(
     queue = Queue("others")
     queue.client.send_message(QueueUrl=queue.url, MessageBody="hello")
     queue.client.send_message(QueueUrl=queue.url, MessageBody=json.dumps({"Event": "s3:TestEvent"}))
-    watched = Watched("s3://bucket/others", queue)
-    store.pipe("bucket/others/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/others", queue)
+    store.pipe("notified/others/a.csv", b"i\n1\n")
     watched.look()
     assert watched.look() == []
     assert queue.count == 1
@@ -247,20 +250,20 @@ def test_other_messages_stay_and_a_queue_that_does_not_exist_is_named(
 
 def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # noqa: ANN401
     names = [
-        f"bucket/names/{name}"
+        f"notified/names/{name}"
         for name in ("a.csv", "_h/a.csv", "d/a.csv", "d/.b.csv", "dd/x", "e.tmp", "d/sub/c.csv")
     ]
     for name in names:
         store.pipe(name, b"i\n1\n")
     sources: Sequence[FileSource] = [
-        FileSource("s3://bucket/names"),
-        FileSource("s3://bucket/names/"),
-        FileSource("s3://bucket/names/d*"),
-        FileSource("s3://bucket/names/d*/"),
-        FileSource("s3://bucket/names/**/*.csv"),
-        FileSource("s3://bucket/names/a.csv"),
-        FileSource("s3://bucket/names", exclude="*.tmp", watch=Watch(start_after="d/a.csv")),
-        FileSource("s3://bucket/other", also=["s3://bucket/names/d"]),
+        FileSource("s3://notified/names"),
+        FileSource("s3://notified/names/"),
+        FileSource("s3://notified/names/d*"),
+        FileSource("s3://notified/names/d*/"),
+        FileSource("s3://notified/names/**/*.csv"),
+        FileSource("s3://notified/names/a.csv"),
+        FileSource("s3://notified/names", exclude="*.tmp", watch=Watch(start_after="d/a.csv")),
+        FileSource("s3://notified/other", also=["s3://notified/names/d"]),
     ]
     for source in sources:
         files = source._discovery.files
@@ -304,9 +307,9 @@ def test_notifications_are_for_s3_alone(tmp_path: Any) -> None:  # noqa: ANN401
 
 def test_queries_are_notified_too(store: Any) -> None:  # noqa: ANN401
     queue = Queue("queries")
-    store.pipe("bucket/queries/a.csv", b"i\n1\n")
+    store.pipe("notified/queries/a.csv", b"i\n1\n")
     source = FileSource(
-        "s3://bucket/queries", schema="i bigint", watch=Watch(notify="sqs://queries")
+        "s3://notified/queries", schema="i bigint", watch=Watch(notify="sqs://queries")
     )
     watch = source.coordinated().open_watch()
     found = watch.look([], frozenset())

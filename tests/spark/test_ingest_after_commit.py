@@ -37,7 +37,9 @@ def is_intent(record: Record) -> bool:
 
 def released_by(record: Record) -> list[str]:
     """Splits whose files were archived or deleted according to this record."""
-    if record.kind is not Kind.COMMIT_OUTCOME or record.payload_type != RELEASED.name:
+    if record.kind is not Kind.COMMIT_OUTCOME or "splits_released" not in (
+        record.payload_type or ""
+    ):
         return []
     assert record.payload is not None
     return cast("SplitsReleased", RELEASED.decode(record.payload)).split_ids
