@@ -29,6 +29,7 @@ from coordlog.projections.splits.table import (
     SplitsInOrder,
     SplitTable,
     WithEnumerator,
+    is_gap,
 )
 from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.evolution import evolve
@@ -161,6 +162,16 @@ class SplitsState:
         known = self.passed_over
         passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
+
+    def is_committed(self, ordinal: int) -> bool:
+        """Whether a completed checkpoint has every row of this split, if the source can be listed again."""
+        place = self.splits.place_at(ordinal)
+        if not isinstance(place, Finished) or is_gap(place):
+            return False
+        if place.sequence < 0 or ordinal < self.listed_before:
+            return True
+        # A checkpoint that was cut after the end of a subtask has all rows of that subtask.
+        return self.reader(place.subtask).is_completed and place.sequence < self.last_cut
 
     @property
     def waiting_count(self) -> int:

@@ -10,6 +10,7 @@ that names it; a reset does not undo this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import cast
 
 from immutables import Map
@@ -65,7 +66,25 @@ def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> S
             return _without_names(state, filter(_is_committed(state), value.split_ids))
     if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, SplitsReleased):
         return _released(state, value)
+    if record.kind is Kind.SUBTASK_COMPLETED:
+        state = _ended_at(state, record)
     return apply_record(state, record, value)
+
+
+def _ended_at(state: SplitsState, record: Record) -> SplitsState:
+    """The state in which finished splits of a completed subtask have the sequence of this completion.
+
+    The sequence of their assignment is needed no more, because such a subtask is never reset alone.
+    """
+    subtask, sequence = record.subtask, record.sequence
+    assert subtask is not None, "the kind has it"
+    assert sequence is not None, "a record that counts has it"
+    moved: dict[str, Place] = {}
+    for name in state.reader(subtask).splits:
+        place = state.splits.place(name)
+        if isinstance(place, Finished):
+            moved[name] = replace(place, sequence=sequence)
+    return evolve(state, splits=state.splits.moved(moved)) if moved else state
 
 
 def _with_latest_content(state: SplitsState, value: SplitsDiscovered) -> SplitsState:

@@ -80,7 +80,8 @@ class Finished:
 
     subtask: int
     sequence: int
-    """Sequence of the `EVENT_TO_SUBTASK` that assigned it, or -1 once no failover can undo the split's end."""
+    """Sequence of the `EVENT_TO_SUBTASK` that assigned it, or -1 once no failover can undo the split's end. That of the
+    `SUBTASK_COMPLETED`, if the subtask has completed before and the source can be listed again."""
     last_barrier: int
     """Last barrier that the attempt had passed at the split's end, or -1 if `sequence` is -1."""
     is_kept: bool

@@ -89,6 +89,7 @@ class Watched:
         self.after_commit = after_commit or f"archive:{folder.parent}/done"
         watch = Watch(watch_interval_s=0.01, after_commit=self.after_commit)
         from_checkpoint = options.pop("from_checkpoint", None)
+        parallelism = options.pop("parallelism", 1)
         source = FileSource(folder, watch=watch, schema="i bigint", **options)
         operator = OperatorSpec(
             operator_id="sink",
@@ -105,6 +106,7 @@ class Watched:
             Chain(source=source.spec(), operators=[operator]),
             log=None if former is None else former.job.log,
             from_checkpoint=from_checkpoint,
+            parallelism=parallelism,
             is_held=True,
         )
         self.job.is_work_held = True
@@ -112,7 +114,7 @@ class Watched:
         self.job.is_held = False
         self.job.advance(0.0)
         self.settle()
-        (self.attempt,) = self.job.register_all()
+        self.attempt, *self.others = self.job.register_all()
 
     def look(self, count: int = 2) -> None:
         """Run so many listings, each with all of its facts."""
@@ -241,6 +243,50 @@ def test_a_file_of_several_splits_goes_when_all_are_committed(folder: Path) -> N
 
 @pytest.mark.fault("X11")
 @pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_crashed", [True, False], ids=["crash", "no crash"])
+def test_files_of_subtasks_that_have_ended_go_with_the_checkpoint_after_it(
+    folder: Path, *, is_crashed: bool
+) -> None:
+    """The subtask ends after its part of a checkpoint: its last file is no part of that checkpoint."""
+    write(folder / "a.csv")
+    job = Watched(folder, parallelism=2)
+    job.look()
+    first = job.job.trigger()
+    assert first is not None
+    job.attempt.ack_checkpoint(first, committables=[("sink", b"none")])
+    job.read()
+    job.attempt.complete(committables=[("sink", b"rows")])
+    (other,) = job.others
+    other.ack_checkpoint(first)
+    assert job.job.runtime.state.last_checkpoint == first
+    job.settle()
+    assert (job.sink.settled, job.present) == ([first], ["a.csv"])
+
+    second = job.job.trigger()
+    assert second is not None
+    other.ack_checkpoint(second)
+    assert job.job.runtime.state.last_checkpoint == second
+    if is_crashed:
+        job = job.crash(parallelism=2)
+    job.settle()
+    assert (job.present, job.archived, job.known) == ([], ["a.csv"], [])
+
+
+def test_the_last_files_of_a_job_go_with_its_last_checkpoint(folder: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        write(folder / name)
+    job = Watched(folder)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+    job.settle()
+    assert job.present == ["b.csv"]
+    job.read()
+    job.attempt.complete(committables=[("sink", b"rows")])
+    job.settle()
+    assert (job.present, job.archived) == ([], ["a.csv", "b.csv"])
+
+
 def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder: Path) -> None:
     write(folder / "a.csv")
     write(folder / "b.csv")

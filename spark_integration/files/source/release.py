@@ -21,7 +21,7 @@ from coordlog.limits import (
 )
 from coordlog.log.local.call_timeout import NotAnsweredError, answered
 from coordlog.projections.splits.fold import SplitsState
-from coordlog.projections.splits.table import Finished, SplitTable
+from coordlog.projections.splits.table import Finished
 from coordlog.schemas.payload import Payload, decode_versioned, encode_versioned
 from coordlog.schemas.source_types import (
     ReleasedInput,
@@ -85,7 +85,9 @@ class CommittedFiles:
 
     def __init__(self, files: InputFiles, archive: str | None, results: ReleaseResults) -> None:
         self._files, self._archive, self._results = files, archive, results
-        self._scanned = SplitTable()
+        self._scanned = SplitsState()
+        self._waiting: set[str] = set()
+        """Finished splits that are not committed yet."""
         self._partial: dict[str, _Candidate] = {}
         """Files of which splits are missing."""
         self._ready: deque[_Candidate] = deque()
@@ -110,19 +112,24 @@ class CommittedFiles:
         return path not in self._given_up
 
     def _find(self, state: SplitsState) -> None:
-        for ordinal in state.splits.changed_since(self._scanned):
-            place = state.splits.place_at(ordinal)
-            if not isinstance(place, Finished) or place.sequence >= 0:
+        splits, before = state.splits, self._scanned
+        waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
+        ordinals = sorted({*splits.changed_since(before.splits), *waiting})
+        self._waiting = set()
+        for ordinal in ordinals:
+            name = splits.name_at(ordinal)
+            if not state.is_committed(ordinal):
+                if isinstance(splits.place_at(ordinal), Finished):
+                    self._waiting.add(name)
                 continue
-            before = self._scanned.ordinals.get(state.splits.name_at(ordinal))
-            if before == ordinal and self._scanned.place_at(ordinal) == place:
+            if before.splits.ordinals.get(name) == ordinal and before.is_committed(ordinal):
                 continue
             split = decode_split(state.splits.split_at(ordinal).content)
             candidate = self._partial.setdefault(split.path, _Candidate(split))
             candidate.split_ids.append(split.split_id)
             if len(candidate.split_ids) >= split.parts:
                 self._ready.append(self._partial.pop(split.path))
-        self._scanned = state.splits
+        self._scanned = state
 
     def _note_results(self, state: SplitsState) -> None:
         for path, (_problem, is_final) in sorted(self._results.take().items()):
