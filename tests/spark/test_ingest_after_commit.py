@@ -63,7 +63,7 @@ def test_read_files_go_once_their_rows_are_out_though_the_driver_dies(
     try:
         run = case.start()
         follower = case.follower()
-        follower.wait_for(is_intent, is_over=lambda: run.has_ended, limit_s=LIMIT_S)
+        follower.wait_for(is_intent, is_over=lambda: run.has_ended, limit_s=2 * LIMIT_S)
         run.kill()
         case.check_partial()
         gone = len(contents) - len(list(case.source.glob("*.csv")))
