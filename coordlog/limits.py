@@ -373,6 +373,27 @@ LISTING_BACKOFF_S: Final = 1.0
 LISTING_BACKOFF_MAX_S: Final = 30.0
 """The longest pause between two tries: each leaves two records in the history."""
 
+WATCH_UNSETTLED_MAX: Final = 50_000
+"""New files that one listing of a watched source takes, 20 MB in memory; the next listings take the others."""
+
+RELEASE_FILES_MAX: Final = 500
+"""Files that one intent archives or deletes: eight at a time, each in a few requests of an object store."""
+
+RELEASE_INTENTS_MAX: Final = 20
+"""Such intents for one checkpoint; the next ones take the other files."""
+
+RELEASE_CALL_S: Final = 300.0
+"""Time for the files of one such intent, after which the others are tried again at a later checkpoint."""
+
+RELEASE_TRIES_MAX: Final = 10
+"""Tries to archive or delete a file by one driver: the pauses double, to some 500 checkpoints, an hour and more."""
+
+NOTIFIED_FILES_MAX: Final = 1_000
+"""Messages that a watch by notifications takes before it records their objects, of which each costs one request."""
+
+NOTIFIED_LISTING_S: Final = 900.0
+"""Seconds between two listings of a watch by notifications: after so long a lost notification does no harm."""
+
 WATCH_REPORT_S: Final = 60.0
 """After so long without a new file a watch returns: one record a minute, and its worker is free again."""
 

@@ -5,15 +5,22 @@
 from coordlog.schemas.payload import Payload, event, fact, payload
 
 __all__ = [
+    "LASTING",
     "AddSplits",
     "EnumeratorState",
+    "KnownSplitsForgotten",
+    "LastingState",
     "ListingFailed",
     "ListingStarted",
     "NoMoreSplits",
+    "ReleaseSplits",
+    "ReleasedInput",
     "RequestSplit",
     "Split",
     "SplitsDiscovered",
+    "SplitsReleased",
     "SplitsWithdrawn",
+    "UnreleasedSplit",
 ]
 
 
@@ -74,9 +81,68 @@ class EnumeratorState(Payload):
     content: bytes
 
 
+@payload("coordlog.lasting_state", version=1)
+class LastingState(Payload):
+    """The content of an `EnumeratorState` of which a reset undoes only a part; it begins with `LASTING`."""
+
+    lasting: bytes
+    """What no reset undoes."""
+    content: bytes | None
+
+
+LASTING = b"\xffcoordlog.lasting_state\x01"
+"""Bytes before a `LastingState`: no other state of an enumerator begins with them."""
+
+
 @fact("coordlog.splits_withdrawn", version=1)
 class SplitsWithdrawn(Payload):
     """Splits of an earlier listing that a later one has replaced or left out, before any row of them was read."""
 
     split_ids: list[str]
     why: str
+
+
+@fact("coordlog.known_splits_forgotten", version=1)
+class KnownSplitsForgotten(Payload):
+    """Splits that are known no more: a completed checkpoint has every row of them, and the state stays small."""
+
+    split_ids: list[str]
+    why: str
+
+
+@payload("coordlog.released_input", version=1)
+class ReleasedInput(Payload):
+    """The input of some splits, such as a file, all rows of which are committed."""
+
+    split_ids: list[str]
+    """All splits of this input."""
+    content: bytes
+    """The source's own encoding of what it is."""
+
+
+@payload("coordlog.release_splits", version=1)
+class ReleaseSplits(Payload):
+    """An intent of a source: the effect on the input of committed splits. The other operators' commits come first."""
+
+    effect: str
+    discovered_below: int
+    """As in `SplitsReleased`."""
+    inputs: list[ReleasedInput]
+
+
+@payload("coordlog.unreleased_split", version=1)
+class UnreleasedSplit(Payload):
+    """A split of committed rows whose input was left as it is."""
+
+    split_id: str
+    problem: str
+
+
+@payload("coordlog.splits_released", version=1)
+class SplitsReleased(Payload):
+    """The outcome of an effect on the input of committed splits: the released ones are known no more."""
+
+    split_ids: list[str]
+    discovered_below: int
+    """Ordinal from which on splits of these ids are others, which were discovered after the effect was recorded."""
+    unreleased: list[UnreleasedSplit]

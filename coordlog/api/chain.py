@@ -40,7 +40,10 @@ class SourceSpec:
     allows_other_location: bool = False
     """Whether the user allows a restore with another location than that in the history."""
     inputs: Sequence[str] = ()
-    """URLs of what is read, without secrets, for lineage alone: a restore does not compare them."""
+    """Paths and URLs of what is read, without secrets, if `location` is None or has several: a restore does not compare
+    them."""
+    archive: str | None = None
+    """Place to which the source moves input that was read, without secrets: it must be apart from all others."""
     is_unbounded: bool = False
     """Whether the source never ends by itself; a batch job refuses it."""
     reads_in_order: bool = False

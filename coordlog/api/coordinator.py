@@ -357,6 +357,9 @@ class CoordinatorProvider(ABC):
     """Read-only requests by type, each with a pure function of the projection's state. The driver answers them once the
     log has that state, without a call of the coordinator, and does not record them."""
 
+    releases_input: bool = False
+    """Whether its intents have an effect on the input of committed rows, and write no output."""
+
     destination: str | None = None
     """Destination of the commits as recorded in the log, without credentials; None if destinations are not compared."""
 

@@ -23,6 +23,7 @@ __all__ = [
     "give_waiting",
     "listing_pages",
     "pages_of",
+    "pages_of_ids",
 ]
 
 WeightOf = Callable[[Split], int | None]
@@ -33,6 +34,10 @@ SHARES: Final = 4
 
 _PAGE_BYTES = PAYLOAD_BYTES_MAX * 3 // 4
 """Limit of the splits in one `AddSplits` or `SplitsDiscovered`; its encoding stays below `PAYLOAD_BYTES_MAX`."""
+
+
+_ID_PAGE_BYTES = PAYLOAD_BYTES_MAX // 2
+"""Limit of the ids in one `SplitsWithdrawn` or `KnownSplitsForgotten`."""
 
 
 class EnumeratorContext:
@@ -176,6 +181,10 @@ class EnumeratorContext:
     def record(self, fact: Payload) -> None:
         """Append a fact: `SplitsDiscovered` adds splits."""
         self._context.record(fact)
+
+    def commit(self, checkpoint_id: int, intent: Payload) -> None:
+        """Append an intent, which the provider's `sink` settles once it is in the log."""
+        self._context.commit(checkpoint_id, intent)
 
     def call_async(
         self,
@@ -329,7 +338,7 @@ def give_waiting(context: EnumeratorContext, weight_of: WeightOf | None = None) 
 def _next_splits(context: EnumeratorContext, weight_of: WeightOf | None) -> Sequence[Split]:
     """The next splits for one reader, in the order of discovery; empty if none is left."""
     state = context.state
-    left = len(state.splits) - state.fresh_from + len(state.passed_over)
+    left = state.splits.end - state.fresh_from + len(state.passed_over)
     allowed = min(SPLITS_AT_ONCE_MAX, left // (context.current_parallelism() * SHARES))
     # In batch a reader reports the ends of small splits together, so that it is not known which one of several has
     # killed a process. Those of a lost reader are assigned one by one: the next loss names the split.
@@ -347,3 +356,17 @@ def _next_splits(context: EnumeratorContext, weight_of: WeightOf | None) -> Sequ
         if total >= SPLITS_AT_ONCE_WEIGHT:
             break
     return next(pages_of(taken), [])
+
+
+def pages_of_ids(split_ids: Sequence[str]) -> list[list[str]]:
+    """The ids in order, in lists that each one record can hold."""
+    pages: list[list[str]] = []
+    free_bytes = 0
+    for split_id in split_ids:
+        size_bytes = len(split_id.encode()) + 8
+        if not pages or size_bytes > free_bytes:
+            pages.append([])
+            free_bytes = _ID_PAGE_BYTES
+        pages[-1].append(split_id)
+        free_bytes -= size_bytes
+    return pages

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from coordlog.coordinators.enumerator import listing_pages
+from coordlog.coordinators.enumerator import listing_pages, pages_of_ids
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import (
     LISTING_BACKOFF_MAX_S,
     LISTING_BACKOFF_S,
     LISTING_CALL_S,
     LISTING_TIMEOUT_S,
-    PAYLOAD_BYTES_MAX,
     REASON_CHARS_MAX,
 )
 from coordlog.log.local.call_timeout import NotAnsweredError, answered
@@ -33,18 +32,18 @@ __all__ = [
 R = TypeVar("R")
 
 _DOUBLINGS_MAX = 30
-_WITHDRAWN_BYTES = PAYLOAD_BYTES_MAX // 2
-"""Largest total size of the split ids in one `SplitsWithdrawn`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relisted:
-    """Result of a listing if splits of an earlier listing are already known (clause L6)."""
+    """Result of a listing with more than new splits (clause L6)."""
 
     discovered: SplitsDiscovered
     """New splits, and current versions of known splits that no reader has had, which replace the known ones."""
     withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Ids of known splits that are withdrawn, by the reason. No reader has had them."""
+    facts: Sequence[Payload] = ()
+    """Facts of the source's own and `KnownSplitsForgotten`, which are recorded in this order, before all else."""
 
 
 class ListingContext(Protocol):
@@ -162,32 +161,36 @@ class PatientListing:
     ) -> None:
         self._context, self._tries = context, ListingTries(context, timeout_s=timeout_s)
         self._is_bounded = is_bounded
-        self._pages: deque[SplitsDiscovered | SplitsWithdrawn] = deque()
+        self._pages: deque[Payload] = deque()
 
     def begin(
         self,
         prepare: Callable[[], Callable[[], SplitsDiscovered | Relisted]],
         on_page: Callable[[SplitsDiscovered], None],
+        on_fact: Callable[[Payload], None] | None = None,
     ) -> None:
         """List once.
 
         Args:
             prepare: Called before each try, on the mailbox. Returns the function that lists, which runs on a worker.
             on_page: Called with each page of discovered splits, in the turn that records the page.
+            on_fact: Called with each fact of the source's own, in the turn that records it.
         """
         work = prepare()
 
         def handle(result: Payload | None, error: str | None) -> None:
-            if isinstance(result, (SplitsDiscovered, SplitsWithdrawn)):
+            if isinstance(result, ListingFailed):
+                self._tries.failed(result, lambda: self.begin(prepare, on_page, on_fact))
+            elif result is None:
+                self._tries.give_up(error or "the listing returned nothing")
+            else:
                 self._tries.succeeded()
                 if self._pages:
                     self._context.call_async(self._pages.popleft, handle)
                 if isinstance(result, SplitsDiscovered):
                     on_page(result)
-            elif isinstance(result, ListingFailed):
-                self._tries.failed(result, lambda: self.begin(prepare, on_page))
-            else:
-                self._tries.give_up(error or "the listing returned nothing")
+                elif on_fact is not None:
+                    on_fact(result)
 
         self._context.call_async(lambda: listed_or_why_not(lambda: self._first_page(work)), handle)
 
@@ -196,9 +199,7 @@ class PatientListing:
         """Whether the listing has no further pages."""
         return not self._pages
 
-    def _first_page(
-        self, work: Callable[[], SplitsDiscovered | Relisted]
-    ) -> SplitsDiscovered | SplitsWithdrawn:
+    def _first_page(self, work: Callable[[], SplitsDiscovered | Relisted]) -> Payload:
         """List, keep the pages for the turns to come, and return the first. On a worker.
 
         The next listing begins only after this one has ended or was abandoned.
@@ -210,9 +211,7 @@ class PatientListing:
         return self._pages.popleft()
 
 
-def _pages(
-    listing: SplitsDiscovered | Relisted,
-) -> deque[SplitsDiscovered | SplitsWithdrawn]:
+def _pages(listing: SplitsDiscovered | Relisted) -> deque[Payload]:
     """Pages of a listing, in order: at least one, each small enough for a record. Only the last may be `is_complete`.
 
     Withdrawn splits come after the splits that replace them, and before the end of the listing.
@@ -220,27 +219,16 @@ def _pages(
     if isinstance(listing, SplitsDiscovered):
         listing = Relisted(discovered=listing)
     discovered = listing.discovered
+    pages: deque[Payload] = deque(listing.facts)
     if not listing.withdrawn:
-        return deque(listing_pages(discovered))
+        pages.extend(listing_pages(discovered))
+        return pages
     first = SplitsDiscovered(splits=discovered.splits, is_complete=False)
     last = SplitsDiscovered(splits=[], is_complete=discovered.is_complete)
-    pages: deque[SplitsDiscovered | SplitsWithdrawn] = deque(listing_pages(first))
+    pages.extend(listing_pages(first))
     for why, split_ids in sorted(listing.withdrawn.items()):
-        pages.extend(SplitsWithdrawn(split_ids=page, why=why) for page in _pages_of_ids(split_ids))
+        pages.extend(SplitsWithdrawn(split_ids=page, why=why) for page in pages_of_ids(split_ids))
     pages.append(last)
-    return pages
-
-
-def _pages_of_ids(split_ids: Sequence[str]) -> list[list[str]]:
-    pages: list[list[str]] = []
-    free_bytes = 0
-    for split_id in split_ids:
-        size_bytes = len(split_id.encode()) + 8
-        if not pages or size_bytes > free_bytes:
-            pages.append([])
-            free_bytes = _WITHDRAWN_BYTES
-        pages[-1].append(split_id)
-        free_bytes -= size_bytes
     return pages
 
 

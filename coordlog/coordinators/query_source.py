@@ -23,7 +23,7 @@ from coordlog.api.coordinator import (
 )
 from coordlog.api.operator import SourceReader
 from coordlog.coordinators.enumerator import SHARES
-from coordlog.coordinators.listing import PatientListing
+from coordlog.coordinators.listing import PatientListing, Relisted
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import RequestRefusedError
 from coordlog.limits import (
@@ -215,7 +215,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _list_again(self) -> None:
         self._listing.begin(self._look, self._looked)
 
-    def _look(self) -> Callable[[], SplitsDiscovered]:
+    def _look(self) -> Callable[[], SplitsDiscovered | Relisted]:
         watch, known = self._watch, self._known_splits()
         assert watch is not None, "opened before"
         return lambda: watch.look(known, frozenset())

@@ -10,6 +10,7 @@ from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
+    Sink,
     SubtaskGateway,
 )
 from coordlog.coordinators.enumerator import (
@@ -28,12 +29,15 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import (
     AddSplits,
     EnumeratorState,
+    KnownSplitsForgotten,
     ListingFailed,
     ListingStarted,
     NoMoreSplits,
+    ReleaseSplits,
     RequestSplit,
     Split,
     SplitsDiscovered,
+    SplitsReleased,
     SplitsWithdrawn,
 )
 
@@ -56,6 +60,9 @@ SPLIT_PAYLOADS: Final[tuple[type[Payload], ...]] = (
     ListingFailed,
     EnumeratorState,
     SplitsWithdrawn,
+    KnownSplitsForgotten,
+    ReleaseSplits,
+    SplitsReleased,
 )
 """Payload types that the fold of splits reads, for every source."""
 
@@ -125,7 +132,7 @@ class DefaultEnumerator(SplitEnumerator):
         state = context.state  # its splits were read, or are being read
         discover: Listing = self._discover
         again = self._discover_again
-        if again is not None and state.splits:
+        if again is not None and (state.splits or self._kept is not None):
             unread = frozenset(state.unassigned())
             discover = partial(again, state.in_order(), self._kept, state.skipped(), unread)
         self._listing.begin(lambda: partial(self._list, discover), self._on_listed)
@@ -317,6 +324,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             checkpoint, even if a new listing lacks them (L6: no split is lost). The enumerator may
             then start with unassigned splits. With `discover` they always stay known.
         payload_types: Events and facts of the source's own.
+        release: Settles the intents to release the input of committed splits, which an `enumerator` commits.
 
     Raises:
         OptionError: Not exactly one of `discover` and `enumerator`, or an unknown assignment.
@@ -339,12 +347,14 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         payload_types: Sequence[type[Payload]] = (),
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         weight_of: WeightOf | None = None,
+        release: Sink | None = None,
     ) -> None:
         if (discover is None) == (enumerator is None):
             raise OptionError("discover", discover, "set, or `enumerator` instead, not both")
         if assignment not in ("pull", "static"):
             raise OptionError("assignment", assignment, "'pull' or 'static'")
         self.operator_id = operator_id
+        self.sink, self.releases_input = release, release is not None
         self.payload_types = (*SPLIT_PAYLOADS, *payload_types)
         self._discover, self._enumerator = discover, enumerator
         if discover is not None or keeps_listed:

@@ -16,8 +16,14 @@ from coordlog.coordinators.enumerator import (
 from coordlog.coordinators.listing import PatientListing, Relisted
 from coordlog.coordinators.splits import NoteEvent, NoteLostSplits
 from coordlog.limits import LISTING_TIMEOUT_S
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.schemas.source_types import (
+    EnumeratorState,
+    ReleaseSplits,
+    Split,
+    SplitsDiscovered,
+)
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 
@@ -27,11 +33,15 @@ Relist = Callable[[Sequence[Split], frozenset[str], frozenset[str]], Relisted]
 """New listing of the unassigned splits at a start. Arguments: known splits, skipped ids, unassigned ids."""
 
 
+Release = Callable[[SplitsState], Sequence[ReleaseSplits]]
+"""Intents for the input of splits of which a completed checkpoint has every row."""
+
+
 class SplitWatch(Protocol):
     """Listing of an outside place for new splits. Created for one enumerator."""
 
-    def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered:
-        """The splits that are not in `known`, in the order of their assignment. On a worker.
+    def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered | Relisted:
+        """The splits that are not in `known`, in the order of their assignment, and facts. On a worker.
 
         Waits for a new split for a bounded time; an empty result is recorded too. After a result with
         `is_complete` it is not called again. Splits of `known` that it returns again are ignored.
@@ -53,7 +63,8 @@ class WatchingEnumerator(SplitEnumerator):
     A split is in the log before it is assigned, and there is no other state: after a restore the
     watch gets the checkpoint's splits as `known`, and lists the others again. A listing that fails
     is repeated for a bounded time, while readers continue: see `PatientListing`. With `relist`, the
-    unassigned splits are listed anew at a start before any is assigned: options may have changed.
+    unassigned splits are listed anew at a start before any is assigned: options may have changed. With `release`, the
+    input of committed splits is released after each checkpoint.
     """
 
     def __init__(
@@ -64,14 +75,17 @@ class WatchingEnumerator(SplitEnumerator):
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         note_event: NoteEvent | None = None,
         note_lost_splits: NoteLostSplits | None = None,
+        note_fact: NoteEvent | None = None,
         kept: bytes | None = None,
         relist: Relist | None = None,
         weight_of: WeightOf | None = None,
+        release: Release | None = None,
     ) -> None:
-        self._weight_of = weight_of
+        self._weight_of, self._release = weight_of, release
         self._context, self._watch = context, watch
         self._relist, self._is_relisting = relist, False
         self._note_event, self._note_lost_splits, self._kept = note_event, note_lost_splits, kept
+        self._note_fact = note_fact
         self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
@@ -112,6 +126,12 @@ class WatchingEnumerator(SplitEnumerator):
         if self._note_event is not None:
             self._kept = self._note_event(self._kept, event)
 
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Commit the intents to release the input of splits that the checkpoint has."""
+        if self._release is not None and checkpoint_id >= 0:
+            for intent in self._release(self._context.state):
+                self._context.commit(checkpoint_id, intent)
+
     def snapshot_state(self) -> bytes | None:
         """The kept state of the source's own events, including those from before the watch."""
         return self._kept
@@ -121,11 +141,19 @@ class WatchingEnumerator(SplitEnumerator):
         self._watch.close()
 
     def _list_again(self) -> None:
-        self._listing.begin(self._look, self._looked)
+        self._listing.begin(self._look, self._looked, self._noted)
 
-    def _look(self) -> Callable[[], SplitsDiscovered]:
+    def _look(self) -> Callable[[], SplitsDiscovered | Relisted]:
         state = self._context.state
         return lambda: self._watch.look(state.in_order(), state.skipped())
+
+    def _noted(self, fact: Payload) -> None:
+        """Record the state after a fact of a listing: the next listing may only then rely on it."""
+        if self._note_fact is not None:
+            before = self._kept
+            self._kept = self._note_fact(before, fact)
+            if self._kept is not None and self._kept != before:
+                self._context.record(EnumeratorState(content=self._kept))
 
     def _relisted(self, _page: SplitsDiscovered) -> None:
         if self._listing.is_exhausted:

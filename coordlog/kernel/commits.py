@@ -1,7 +1,8 @@
 """Decisions about commits: order of settling, retries and failures (H3: settle in order).
 
 The intents of one operator are settled in the order of their checkpoints: an intent waits for the outcomes of earlier
-checkpoints, so that the last commit is the last change outside. Intents of one checkpoint are settled in parallel.
+checkpoints, so that the last commit is the last change outside. Intents of one checkpoint are settled in parallel, but
+the intent to release input waits until all other operators have committed its rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from coordlog.kernel import job_end
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import CommitSettled, GiveCommit
 from coordlog.kernel.outputs import CallComplete, CallCreate, CallStart, Settle
-from coordlog.projections.job.grants import COVERS, uncommitted
+from coordlog.projections.job.grants import COVERS, is_held_back, uncommitted
 from coordlog.projections.job.state import JobState, OpenIntent, sorted_values
 from coordlog.schemas.record import (
     BATCH_COMPLETE,
@@ -32,7 +33,7 @@ def to_settle(state: JobState) -> list[Settle]:
         operator_id = intent.operator_id
         if first.setdefault(operator_id, intent.checkpoint_id) != intent.checkpoint_id:
             waiting.add(operator_id)
-        if operator_id not in waiting:
+        if operator_id not in waiting and not is_held_back(state, intent):
             settles.append(_settle(intent))
     return settles
 
@@ -66,7 +67,7 @@ def conclude(step: StepBuilder) -> None:
 
 
 def give_commit(step: StepBuilder, action: GiveCommit) -> None:
-    """Record `COMMIT_INTENT`; it is settled once released, and after intents of the operator's earlier checkpoints."""
+    """Record `COMMIT_INTENT`; it is settled once released and once no other intent comes first."""
     record = step.add(
         Kind.COMMIT_INTENT,
         operator_id=action.operator_id,

@@ -25,7 +25,7 @@ from coordlog.kernel.outputs import (
 )
 from coordlog.kernel.restart_policy import backoff_s, failures_in_window, is_exhausted
 from coordlog.limits import REASON_CHARS_MAX
-from coordlog.projections.job.grants import uncommitted
+from coordlog.projections.job.grants import is_held_back, uncommitted
 from coordlog.projections.job.skips import attributes_of_event, marked, poison_in, skip_command
 from coordlog.projections.job.state import (
     JobState,
@@ -229,7 +229,7 @@ class Left:
     """Open or lost work of a job whose last subtask has finished."""
 
     unsettled: int
-    """Number of intents without an outcome."""
+    """Number of intents without an outcome, but those that wait for committables or for others of these."""
     committables: Mapping[str, int]
     """Number of committables that no intent covers, by operator, in the order of the chain."""
     open_work: Mapping[str, int]
@@ -280,7 +280,8 @@ def left_of(state: JobState, open_work: Mapping[str, int]) -> Left:
         if isinstance(projection, SplitsState) and (count := projection.waiting_count):
             splits[operator_id] = count
     return Left(
-        unsettled=len(state.intents),
+        # One that is held back waits for committables, or for another intent: an outcome is not to come from it.
+        unsettled=sum(not is_held_back(state, intent) for intent in sorted_values(state.intents)),
         committables=committables,
         open_work={
             operator_id: open_work[operator_id]

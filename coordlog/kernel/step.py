@@ -204,6 +204,6 @@ def is_ready_for_attempts(state: JobState) -> bool:
     return (
         state.phase is Phase.RUNNING
         and not state.is_restoring
-        and not state.intents
+        and not commits.to_settle(state)
         and state.finished_count < state.parallelism
     )

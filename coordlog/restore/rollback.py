@@ -153,6 +153,8 @@ def check_begun(
         raise OptionError("restore", restore, why)
     providers = [provider for provider in chain.coordinators if provider.sink is not None]
     for provider in providers:
+        if provider.releases_input:
+            continue  # it writes no rows
         destination, operator_id = provider.destination, provider.operator_id
         places = {place for place, _ in sorted_items(state.begun_places)}
         of_operator = [place for name, place in sorted(places) if name == operator_id]
@@ -192,6 +194,8 @@ def _check_sink(
     operator_id, destination = provider.operator_id, provider.destination
     for name, place, newest in ahead_of(state, from_checkpoint):
         if name == operator_id and (destination is None or place in ("", destination)):
+            if provider.releases_input:
+                raise _is_released(job_id, operator_id, newest, from_checkpoint)
             raise _is_ahead(job_id, state, operator_id, place, newest, from_checkpoint)
     _check_set_aside(job_id, state, operator_id, destination, from_checkpoint)
     was = state.launch_info.destinations.get(operator_id)
@@ -225,6 +229,17 @@ def _check_set_aside(
                 f"to go to {destination}",
                 f"it was prepared for that place: let it write to {old_destination}, or choose another checkpoint",
             )
+
+
+def _is_released(job_id: str, operator_id: str, newest: int, from_checkpoint: int) -> RestoreError:
+    return RestoreError(
+        job_id,
+        f"the newest checkpoint of which {operator_id!r} has archived or deleted the input",
+        str(newest),
+        f"no ancestor of checkpoint {from_checkpoint}, from which it is to continue,",
+        "rows of files that are not there any more would be missing: roll back to a later checkpoint, or put "
+        "archived files back and read them in another job",
+    )
 
 
 def _is_ahead(

@@ -16,6 +16,7 @@ from coordlog.projections.job.state import (
     Granted,
     JobState,
     KeptSplit,
+    OpenIntent,
     sorted_items,
     sorted_values,
 )
@@ -28,12 +29,16 @@ __all__ = [
     "covering",
     "granted_marks",
     "granted_to",
+    "is_held_back",
     "uncommitted",
     "without_covered",
 ]
 
 COVERS: Final = "covers"
 """Attribute of a `COMMIT_INTENT`: the places that it covers, as in `7:0-2,5;8:0`; absent if it covers all."""
+
+_RELEASE: Final = "coordlog.release_splits@"
+"""Prefix of the payload type of intents to release input, before its version."""
 
 _Grants = Map[int, tuple[Granted, ...]]
 _Place = tuple[int, int]
@@ -59,6 +64,22 @@ def uncommitted(state: JobState) -> Mapping[str, int]:
             if grant.operator_id in counts:
                 counts[grant.operator_id] += 1
     return {operator_id: count for operator_id, count in counts.items() if count}
+
+
+def is_held_back(state: JobState, intent: OpenIntent) -> bool:
+    """Whether an intent is to release input whose rows are not committed by all other operators yet (H3: in order)."""
+    if not intent.payload_type.startswith(_RELEASE):
+        return False
+    others = state.operators
+    return any(
+        other.operator_id != intent.operator_id and other.checkpoint_id <= intent.checkpoint_id
+        for other in sorted_values(state.intents)
+    ) or any(
+        grant.operator_id != intent.operator_id and grant.operator_id in others
+        for number, grants in sorted_items(state.granted)
+        if number <= intent.checkpoint_id
+        for grant in grants
+    )
 
 
 def covering(places: Iterable[_Place]) -> str:

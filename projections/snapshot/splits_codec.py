@@ -29,11 +29,13 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import (
     AddSplits,
     EnumeratorState,
+    KnownSplitsForgotten,
     ListingStarted,
     NoMoreSplits,
     RequestSplit,
     Split,
     SplitsDiscovered,
+    SplitsReleased,
     SplitsWithdrawn,
 )
 
@@ -147,9 +149,11 @@ class _Writer:
     def own(self, state: SplitsState) -> bytes:
         table = state.splits
         own = _Own(
-            pages=tuple(self._pages.number(table.pages[n]) for n in range(len(table.pages))),
+            pages=_with_runs(table.page_count, table.pages, self._pages.number),
             tail=self._tails.number(table.tail),
-            places=tuple(self._places.number(table.places[n]) for n in range(len(table.places))),
+            places=_with_runs(
+                table.page_count + bool(table.tail), table.places, self._places.number
+            ),
             fresh_from=state.fresh_from,
             is_discovery_complete=state.is_discovery_complete,
             listed_before=state.listed_before,
@@ -183,6 +187,33 @@ def _written_places(page: Sequence[Place]) -> _PlacesPage:
     return _PlacesPage(distinct=tuple(by_value), numbers=numbers)
 
 
+def _with_runs(count: int, pages: Map[int, T], number_of: Callable[[T], int]) -> tuple[int, ...]:
+    """Numbers of the parts of pages 0 to `count`; for n pages that are missing in a row, -n."""
+    numbers: list[int] = []
+    for number in range(count):
+        page = pages.get(number)
+        if page is not None:
+            numbers.append(number_of(page))
+        elif numbers and numbers[-1] < 0:
+            numbers[-1] -= 1
+        else:
+            numbers.append(-1)
+    return tuple(numbers)
+
+
+def _without_runs(numbers: Sequence[int], parts: Sequence[T]) -> tuple[Map[int, T], int]:
+    """Pages by number, and the number of the page after the last: see `_with_runs`."""
+    pages: dict[int, T] = {}
+    count = 0
+    for number in numbers:
+        if number < 0:
+            count -= number
+        else:
+            pages[count] = _at(parts, number)
+            count += 1
+    return Map(pages), count
+
+
 class _Reader:
     def __init__(self, data: bytes) -> None:
         shared = _SHARED.decode(data)
@@ -198,15 +229,13 @@ class _Reader:
 
     def state(self, own: bytes) -> SplitsState:
         fields = _OWN.decode(own)
-        table = indexed(
-            Map(dict(enumerate(_at(self._pages, number) for number in fields.pages))),
-            _at(self._tails, fields.tail),
-            Map(dict(enumerate(_at(self._places, number) for number in fields.places))),
-            self._like,
-        )
+        pages, page_count = _without_runs(fields.pages, self._pages)
+        places, _ = _without_runs(fields.places, self._places)
+        tail = _at(self._tails, fields.tail)
+        table = indexed(pages, tail, places, page_count, self._like)
         self._like = table
-        if not 0 <= fields.fresh_from <= len(table):
-            raise ValueError(f"its first fresh split is {fields.fresh_from} of {len(table)}")
+        if not 0 <= fields.fresh_from <= table.end:
+            raise ValueError(f"its first fresh split is {fields.fresh_from} of {table.end}")
         return SplitsState(
             splits=table,
             fresh_from=fields.fresh_from,
@@ -261,6 +290,6 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     codec=SplitsCodec(),
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
-    reads=_READS,
+    reads=(*_READS, KnownSplitsForgotten, SplitsReleased),
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

@@ -29,6 +29,7 @@ from coordlog.projections.splits.table import (
     SplitsInOrder,
     SplitTable,
     WithEnumerator,
+    is_gap,
 )
 from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.evolution import evolve
@@ -116,7 +117,7 @@ class SplitsState:
     """Ordinals below `fresh_from` with the enumerator: released, or passed over. Derived from the other fields."""
     is_discovery_complete: bool = False
     listed_before: int = 0
-    """Number of splits listed before this opening of the job: their rows are committed."""
+    """Ordinal of the first split that was listed in this opening of the job: rows of earlier ones are committed."""
     readers: Map[int, ReaderState] = field(default_factory=Map)
     """Reader states by subtask; subtasks without records are missing: use `reader`."""
     cuts: Map[int, int] = field(default_factory=Map)
@@ -154,7 +155,7 @@ class SplitsState:
         splits = self.splits
         fresh = (
             ordinal
-            for ordinal in range(self.fresh_from, len(splits))
+            for ordinal in range(self.fresh_from, splits.end)
             if isinstance(splits.place_at(ordinal), WithEnumerator)
         )
         # There may be many if an enumerator does not assign in the order of discovery.
@@ -162,10 +163,20 @@ class SplitsState:
         passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
 
+    def is_committed(self, ordinal: int) -> bool:
+        """Whether a completed checkpoint has every row of this split, if the source can be listed again."""
+        place = self.splits.place_at(ordinal)
+        if not isinstance(place, Finished) or is_gap(place):
+            return False
+        if place.sequence < 0 or ordinal < self.listed_before:
+            return True
+        # A checkpoint that was cut after the end of a subtask has all rows of that subtask.
+        return self.reader(place.subtask).is_completed and place.sequence < self.last_cut
+
     @property
     def waiting_count(self) -> int:
         """Number of the splits with the enumerator: neither assigned, finished nor skipped."""
-        fresh = range(self.fresh_from, len(self.splits))
+        fresh = range(self.fresh_from, self.splits.end)
         waiting = sum(isinstance(self.splits.place_at(n), WithEnumerator) for n in fresh)
         return len(self.passed_over) + waiting
 
@@ -265,7 +276,7 @@ def _listing_started(state: SplitsState) -> SplitsState:
     If a split is assigned the listing was a watch, of which each page is valid by itself.
     """
     first = state.listed_before
-    if state.is_discovery_complete or state.fresh_from > first or len(state.splits) <= first:
+    if state.is_discovery_complete or state.fresh_from > first or state.splits.end <= first:
         return state
     return evolve(state, splits=state.splits.shortened(first))
 
@@ -275,7 +286,7 @@ def _opened_again(state: SplitsState, record: Record) -> SplitsState:
     return evolve(
         state,
         is_discovery_complete=False,
-        listed_before=len(state.splits),
+        listed_before=state.splits.end,
         readers=Map(),
         cuts=Map(),
         last_cut=_required(record.sequence),

@@ -1,35 +1,56 @@
 """The fold of a source whose listing can be repeated: listed splits stay known (L6: no split waits).
 
-It differs from `splits.fold` in three places. A reset undoes assignments and ends, not discoveries. A split that no
+It differs from `splits.fold` in four places. A reset undoes assignments and ends, not discoveries. A split that no
 reader has had gets the content of the latest listing. And a split that a later listing has cut differently or left out
 is withdrawn, by a record that names it. So a waiting split is read, skipped, or an error: none is forgotten because a
-later listing did not find it.
+later listing did not find it. And a split of which a completed checkpoint has every row may be forgotten, by a record
+that names it; a reset does not undo this.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import cast
+
 from immutables import Map
 
 from coordlog.projections.splits.fold import SplitsState, apply_record
-from coordlog.projections.splits.table import Place, Skipped, WithEnumerator
+from coordlog.projections.splits.table import Finished, Place, Skipped, SplitTable, WithEnumerator
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_types import ListingStarted, SplitsDiscovered, SplitsWithdrawn
+from coordlog.schemas.source_types import (
+    LASTING,
+    KnownSplitsForgotten,
+    LastingState,
+    ListingStarted,
+    SplitsDiscovered,
+    SplitsReleased,
+    SplitsWithdrawn,
+)
 
 __all__ = ["after_reset", "apply_listed"]
 
 _WITH_ENUMERATOR = WithEnumerator()
+_LASTING = payload_type_of(LastingState)
 
 
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
-    """The state of the checkpoint, with the splits found later, which no reader has any more."""
+    """The state of the checkpoint, with the splits found later, which no reader has any more.
+
+    A split that was forgotten since then stays so, if the checkpoint has its end and thereby all of its rows.
+    """
+    restored = _without_names(restored, _forgotten_since(restored.splits, before.splits))
 
     def place_of(split_id: str) -> Place:
         return Skipped() if split_id in before.skips else _WITH_ENUMERATOR
 
     splits = restored.splits.continued(before.splits, place_of)
-    return restored if splits is restored.splits else evolve(restored, splits=splits)
+    kept = _lasting(before.enumerator_state, restored.enumerator_state)
+    if splits is restored.splits and kept == restored.enumerator_state:
+        return restored
+    return evolve(restored, splits=splits, enumerator_state=kept)
 
 
 def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
@@ -41,7 +62,29 @@ def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> S
             return state
         if isinstance(value, SplitsWithdrawn):
             return _withdrawn(state, value)
+        if isinstance(value, KnownSplitsForgotten):
+            return _without_names(state, filter(_is_committed(state), value.split_ids))
+    if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, SplitsReleased):
+        return _released(state, value)
+    if record.kind is Kind.SUBTASK_COMPLETED:
+        state = _ended_at(state, record)
     return apply_record(state, record, value)
+
+
+def _ended_at(state: SplitsState, record: Record) -> SplitsState:
+    """The state in which finished splits of a completed subtask have the sequence of this completion.
+
+    The sequence of their assignment is needed no more, because such a subtask is never reset alone.
+    """
+    subtask, sequence = record.subtask, record.sequence
+    assert subtask is not None, "the kind has it"
+    assert sequence is not None, "a record that counts has it"
+    moved: dict[str, Place] = {}
+    for name in state.reader(subtask).splits:
+        place = state.splits.place(name)
+        if isinstance(place, Finished):
+            moved[name] = replace(place, sequence=sequence)
+    return evolve(state, splits=state.splits.moved(moved)) if moved else state
 
 
 def _with_latest_content(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
@@ -57,6 +100,8 @@ def _with_latest_content(state: SplitsState, value: SplitsDiscovered) -> SplitsS
 def _withdrawn(state: SplitsState, value: SplitsWithdrawn) -> SplitsState:
     """The state without the withdrawn splits that are with the enumerator; others stay."""
     names = [name for name in value.split_ids if state.is_unassigned(name)]
+    if state.splits.has_gaps:
+        return _without_names(state, names)
     ordinals = [state.splits.ordinal(name) for name in names]
     fresh_from = state.fresh_from - sum(1 for ordinal in ordinals if ordinal < state.fresh_from)
     splits = state.splits.without(names)
@@ -67,4 +112,73 @@ def _withdrawn(state: SplitsState, value: SplitsWithdrawn) -> SplitsState:
         passed_over=Map(dict.fromkeys(splits.with_enumerator(fresh_from))),
         listed_before=state.listed_before
         - sum(1 for ordinal in ordinals if ordinal < state.listed_before),
+    )
+
+
+def _lasting(before: bytes | None, restored: bytes | None) -> bytes | None:
+    """The enumerator's restored state, with the part of its later state that no reset undoes."""
+    if before is None or not before.startswith(LASTING):
+        return restored
+    later = cast("LastingState", _LASTING.decode(before.removeprefix(LASTING)))
+    content = restored
+    if restored is not None and restored.startswith(LASTING):
+        content = cast("LastingState", _LASTING.decode(restored.removeprefix(LASTING))).content
+    return LASTING + _LASTING.encode(LastingState(lasting=later.lasting, content=content))
+
+
+def _forgotten_since(then: SplitTable, now: SplitTable) -> list[str]:
+    """Ids of splits that were finished then, and are not known now, or as splits that were discovered later."""
+    if not now.has_gaps:
+        return []
+    return [
+        name
+        for name, ordinal in ((then.name_at(n), n) for n in then.live())
+        if isinstance(then.place_at(ordinal), Finished)
+        and (name not in now or now.ordinal(name) > ordinal)
+    ]
+
+
+def _is_committed(state: SplitsState) -> Callable[[str], bool]:
+    """Whether a split is known and no failover can undo its end."""
+
+    def is_committed(name: str) -> bool:
+        place = state.splits.place(name) if name in state.splits else None
+        return isinstance(place, Finished) and place.sequence < 0
+
+    return is_committed
+
+
+def _released(state: SplitsState, value: SplitsReleased) -> SplitsState:
+    """The state without the released splits.
+
+    A rollback may have put them back to where they were at the cut of the checkpoint that has their rows: assigned, or
+    finished without a record that no failover undoes it.
+    """
+    splits = state.splits
+    names = (name for name in value.split_ids if name in splits and not state.is_unassigned(name))
+    return _without_names(
+        state, [name for name in names if splits.ordinal(name) < value.discovered_below]
+    )
+
+
+def _without_names(state: SplitsState, names: Iterable[str]) -> SplitsState:
+    """The state with gaps in place of these splits, which are known."""
+    gone = dict.fromkeys(names)
+    if not gone:
+        return state
+    readers = state.readers
+    for subtask in sorted(readers):
+        reader = readers[subtask]
+        kept = tuple(name for name in reader.splits if name not in gone)
+        if len(kept) < len(reader.splits):
+            readers = readers.set(subtask, evolve(reader, splits=kept))
+    passed_over = state.passed_over
+    for name in gone:
+        ordinal = state.splits.ordinal(name)
+        passed_over = passed_over.delete(ordinal) if ordinal in passed_over else passed_over
+    return evolve(
+        state,
+        splits=state.splits.forgetting(list(gone)),
+        readers=readers,
+        passed_over=passed_over,
     )

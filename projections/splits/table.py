@@ -3,11 +3,14 @@
 A source may have a million splits. So each split is stored once: a page is packed when it is full, never changes
 again, and is shared by all states that contain it. A change of a place copies one page of places. Look-up by name uses
 an index, which is not part of snapshots.
+
+A forgotten split leaves a gap: the ordinals of the others stay, and a page of gaps alone is dropped.
 """
 
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +23,7 @@ from coordlog.schemas.codec import Avro
 from coordlog.schemas.source_types import Split
 
 __all__ = [
+    "FORGOTTEN",
     "PAGE_SPLITS",
     "Assigned",
     "Finished",
@@ -31,6 +35,7 @@ __all__ = [
     "SplitsInOrder",
     "WithEnumerator",
     "indexed",
+    "is_gap",
     "unpacked_page",
 ]
 
@@ -75,7 +80,8 @@ class Finished:
 
     subtask: int
     sequence: int
-    """Sequence of the `EVENT_TO_SUBTASK` that assigned it, or -1 once no failover can undo the split's end."""
+    """Sequence of the `EVENT_TO_SUBTASK` that assigned it, or -1 once no failover can undo the split's end. That of the
+    `SUBTASK_COMPLETED`, if the subtask has completed before and the source can be listed again."""
     last_barrier: int
     """Last barrier that the attempt had passed at the split's end, or -1 if `sequence` is -1."""
     is_kept: bool
@@ -97,6 +103,15 @@ class Skipped:
 
 
 Place = WithEnumerator | Assigned | Finished | Skipped
+
+FORGOTTEN: Final = Finished(subtask=-1, sequence=-1, last_barrier=-1, is_kept=True)
+"""Place of a gap: the split that had this ordinal is forgotten. No type of its own: it would change the encoding of
+places, so that earlier snapshots could not be read."""
+
+
+def is_gap(place: Place) -> bool:
+    """Whether it is the place of a forgotten split."""
+    return isinstance(place, Finished) and place.subtask == FORGOTTEN.subtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,19 +223,21 @@ class SplitTable(Mapping[str, KnownSplit]):
     """Every known split, by its id; iterates in the order of discovery. Any thread."""
 
     pages: Map[int, SplitPage] = field(default_factory=Map)
-    """Full pages by number, from 0."""
+    """Full pages by number, from 0; those of gaps alone are missing."""
     tail: tuple[Split, ...] = ()
     """Splits after the full pages, fewer than a page."""
     places: Map[int, tuple[Place, ...]] = field(default_factory=Map)
     """Places by number of page; the last page of places is that of the tail."""
     ordinals: Map[str, int] = field(default_factory=Map)
     """Ordinals by split id. Derived from the other fields."""
+    page_count: int = 0
+    """Number of the tail's page."""
 
     def __len__(self) -> int:
         return len(self.ordinals)
 
     def __iter__(self) -> Iterator[str]:
-        return (self.name_at(ordinal) for ordinal in range(len(self)))
+        return map(self.name_at, self.live())
 
     def __contains__(self, split_id: object) -> bool:
         return split_id in self.ordinals
@@ -229,6 +246,28 @@ class SplitTable(Mapping[str, KnownSplit]):
         ordinal = self.ordinals[split_id]
         return KnownSplit(
             ordinal=ordinal, split=self.split_at(ordinal), place=self.place_at(ordinal)
+        )
+
+    @property
+    def end(self) -> int:
+        """Ordinal of the next split to be discovered: above `len` if there are gaps."""
+        return self.page_count * PAGE_SPLITS + len(self.tail)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether splits were forgotten."""
+        return len(self.ordinals) != self.end
+
+    def live(self, first: int = 0) -> Iterable[int]:
+        """Ordinals of the known splits, ascending, from `first` on."""
+        if not self.has_gaps:
+            return range(first, self.end)
+        return (
+            ordinal
+            for number in sorted(self.places)
+            if number >= first // PAGE_SPLITS
+            for ordinal, place in enumerate(self.places[number], number * PAGE_SPLITS)
+            if ordinal >= first and not is_gap(place)
         )
 
     def ordinal(self, split_id: str) -> int:
@@ -240,9 +279,10 @@ class SplitTable(Mapping[str, KnownSplit]):
         return self.place_at(self.ordinals[split_id])
 
     def place_at(self, ordinal: int) -> Place:
-        """Place of the split with this number in the order of discovery."""
+        """Place of the split with this number in the order of discovery; `FORGOTTEN` for a gap."""
         page, within = divmod(ordinal, PAGE_SPLITS)
-        return self.places[page][within]
+        places = self.places.get(page)
+        return FORGOTTEN if places is None else places[within]
 
     def name_at(self, ordinal: int) -> str:
         """Id of the split with this number in the order of discovery."""
@@ -260,44 +300,57 @@ class SplitTable(Mapping[str, KnownSplit]):
         """All splits, in the order of discovery."""
         return SplitsInOrder(self)
 
+    def changed_since(self, earlier: SplitTable) -> Iterator[int]:
+        """Ordinals of the known splits, ascending, on pages of places that are not those of `earlier`."""
+        for number in sorted(self.places):
+            places = self.places[number]
+            if earlier.places.get(number) is not places:
+                start = number * PAGE_SPLITS
+                yield from (n for n, place in enumerate(places, start) if not is_gap(place))
+
     def extended(self, splits: Iterable[Split], place_of: Callable[[str], Place]) -> SplitTable:
         """The table with those of `splits` appended that it lacks; `place_of` returns the place of each, by its id."""
         pages, tail, places = self.pages, list(self.tail), self.places
-        tail_places = list(places.get(len(pages), ()))
+        number, end = self.page_count, self.end
+        tail_places = list(places.get(number, ()))
         fresh: dict[str, int] = {}
         for split in splits:
             if split.split_id in self.ordinals or split.split_id in fresh:
                 continue
-            fresh[split.split_id] = len(self) + len(fresh)
+            fresh[split.split_id] = end + len(fresh)
             tail.append(split)
             tail_places.append(place_of(split.split_id))
             if len(tail) == PAGE_SPLITS:
-                number = len(pages)
-                page = _page_of(tail)
-                pages, places = pages.set(number, page), places.set(number, tuple(tail_places))
-                tail, tail_places = [], []
+                if not all(map(is_gap, tail_places)):
+                    pages = pages.set(number, _page_of(tail))
+                    places = places.set(number, tuple(tail_places))
+                number, tail, tail_places = number + 1, [], []
         if not fresh:
             return self
         if tail:
-            places = places.set(len(pages), tuple(tail_places))
+            places = places.set(number, tuple(tail_places))
         ordinals = self.ordinals.update(fresh)
-        return SplitTable(pages=pages, tail=tuple(tail), places=places, ordinals=ordinals)
+        return SplitTable(
+            pages=pages, tail=tuple(tail), places=places, ordinals=ordinals, page_count=number
+        )
 
     def shortened(self, count: int) -> SplitTable:
-        """The table of the first `count` splits."""
+        """The table of the splits with ordinals below `count`."""
         ordinals = self.ordinals
-        for ordinal in range(count, len(self)):
+        for ordinal in self.live(count):
             ordinals = ordinals.delete(self.name_at(ordinal))
         full, left = divmod(count, PAGE_SPLITS)
+        if left and full < self.page_count and full not in self.pages:
+            full, left = full + 1, 0  # in the middle of a page of gaps, which stays one
         last = self.pages.get(full)
         tail = (self.tail if last is None else last.splits())[:left]
         pages, places = self.pages, self.places
-        for number in range(full, len(pages)):
+        for number in [number for number in sorted(pages) if number >= full]:
             pages = pages.delete(number)
-        for number in range(full, len(self.places)):
+        for number in [number for number in sorted(places) if number >= full]:
             kept = places[number][:left] if number == full else ()
             places = places.set(number, kept) if kept else places.delete(number)
-        return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals)
+        return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals, page_count=full)
 
     def continued(self, later: SplitTable, place_of: Callable[[str], Place]) -> SplitTable:
         """The table with the splits of `later` appended that it lacks; `place_of` returns the place of each, by its id.
@@ -305,6 +358,8 @@ class SplitTable(Mapping[str, KnownSplit]):
         Shares the pages of `later` if that is an extension of this table.
         """
         first = len(self)
+        if self.has_gaps or later.has_gaps:
+            return self.extended(later.in_order(), place_of)
         if any(self.name_at(n) != later.name_at(n) for n in range(min(first, len(later)))):
             return self.extended(later.in_order(), place_of)
         if len(later) <= first:
@@ -335,14 +390,26 @@ class SplitTable(Mapping[str, KnownSplit]):
         return replace(self, pages=pages, tail=tail)
 
     def without(self, names: Collection[str]) -> SplitTable:
-        """The table without these splits: later ones move up in the order of discovery."""
+        """The table without these splits, and without gaps behind the first of them: later ones move up."""
         removed = frozenset(names)
         ordinals = [self.ordinals[name] for name in removed if name in self.ordinals]
         if not ordinals:
             return self
         first = min(ordinals)
-        kept = [self.split_at(n) for n in range(first, len(self)) if self.name_at(n) not in removed]
+        kept = [self.split_at(n) for n in self.live(first) if self.name_at(n) not in removed]
         return self.shortened(first).extended(kept, self.place)
+
+    def forgetting(self, names: Collection[str]) -> SplitTable:
+        """The table with gaps instead of these splits. Costs as much as `names`, not as the table. Raises KeyError."""
+        moved = self.moved(dict.fromkeys(names, FORGOTTEN))
+        pages, places, ordinals = moved.pages, moved.places, moved.ordinals
+        touched = {self.ordinals[name] // PAGE_SPLITS for name in names}
+        for name in names:
+            ordinals = ordinals.delete(name)
+        for number in sorted(touched):
+            if number in pages and all(map(is_gap, places[number])):
+                pages, places = pages.delete(number), places.delete(number)
+        return replace(moved, pages=pages, places=places, ordinals=ordinals)
 
     def moved(self, to: Mapping[str, Place]) -> SplitTable:
         """The table with these splits in other places. Raises KeyError."""
@@ -360,7 +427,7 @@ class SplitTable(Mapping[str, KnownSplit]):
     def with_enumerator(self, before: int) -> Iterator[int]:
         """Ordinals of the splits whose place is `WithEnumerator`, ascending, below `before`."""
         for number in range(-(-before // PAGE_SPLITS)):
-            page = self.places[number]
+            page = self.places.get(number, ())
             if _WITH_ENUMERATOR not in page:
                 continue
             for within, place in enumerate(page):
@@ -372,12 +439,19 @@ class SplitTable(Mapping[str, KnownSplit]):
 class SplitsInOrder(Sequence[Split]):
     """The splits of a table, each created at access: an iteration unpacks one page after the other. Any thread."""
 
-    def __init__(self, table: SplitTable, chosen: range | None = None) -> None:
-        self._table = table
-        self._chosen = range(len(table)) if chosen is None else chosen
+    def __init__(self, table: SplitTable, chosen: Sequence[int] | None = None) -> None:
+        self._table, self._given = table, chosen
+
+    @property
+    def _chosen(self) -> Sequence[int]:
+        """Ordinals of the splits: computed at the first use, which may be on another thread than the table's."""
+        if self._given is None:
+            live = self._table.live()
+            self._given = live if isinstance(live, range) else array("q", live)
+        return self._given
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return len(self._table) if self._given is None else len(self._given)
 
     @overload
     def __getitem__(self, index: int) -> Split: ...
@@ -390,31 +464,68 @@ class SplitsInOrder(Sequence[Split]):
             return SplitsInOrder(self._table, self._chosen[index])
         return self._table.split_at(self._chosen[index])
 
+    def place(self, split_id: str) -> Place:
+        """Place of a split in the table. Raises KeyError."""
+        return self._table.place(split_id)
+
+    def names(self) -> Iterator[str]:
+        """Ids of the splits, without unpacking their contents."""
+        return map(self._table.name_at, self._chosen)
+
 
 def indexed(
     pages: Map[int, SplitPage],
     tail: tuple[Split, ...],
     places: Map[int, tuple[Place, ...]],
+    page_count: int,
     like: SplitTable,
 ) -> SplitTable:
     """The table of these pages. Its index is made from that of `like`, so that equal parts are shared.
 
+    Args:
+        pages: Full pages by number.
+        tail: Splits after the full pages.
+        places: Places by number of page.
+        page_count: Number of the tail's page.
+        like: Another table.
+
     Raises:
         ValueError: The pages are inconsistent: a page is missing, an id is repeated, or the number of places is wrong.
     """
-    same = 0
-    while same < len(pages) and like.pages.get(same) is pages.get(same):
-        same += 1
-    first = same * PAGE_SPLITS
-    names = [name for number in range(same, len(pages)) for name in pages[number].names]
-    names += [split.split_id for split in tail]
-    ordinals = like.ordinals
-    if [like.name_at(ordinal) for ordinal in range(first, len(like))] != names:
-        for ordinal in range(first, len(like)):
-            ordinals = ordinals.delete(like.name_at(ordinal))
-        ordinals = ordinals.update({name: first + n for n, name in enumerate(names)})
-    count = len(pages) * PAGE_SPLITS + len(tail)
-    sizes = [PAGE_SPLITS] * len(pages) + ([len(tail)] if tail else [])
-    if len(ordinals) != count or [len(places[n]) for n in range(len(places))] != sizes:
+    sizes = dict.fromkeys(pages, PAGE_SPLITS) | ({page_count: len(tail)} if tail else {})
+    if {number: len(page) for number, page in places.items()} != sizes:
         raise ValueError("its pages of splits and of places are inconsistent")
-    return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals)
+    ordinals = like.ordinals
+    table = SplitTable(
+        pages=pages, tail=tail, places=places, ordinals=ordinals, page_count=page_count
+    )
+    stale = [number for number in sorted(like.places) if not _is_same(table, like, number)]
+    for number in stale:
+        for ordinal in _known_on(like, number):
+            ordinals = ordinals.delete(like.name_at(ordinal))
+    fresh: dict[str, int] = {}
+    count = len(ordinals)
+    for number in sorted(places):
+        if number not in like.places or not _is_same(table, like, number):
+            known = _known_on(table, number)
+            fresh.update({table.name_at(ordinal): ordinal for ordinal in known})
+            count += len(known)
+    ordinals = ordinals.update(fresh)
+    if len(ordinals) != count:
+        raise ValueError("its pages of splits and of places are inconsistent")
+    return replace(table, ordinals=ordinals)
+
+
+def _known_on(table: SplitTable, number: int) -> list[int]:
+    """Ordinals of the known splits of a page."""
+    places = table.places.get(number, ())
+    return [n for n, place in enumerate(places, number * PAGE_SPLITS) if not is_gap(place)]
+
+
+def _is_same(table: SplitTable, like: SplitTable, number: int) -> bool:
+    """Whether both tables have the same names, and the same gaps, on a page."""
+    page = table.pages.get(number)
+    if page is None or page is not like.pages.get(number):
+        return False
+    ours, theirs = table.places[number], like.places[number]
+    return ours is theirs or _known_on(table, number) == _known_on(like, number)

@@ -25,6 +25,7 @@ _DISCOVERED = "coordlog.splits_discovered@"
 _SKIPPED = "coordlog.split_skipped@"
 _WITHDRAWN = "coordlog.splits_withdrawn@"
 _NOT_LISTED = "coordlog.listing_failed@"
+_LEFT_OUT = "coordlog.files_left_out@"
 
 
 class JobEnd(enum.Enum):
@@ -76,6 +77,14 @@ class Progress:
     """Reason of the last failed listing."""
     listing_failing_since_us: int = 0
     """Time of the first failed listing."""
+    left_out: int = 0
+    """Number of files that listings have left out for their age."""
+    left_out_first: str = ""
+    """The first file of the last such record."""
+    unreleased: int = 0
+    """Number of splits whose committed input could not be archived or deleted, counted at each try."""
+    unreleased_problem: str = ""
+    """Split and problem of the last one."""
     finished: Map[str, FinishedWork] = field(default_factory=Map)
     """Finished work by split id."""
     skipped: Map[str, str] = field(default_factory=Map)
@@ -240,6 +249,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
                 listing_problem=str(fields.get("problem")),
                 listing_failing_since_us=since_us,
             )
+        case Kind.FACT if (record.payload_type or "").startswith(_LEFT_OUT):
+            return _left_out(state, fields)
         case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
             return _skipped(state, record, fields)
         case Kind.FACT if is_driver_stopped(record):
@@ -253,6 +264,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
         case Kind.CHECKPOINT_COMPLETED | Kind.CHECKPOINT_ABORTED:
             return _checkpoint(state, record)
         case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
+            state = _unreleased(state, fields)
             return evolve(
                 state,
                 rows_published=state.rows_published + _number(fields, "rows"),
@@ -315,6 +327,23 @@ def _forked(state: Progress) -> Progress:
         rows_before=0,
         files_before=0,
     )
+
+
+def _left_out(state: Progress, fields: Fields) -> Progress:
+    paths = fields.get("paths")
+    first = str(paths[0]) if isinstance(paths, list) and paths else ""
+    count = _number(fields, "file_count")
+    return evolve(state, left_out=state.left_out + count, left_out_first=first)
+
+
+def _unreleased(state: Progress, fields: Fields) -> Progress:
+    splits = fields.get("unreleased")
+    if not isinstance(splits, list) or not splits:
+        return state
+    last = splits[-1]
+    problem = f"{last.get('split_id')}: {last.get('problem')}" if isinstance(last, dict) else ""
+    unreleased = state.unreleased + len(splits)
+    return evolve(state, unreleased=unreleased, unreleased_problem=problem)
 
 
 def _discovered(state: Progress, fields: Fields) -> Progress:

@@ -125,7 +125,7 @@ class LineageFold:
             inputs=tuple(
                 dataset_of(place)
                 for link in operators
-                for place in (*link.inputs, link.location)
+                for place in link.inputs or (link.location,)
                 if place
             ),
             outputs=tuple(dataset_of(link.destination) for link in operators if link.destination),

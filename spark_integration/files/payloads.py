@@ -2,17 +2,20 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from coordlog.schemas.payload import Payload, event, payload
+from coordlog.schemas.payload import Payload, event, fact, payload
 
 __all__ = [
+    "AgeLimit",
     "CommitToTable",
     "FileChanged",
     "FileReaderState",
     "FileReaderStateV1",
     "FileSplit",
     "FilesAsRead",
+    "FilesLeftOut",
     "FilesPublished",
     "PublishFiles",
+    "ReadFile",
     "RejectsPublished",
     "SplitProgress",
     "SplitProgressV1",
@@ -103,6 +106,39 @@ class FilesAsRead(Payload):
     """What the coordinator keeps of these, one for each file, by path."""
 
     files: list[FileChanged]
+
+
+@fact("coordlog.age_limit", version=1)
+class AgeLimit(Payload):
+    """From now on, files that were modified before this time are not discovered. It only rises."""
+
+    modified_from_us: int
+    clock_us: int
+    """The listing's clock: the lower of the driver's time and the newest modification in the listing."""
+
+
+@fact("coordlog.files_left_out", version=1)
+class FilesLeftOut(Payload):
+    """Files that a listing has left out for their age, each listed for the first time by this driver."""
+
+    modified_from_us: int
+    file_count: int
+    paths: list[str]
+    """The first ones."""
+    may_be_read: bool
+    """Whether some may have been read, and forgotten since: it is the first listing of a driver."""
+
+
+@payload("coordlog.read_file", version=1)
+class ReadFile(Payload):
+    """A file all rows of which are committed, as it was read, and its place in the archive."""
+
+    path: str
+    size_bytes: int
+    mark: str
+    real_path: str
+    target: str
+    """Path or object in the archive; empty: the file is deleted."""
 
 
 @payload("coordlog.staged_file", version=1)

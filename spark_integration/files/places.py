@@ -14,7 +14,7 @@ from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
 from coordlog.spark_integration.files.listing import fixed_part, has_wildcard, is_local
 
-__all__ = ["check_apart", "location_of"]
+__all__ = ["check_apart", "location_of", "locations_of"]
 
 _WILDCARDS: Final = re.compile(r"[*?\]]")
 _OURS: Final = ".parquet"
@@ -41,28 +41,50 @@ def location_of(url: str) -> str:
     return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
 
 
+def locations_of(urls: Sequence[str]) -> Sequence[str]:
+    """The places of a source that reads several paths, as `location_of`, each once; the first one first."""
+    first, *others = map(location_of, urls)
+    return [first, *sorted(set(others) - {first})]
+
+
 def check_apart(chain: Chain) -> None:
     """Refuse a job that would read its own output.
 
     Raises:
-        OptionError: A destination is inside the place that the source reads, or around it; or a link in that
-            place leads to it.
+        OptionError: A destination, or the archive, is inside the place that the source reads, or around it; or a
+            link in that place leads to it.
     """
-    source = chain.source.location
+    location = chain.source.location
+    archive = chain.source.archive
     destinations = [_folder_of(provider.destination) for provider in chain.coordinators]
-    _check_destinations(destinations)
+    _check_destinations(destinations, archive)
+    sources = chain.source.inputs or ([] if location is None else [location])
     for destination in destinations:
-        if source is None or destination is None:
-            continue
-        if _is_overlap(source, _parts(destination)):
-            raise OptionError(
-                "the destination",
-                destination,
-                f"apart from what is read, {source}: neither below it nor above it, or the job reads "
-                "its own output; use a folder or a prefix beside it",
-            )
-        if source.startswith("/") and destination.startswith("/"):
-            _check_links(source, destination)
+        if destination is not None:
+            for source in sources:
+                _check_apart(source, destination)
+    for source in sources:
+        if archive is not None and not _is_hidden_below(source, _parts(archive)):
+            _check_apart(source, archive, "the archive")
+
+
+def _is_hidden_below(source: str, place: list[str]) -> bool:
+    """Whether a place below the source has a hidden name, so that no listing of the source has its files."""
+    fixed = _parts(source if source.startswith("/") and _is_plain(source) else fixed_part(source))
+    below = place[len(fixed) :] if place[: len(fixed)] == fixed else []
+    return any(name.startswith((".", "_")) for name in below)
+
+
+def _check_apart(source: str, destination: str, subject: str = "the destination") -> None:
+    if _is_overlap(source, _parts(destination)):
+        raise OptionError(
+            subject,
+            destination,
+            f"apart from what is read, {source}: neither below it nor above it, or the job reads "
+            "its own output; use a folder or a prefix beside it",
+        )
+    if source.startswith("/") and destination.startswith("/"):
+        _check_links(source, destination, subject)
 
 
 def _folder_of(destination: str | None) -> str | None:
@@ -71,9 +93,10 @@ def _folder_of(destination: str | None) -> str | None:
     return folder.removeprefix("file://") if folder != destination and folder else folder
 
 
-def _check_destinations(destinations: Sequence[str | None]) -> None:
+def _check_destinations(destinations: Sequence[str | None], archive: str | None) -> None:
     """Refuse destinations of one job within one another: a reader of the outer one would get the files of both."""
-    places = [(place, parts) for place in destinations if place and (parts := _parts(place))]
+    every = (*destinations, archive)
+    places = [(place, parts) for place in every if place and (parts := _parts(place))]
     for (place, parts), (other, others) in combinations(places, 2):
         shorter = min(len(parts), len(others))
         if parts[:shorter] == others[:shorter]:
@@ -85,7 +108,7 @@ def _check_destinations(destinations: Sequence[str | None]) -> None:
             )
 
 
-def _check_links(source: str, destination: str) -> None:
+def _check_links(source: str, destination: str, subject: str) -> None:
     """Refuse a link that the source follows into the destination: no name shows it, and a watch would not end."""
     below, folder = _parts(destination), source if _is_plain(source) else fixed_part(source)
     for link in _links_below(folder):
@@ -98,7 +121,7 @@ def _check_links(source: str, destination: str) -> None:
         output_name += below[len(target) :] if is_above else []
         if _is_overlap(source, output_name):
             raise OptionError(
-                "the destination",
+                subject,
                 destination,
                 f"apart from what is read, {source}: the link {link} leads to it, and the job would read "
                 "its own output; remove the link, or use another folder",

@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,9 +26,12 @@ from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
-from coordlog.spark_integration.files.source.discovery import FileWatch
+from coordlog.spark_integration.files.listing import InputFiles, modified_us
+from coordlog.spark_integration.files.payloads import ReadFile
+from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
+from plain_watch import PlainWatch
 
 pytestmark = [pytest.mark.slow]
 
@@ -134,7 +139,7 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     source = FileSource("s3://bucket/watched", watch=Watch())
 
     def found(known: SplitsDiscovered | None) -> SplitsDiscovered:
-        watch = FileWatch(
+        watch = PlainWatch(
             source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _: False
         )
         return watch.look([] if known is None else known.splits)
@@ -149,6 +154,156 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     error = refusal(FileSource("s3://bucket/watched").discover)
     assert error.where == "bucket/watched/../outside.csv"
     assert "leads out of it" in error.problem
+
+
+def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
+    s3: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("2026-01/a.csv", "2026-01/b.csv", "2026-02/a.csv", "2026-02.csv", "2027/_no.csv"):
+        s3.pipe(f"bucket/days/{name}", b"i\n1\n")
+    requests: list[dict[str, Any]] = []
+    real = type(s3).call_s3
+
+    def call_s3(self: Any, method: str, **request: Any) -> Any:  # noqa: ANN401
+        requests.append(request)
+        return real(self, method, **request, MaxKeys=2)
+
+    monkeypatch.setattr(type(s3), "call_s3", call_s3)
+
+    def walked(path: str, start_after: str | None = None) -> list[str]:
+        source = FileSource(path, watch=Watch(start_after=start_after))
+        return [one.path.removeprefix("bucket/days/") for one in source._discovery.files.walk()]
+
+    every = ["2026-01/a.csv", "2026-01/b.csv", "2026-02.csv", "2026-02/a.csv"]
+    assert walked("s3://bucket/days") == every
+    assert len(requests) == 3, "pages of two of five"
+    assert walked("s3://bucket/days", "2026-01/a.csv") == every[1:]
+    assert requests[3]["StartAfter"] == "days/2026-01/a.csv"
+    assert walked("s3://bucket/days/2026*", "2026-01/z") == every[2:]
+    assert requests[-1]["Prefix"] == "days/2026"
+    assert walked("s3://bucket/days/2026*/") == [every[0], every[1], every[3]]
+    assert walked("s3://bucket/days/**/a.csv") == [every[0], every[3]]
+    assert walked("s3://bucket/days/*/a.csv", "2026-01/b") == [every[3]]
+
+
+def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
+    s3.mkdir("second")
+    s3.pipe("second/x/a.csv", b"i\n1\n")
+    s3.pipe("bucket/x/a.csv", b"i\n2\n")
+
+    source = FileSource("s3://second/x", also=["s3a://bucket/x"])
+    assert read(source).rows == [(2,), (1,)]
+    assert source.spec().inputs == ("s3://second/x", "s3://bucket/x")
+
+
+# --- objects that were read -----------------------------------------------------------------------
+class CrashedError(BaseException):
+    """The process ends here."""
+
+
+def to_dispose(url: str, target: str = "") -> tuple[InputFiles, ReadFile]:
+    files = FileSource(url, watch=Watch())._discovery.files
+    (listed,) = files.walk()
+    return files, ReadFile(
+        path=listed.path,
+        size_bytes=listed.size_bytes,
+        mark=listed.mark,
+        real_path="",
+        target=target,
+    )
+
+
+def put(key: str, body: bytes, **more: Any) -> None:  # noqa: ANN401
+    client: Any = botocore.session.get_session().create_client(
+        "s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]
+    )
+    client.put_object(Bucket="bucket", Key=key, Body=body, **more)
+
+
+@pytest.mark.parametrize("step", ["checked", "target checked", "archived", None])
+def test_an_object_is_archived_with_its_metadata_over_a_crash_at_each_step(
+    s3: Any,  # noqa: ANN401
+    step: str | None,
+) -> None:
+    name = f"read/{step}"
+    put(f"{name}/a.csv", b"i\n1\n", Metadata={"by": "me"}, ContentType="text/csv")
+    files, file = to_dispose(f"s3://bucket/{name}", f"bucket/done/{name}/a.csv")
+
+    def crash(at: str) -> None:
+        if at == step:
+            raise CrashedError
+
+    for _ in range(2):
+        with suppress(CrashedError):
+            dispose(files, file, crash)
+        bodies = {s3.cat(path) for path in s3.find("bucket") if f"{name}/a.csv" in path}
+        assert bodies == {b"i\n1\n"}
+    dispose(files, file)
+
+    s3.invalidate_cache()
+    assert [path for path in s3.find("bucket") if name in path] == [f"bucket/done/{name}/a.csv"]
+    head = s3.call_s3("head_object", Bucket="bucket", Key=f"done/{name}/a.csv")
+    assert (head["ContentType"], head["Metadata"]["by"]) == ("text/csv", "me")
+
+
+def test_an_object_put_again_stays_and_its_name_is_archived_beside(
+    s3: Any,  # noqa: ANN401
+) -> None:
+    put("put/a.csv", b"i\n1\n")
+    files, file = to_dispose("s3://bucket/put", "bucket/put-done/a.csv")
+    put("put/a.csv", b"i\n2\n")
+    with pytest.raises(NotDisposedError, match="it has changed since it was read"):
+        dispose(files, file)
+    assert s3.cat("bucket/put/a.csv") == b"i\n2\n"
+
+    for body in (b"i\n3\n", b"i\n4\n"):
+        put("put/a.csv", body)
+        dispose(*to_dispose("s3://bucket/put", "bucket/put-done/a.csv"))
+    s3.invalidate_cache()
+    archived = s3.find("bucket/put-done")
+    assert [s3.cat(path) for path in archived] == [b"i\n3\n", b"i\n4\n"]
+    assert archived[0] == "bucket/put-done/a.csv"
+    assert s3.find("bucket/put/") == []
+
+
+def test_an_object_that_is_put_again_while_it_is_archived_stays(
+    s3: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put("late/a.csv", b"i\n1\n")
+    files, file = to_dispose("s3://bucket/late", "bucket/late-done/a.csv")
+    requests: list[tuple[str, dict[str, Any]]] = []
+    real = type(s3).call_s3
+
+    def call_s3(self: Any, method: str, **request: Any) -> Any:  # noqa: ANN401
+        requests.append((method, request))
+        return real(self, method, **request)
+
+    monkeypatch.setattr(type(s3), "call_s3", call_s3)
+
+    def again(at: str) -> None:
+        if at == "target checked":
+            put("late/a.csv", b"i\n2\n")
+
+    with pytest.raises(NotDisposedError, match="it was replaced"):
+        dispose(files, file, again)
+    deleted = [request["Key"] for method, request in requests if method == "delete_object"]
+    assert deleted == ["late-done/a.csv"], "the copy of another object"
+    assert s3.cat("bucket/late/a.csv") == b"i\n2\n"
+    files, file = to_dispose("s3://bucket/late")
+    dispose(files, file)
+    assert requests[-1][1]["IfMatch"] == file.mark.split()[1]
+
+
+def test_the_age_of_an_object_is_that_of_its_listing(s3: Any) -> None:  # noqa: ANN401
+    s3.pipe("bucket/age/a.csv", b"i\n1\n")
+    files = FileSource("s3://bucket/age")._discovery.files
+    (listed,) = files.walk()
+
+    age_s = time.time() - (modified_us(listed) or 0) / 1e6
+    assert -2 < age_s < 60
+    assert files.difference(listed, files.look(listed)) is None
 
 
 def test_an_object_and_a_folder_of_one_name_are_both_read(s3: Any) -> None:  # noqa: ANN401

@@ -373,7 +373,9 @@ def test_a_history_of_100000_records_is_painted_without_a_wait(
         painted = page.evaluate("performance.getEntriesByName('coordlog-painted')[0].startTime")
         shown = lanes_of(page)
         with capsys.disabled():
-            print(f"\n{RECORDS:,} records, {LANES:,} lanes, {width} px: first paint after {painted:.0f} ms")
+            print(
+                f"\n{RECORDS:,} records, {LANES:,} lanes, {width} px: first paint after {painted:.0f} ms"
+            )
 
         assert page.evaluate("coordlogView.facts.records.off.length") >= RECORDS
         assert page.evaluate("coordlogView.lanes.lanesShown.length") == LANES

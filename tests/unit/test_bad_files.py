@@ -18,10 +18,10 @@ from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_FILES_NAMED_MAX
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
-from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
+from plain_watch import PlainWatch
 
 CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
     :-8
@@ -110,7 +110,7 @@ def test_a_file_at_fault_is_skipped_by_name_and_the_others_are_read(
         assert why in skipped[name]
 
 
-def watch_of(source: FileSource) -> FileWatch:
+def watch_of(source: FileSource) -> PlainWatch:
     now = [0.0]
 
     def wait(seconds: float) -> bool:
@@ -118,7 +118,7 @@ def watch_of(source: FileSource) -> FileWatch:
         return False
 
     discovery = source._discovery
-    return FileWatch(
+    return PlainWatch(
         discovery, interval_s=1.0, idle_timeout_s=None, clock=lambda: now[0], wait=wait
     )
 

@@ -19,10 +19,10 @@ from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted, widened
 from coordlog.spark_integration.files.formats.csv import schema as csv_schema
-from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.kafka.source import KafkaSource
+from plain_watch import PlainWatch
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
 
@@ -73,7 +73,7 @@ def test_a_watch_leaves_that_to_the_reader_which_names_the_columns(tmp_path: Pat
     known: tuple[Split, ...] = tuple(FileSource(tmp_path, format="parquet").discover().splits)
     zoned = pa.array([NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))], berlin)
     pq.write_table(pa.table({"t": zoned, "n": pa.array([1])}), tmp_path / "2.parquet")
-    watch = FileWatch(
+    watch = PlainWatch(
         source._discovery, interval_s=0.01, idle_timeout_s=None, wait=lambda _s: False
     )
 

@@ -22,7 +22,7 @@ from coordlog.errors import SourceError
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.source.discovery import files_as_read
+from coordlog.spark_integration.files.source.kept import files_as_read
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 import zlib
+from dataclasses import replace
 
 import pytest
 from immutables import Map
@@ -89,7 +90,7 @@ def test_pages_that_two_releases_of_zlib_have_packed_are_equal() -> None:
     assert hash(same) == hash(page)
     assert same.splits() == page.splits()
     table = table_of(PAGE_SPLITS)
-    twin = SplitTable(pages=Map({0: same}), tail=(), places=table.places, ordinals=table.ordinals)
+    twin = replace(table, pages=Map({0: same}))
     codec = SnapshotCodec(JobProjection(PayloadTypes(()), {"source": SPLITS}))
     hashes = {
         codec.state_hash(JobState(projections=Map({"source": SplitsState(splits=one)})))

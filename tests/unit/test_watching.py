@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
-from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
 from kernel_fakes import JumpyClock
+from plain_watch import PlainWatch
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
 
 
@@ -316,9 +316,9 @@ class Clock:
 
 def watch_of(
     folder: Path, clock: Clock, *, idle_timeout_s: float | None = None, **options: object
-) -> FileWatch:
+) -> PlainWatch:
     source = FileSource(folder, watch=Watch(), **options)  # type: ignore[arg-type]
-    return FileWatch(
+    return PlainWatch(
         source._discovery,
         interval_s=1.0,
         idle_timeout_s=idle_timeout_s,
@@ -330,7 +330,7 @@ def watch_of(
 def test_a_look_ends_in_time_where_listings_are_far_apart(tmp_path: Path) -> None:
     clock = Clock()
     source = FileSource(tmp_path, watch=Watch())
-    watch = FileWatch(
+    watch = PlainWatch(
         source._discovery,
         interval_s=3600.0,
         idle_timeout_s=None,
@@ -488,7 +488,7 @@ def test_a_watch_that_is_closed_returns(folder: Path) -> None:
 
     assert not watch_of(folder, clock).look([]).is_complete
     assert clock.waits == 1
-    real = FileWatch(
+    real = PlainWatch(
         FileSource(folder, watch=Watch())._discovery, interval_s=3600.0, idle_timeout_s=None
     )
     real.close()
@@ -501,15 +501,15 @@ def test_a_file_that_is_taken_away_behind_its_listing_ends_no_watch(
     clock = Clock()
     write(folder / "a.csv", "i\n1\n")
     brief = write(folder / "brief.csv", "i\n2\n")
-    real = InputFiles.list
+    real = InputFiles.walk
 
-    def listed(files: InputFiles, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
-        found = real(files, allow_none=allow_none)
+    def walked(files: InputFiles) -> Iterator[ListedFile]:
+        found = list(real(files))
         if clock.waits:
             brief.unlink(missing_ok=True)  # behind the second listing, before it is opened
-        return found
+        return iter(found)
 
-    monkeypatch.setattr(InputFiles, "list", listed)
+    monkeypatch.setattr(InputFiles, "walk", walked)
     assert names(watch_of(folder, clock).look([])) == ["a.csv"]
 
 

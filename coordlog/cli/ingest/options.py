@@ -22,6 +22,7 @@ from coordlog.limits import (
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
+    NOTIFIED_LISTING_S,
     PAYLOAD_BYTES_MAX,
     RESTARTS_MAX,
     ROLL_BYTES,
@@ -158,6 +159,32 @@ class IngestOptions:
         "--watch: time between two listings; a file is read if two listings find it unchanged.",
     )
     idle_timeout_s: float | None = _watch(None, "--watch: end after this time without a new file.")
+    start_after: str | None = _watch(
+        None,
+        "--watch: list only names below SRC that sort after this one; an S3 listing begins there.",
+        "NAME",
+    )
+    max_file_age: str | None = _watch(
+        None,
+        "--watch: leave out files that are older than this, as in 30d or 12h, and forget the names of read ones.",
+        "AGE",
+    )
+    after_commit: str = _watch(
+        "keep",
+        "--watch: keep files of which a checkpoint has committed every row, delete them, or move them to archive:DIR.",
+        "keep|delete|archive:DIR",
+    )
+    notify: str | None = _watch(
+        None,
+        "--watch: queue with the S3 events of new objects, which are read without a listing.",
+        "sqs://QUEUE",
+    )
+    full_listing_interval_s: float = _watch(
+        NOTIFIED_LISTING_S, "--notify: time between two listings, for events that are lost."
+    )
+    also: tuple[str, ...] = _files(
+        (), "Another path, glob or URL that is read like SRC; may be repeated.", "SRC"
+    )
     listing_timeout_s: float = _files(
         LISTING_TIMEOUT_S, "Time after which the job fails, if no listing of SRC succeeds."
     )

@@ -23,10 +23,12 @@ from coordlog.cli.ingest.text import (
     Surrounding,
     already_finished,
     before_lines,
+    left_out_line,
     not_listed_line,
     restored_line,
     stopped_lines,
     summary_lines,
+    unreleased_line,
 )
 from coordlog.cli.log_access import LogPlace, security_of
 from coordlog.log.broker.shared import ensure_shared_broker, shared_status
@@ -284,7 +286,7 @@ class _Ingest:
         self._job_log.catch_up()
 
     def _show_listing(self, earlier: Progress, now: Progress) -> None:
-        """Show a failed listing, and the first successful one after it."""
+        """Show a failed listing, the first successful one after it, and files that were left out, or stay."""
         limit_s = self._options.listing_timeout_s
         failing_s = (now.last_us - now.listing_failing_since_us) / 1e6
         if now.listing_tries > earlier.listing_tries:
@@ -295,6 +297,11 @@ class _Ingest:
         elif earlier.listing_tries and not now.listing_tries:
             self._shown.doing("")
             self._shown.say("the source is listed again")
+        if now.left_out > earlier.left_out:
+            self._shown.say(left_out_line(now.left_out - earlier.left_out, now.left_out_first))
+        if now.unreleased > earlier.unreleased:
+            count = now.unreleased - earlier.unreleased
+            self._shown.say(unreleased_line(count, now.unreleased_problem))
 
     def _waits(self, seconds: float, last_error: str) -> None:
         self._is_waiting = True

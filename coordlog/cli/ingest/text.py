@@ -21,12 +21,14 @@ __all__ = [
     "Surrounding",
     "already_finished",
     "checkpoint_text",
+    "left_out_line",
     "not_listed_line",
     "progress_line",
     "rates_text",
     "restored_line",
     "stopped_lines",
     "summary_lines",
+    "unreleased_line",
 ]
 
 _WINDOW_S: Final = 15.0
@@ -125,6 +127,20 @@ def not_listed_line(progress: Progress, limit_s: float) -> str:
     return (
         f"the source cannot be listed for {failing_s:.0f} of {limit_s:g} s ({problem}); it is tried "
         "again, and known splits are read meanwhile"
+    )
+
+
+def left_out_line(count: int, first: str) -> str:
+    """Line about files that a listing has left out for their age."""
+    first = on_one_line(first, _PROBLEM_CHARS)
+    return f"left out for their age: {many(count, 'file')}, the first {first}"
+
+
+def unreleased_line(count: int, problem: str) -> str:
+    """Line about read files that could not be archived or deleted."""
+    splits = many(count, "split")
+    return (
+        f"{splits} of committed files stay where they are: {on_one_line(problem, _PROBLEM_CHARS)}"
     )
 
 

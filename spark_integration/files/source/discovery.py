@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
 
 import pyarrow as pa
 
+from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
-from coordlog.limits import WATCH_REPORT_S
-from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.limits import WATCH_REPORT_S, WATCH_UNSETTLED_MAX
+from coordlog.projections.splits.table import Finished, SplitsInOrder
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
-from coordlog.spark_integration.files.payloads import FileChanged, FilesAsRead, FileSplit
+from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
+from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
+from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import (
     PartitionFolders,
     check_partition_folders,
 )
 from coordlog.spark_integration.files.source.split_bytes import (
     decode_schema,
-    decode_split,
     encode_schema,
     encode_split,
 )
@@ -38,68 +42,10 @@ __all__ = [
     "Discovery",
     "FileListing",
     "FileWatch",
-    "KnownFiles",
-    "files_as_read",
-    "note_change",
-    "note_lost_splits",
 ]
 
-_AS_READ: Final = payload_type_of(FilesAsRead)
 _END_OF_ID: Final = re.compile(r"#(?:bytes|row-groups)=[0-9]+-[0-9]+$")
 """End of the id of a split that is a part of a file."""
-
-
-def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
-    """Files that were read otherwise than listed, by path, from the bytes that a coordinator keeps."""
-    if kept is None:
-        return {}
-    return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(kept)).files}
-
-
-def note_change(kept: bytes | None, event: Payload) -> bytes | None:
-    """Bytes that a coordinator keeps after an event of a reader."""
-    if not isinstance(event, FileChanged):
-        return kept
-    files = {**files_as_read(kept), event.path: event}
-    return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
-
-
-def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
-    """Bytes that a coordinator keeps after a reader has lost `splits`: the next reader reads them anew."""
-    if kept is None:
-        return None
-    lost = {decode_split(split.content).path for split in splits}
-    files = [file for path, file in files_as_read(kept).items() if path not in lost]
-    return _AS_READ.encode(FilesAsRead(files=files))
-
-
-class KnownFiles:
-    """Splits of a source that are in the log. Caches decoded splits; for one thread."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, list[FileSplit]] = {}
-        self._count, self._last = 0, ""
-        self._schemas: dict[bytes, bytes] = {}
-
-    def by_path(self, known: Sequence[Split]) -> Mapping[str, list[FileSplit]]:
-        """The splits by path. `known` is in the order of discovery; splits of the last call are not decoded again."""
-        is_more = self._count == 0 or (
-            self._count <= len(known) and known[self._count - 1].split_id == self._last
-        )
-        if not is_more:
-            self._files, self._count, self._last = {}, 0, ""
-        for encoded in known[self._count :]:
-            split = self._shared(decode_split(encoded.content))
-            self._files.setdefault(split.path, []).append(split)
-            self._last = split.split_id
-        self._count = len(known)
-        return self._files
-
-    def _shared(self, split: FileSplit) -> FileSplit:
-        """The same split, with values shared between splits: there may be a million of them."""
-        schema = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
-        path = split.split_id if split.path == split.split_id else split.path
-        return replace(split, arrow_schema=schema, path=path, listed_by=sys.intern(split.listed_by))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +96,13 @@ class Discovery:
 
     def fresh(
         self,
-        listed: Sequence[ListedFile],
+        listed: Iterable[ListedFile],
         known: Mapping[str, Sequence[FileSplit]],
         as_read: Mapping[str, FileChanged] | None = None,
         skipped: frozenset[str] = frozenset(),
+        *,
+        at_most: int | None = None,
+        tolerates: Callable[[str], bool] = lambda _path: False,
     ) -> list[ListedFile]:
         """The listed files of which the log does not have every split.
 
@@ -163,13 +112,21 @@ class Discovery:
             as_read: Files that were read otherwise than they were listed, by path.
             skipped: Splits that are not read: a file that is skipped as a whole stays so, fixed or
                 not.
+            tolerates: Whether a known file may have changed: it is left as it is.
+            at_most: Number of files after which the rest is left for a later listing; None: no limit.
 
         Raises:
             SourceError: A file has changed since it was listed in the log.
         """
         changed: list[tuple[ListedFile, str]] = []
-        fresh = []
+        fresh: list[ListedFile] = []
+        is_as_listed = known.is_as_listed if isinstance(known, KnownFiles) else None
+        reread = as_read or {}
         for file in listed:
+            if len(fresh) == at_most:
+                break
+            if is_as_listed is not None and file.path not in reread and is_as_listed(file):
+                continue
             splits = known.get(file.path)
             if splits is None:
                 fresh.append(file)
@@ -179,7 +136,7 @@ class Discovery:
             if read is None:
                 continue
             seen: SeenFile = read
-            if as_read and (begun := as_read.get(file.path)) is not None:
+            if (begun := reread.get(file.path)) is not None:
                 seen = ListedFile(
                     path=file.path,
                     size_bytes=begun.size_bytes,
@@ -188,6 +145,8 @@ class Discovery:
                 )
             difference = self.files.difference(seen, file)
             if difference is not None:
+                if tolerates(file.path):
+                    continue
                 changed.append((file, difference))
             elif len(splits) < read.parts:
                 fresh.append(file)  # a driver ended between two pages of its splits
@@ -254,9 +213,7 @@ class Discovery:
     def _schema_for(
         self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
     ) -> bytes:
-        first = next(
-            (known[path][0] for path in sorted(known) if known[path][0].arrow_schema), None
-        )
+        first = next((splits[0] for splits in known.values() if splits[0].arrow_schema), None)
         if first is None:
             return self._encoded(fresh, is_alone=False) if fresh else b""
         settled = decode_schema(first.arrow_schema)
@@ -349,6 +306,7 @@ class FileWatch:
             does not end.
         as_read: Files that a run without a watch has read otherwise than they were listed, by path;
             may be set anew at any time.
+        ages: The age limit, or None: files of any age are discovered, and none is forgotten.
         clock: Monotonic seconds.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -360,6 +318,7 @@ class FileWatch:
         interval_s: float,
         idle_timeout_s: float | None,
         as_read: Mapping[str, FileChanged] | None = None,
+        ages: FileAges | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -369,20 +328,76 @@ class FileWatch:
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self.as_read = as_read or {}
+        self.ages = ages
+        self.tolerates: Callable[[str], bool] | None = None
+        """Whether a file that was read, as far as it is known, may have been released and replaced; None: none is."""
+        self._suspects: set[str] = set()
+        """Files that this look has found to be changed."""
+        self._suspects_before: set[str] = set()
+        self._facts: list[Payload] = []
+        """Facts of the last listing."""
         self._known = KnownFiles()
         self._unsettled: dict[str, ListedFile] = {}
         self._last_find_s = clock()
         self._listed_s = -math.inf
 
+    @property
+    def files(self) -> InputFiles:
+        """The source's files."""
+        return self._discovery.files
+
+    @property
+    def known(self) -> KnownFiles:
+        """The files of which the log has splits, as of the begin of the look."""
+        return self._known
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last listing has left files to the next one."""
+        return len(self._unsettled) >= WATCH_UNSETTLED_MAX
+
+    def begin_look(self, known: Sequence[Split]) -> None:
+        """Take over the splits in the log, at the begin of a look."""
+        self._known.update(known)
+        self._suspects_before, self._suspects = self._suspects, set()
+
+    def found_by_listing(self, known: Sequence[Split], skipped: frozenset[str]) -> Relisted:
+        """New files and facts of one listing: for files that are whole as soon as they are listed.
+
+        Raises:
+            SourceError: As `look`.
+        """
+        self._settled(self._known, known, skipped)
+        return self._found(list(self._unsettled.values()), self._facts)
+
+    def found_of(self, files: Sequence[ListedFile], skipped: frozenset[str]) -> Relisted:
+        """New files and facts of these files, which are as they are now.
+
+        Raises:
+            SourceError: As `look`.
+        """
+        ages = self.ages
+        if ages is not None:
+            ages.begin(self._known)
+            files = list(filter(ages.takes, files))
+        fresh = self._discovery.fresh(files, self._known, self.as_read, skipped)
+        facts = [] if ages is None else ages.end_of_some()
+        return self._found([file for file in fresh if file.size_bytes != 0], facts)
+
+    def _found(self, files: Sequence[ListedFile], facts: Sequence[Payload]) -> Relisted:
+        splits = self._splits_of(sorted(files, key=lambda file: file.path), self._known)
+        return Relisted(discovered=SplitsDiscovered(splits=splits, is_complete=False), facts=facts)
+
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered:
-        """New files, as soon as there are some; see `SplitWatch`.
+    ) -> SplitsDiscovered | Relisted:
+        """New files and facts, as soon as there are some; see `SplitWatch`.
 
         Raises:
             SourceError: The files cannot be listed, a file cannot be cut, or a known file has changed.
         """
-        files = self._known.by_path(known)
+        self.begin_look(known)
+        files = self._known
         until_s = self._clock() + WATCH_REPORT_S
         while True:
             # A call after a find waits too: two listings are to be an interval apart.
@@ -392,9 +407,15 @@ class FileWatch:
                 is_closed = self._wait(min(due_s, WATCH_REPORT_S))
                 if is_closed or due_s > WATCH_REPORT_S:
                     return SplitsDiscovered(splits=[], is_complete=False)
-            settled = self._settled(files, skipped)
-            if settled:
-                return SplitsDiscovered(splits=self._splits_of(settled, files), is_complete=False)
+            settled = self._settled(files, known, skipped)
+            if settled or self._facts:
+                splits = self._splits_of(settled, files)
+                discovered = SplitsDiscovered(splits=splits, is_complete=False)
+                return (
+                    Relisted(discovered=discovered, facts=self._facts)
+                    if self._facts
+                    else discovered
+                )
             idle_s = self._clock() - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
                 return SplitsDiscovered(splits=[], is_complete=True)
@@ -404,6 +425,22 @@ class FileWatch:
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
+
+    def _may_be_replaced(self, known: Sequence[Split], path: str) -> bool:
+        """Whether a known file that has changed may be a new one, after that which was read was released.
+
+        `known` is as old as the look: so a change is an error only if the next look finds it too.
+        """
+        if self.tolerates is None:
+            return False
+        if isinstance(known, SplitsInOrder) and self.tolerates(path):
+            places = [known.place(split_id) for split_id in self._known.split_ids(path)]
+            if all(isinstance(place, Finished) for place in places):
+                return True
+        if path in self._suspects_before:
+            return False
+        self._suspects.add(path)
+        return True
 
     def _splits_of(
         self, settled: Sequence[ListedFile], files: Mapping[str, Sequence[FileSplit]]
@@ -415,25 +452,41 @@ class FileWatch:
             except SourceError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                listed = self._discovery.files.list(allow_none=True)
-                present = {file.path for file in listed} | files.keys()
-                remaining = [file for file in settled if file.path in present]
+                wanted = {file.path for file in settled}
+                listed = (file.path for file in self._discovery.files.walk())
+                present = {path for path in listed if path in wanted}
+                remaining = [f for f in settled if f.path in present or f.path in files]
                 if len(remaining) == len(settled):
                     raise
                 settled = remaining
 
     def _settled(
-        self, files: Mapping[str, Sequence[FileSplit]], skipped: frozenset[str]
+        self, files: KnownFiles, known: Sequence[Split], skipped: frozenset[str]
     ) -> list[ListedFile]:
         """The fresh files that are the same as in the listing before; stores the others."""
-        discovery = self._discovery
+        discovery, ages = self._discovery, self.ages
         self._listed_s = self._clock()
-        listed = discovery.files.list(allow_none=True)
         # An empty file has nothing to read yet.
-        listed_anew = discovery.fresh(listed, files, self.as_read, skipped)
-        fresh = [file for file in listed_anew if file.size_bytes != 0]
-        settled = [file for file in fresh if self._unsettled.get(file.path) == file]
-        if any(self._unsettled.get(file.path) != file for file in fresh) or settled:
+        listed: Iterator[ListedFile] = (
+            f for f in discovery.files.walk() if f.size_bytes != 0 or f.path in files
+        )
+        if ages is not None:
+            ages.begin(files)
+            listed = filter(ages.takes, listed)
+        candidates = discovery.fresh(
+            listed,
+            files,
+            self.as_read,
+            skipped,
+            at_most=WATCH_UNSETTLED_MAX,
+            tolerates=partial(self._may_be_replaced, known),
+        )
+        if ages is not None:
+            deque(listed, maxlen=0)  # the newest file may be behind those that this listing takes
+            self._facts = ages.end(known)
+        fresh = {file.path: file for file in candidates if file.size_bytes != 0}
+        settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
+        if settled or any(self._unsettled.get(path) != file for path, file in fresh.items()):
             self._last_find_s = self._clock()
-        self._unsettled = {file.path: file for file in fresh}
+        self._unsettled = fresh
         return settled

@@ -7,8 +7,11 @@ from typing import Final
 
 from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.spark_integration.files.listing import ListedFile, modified_us
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
+from coordlog.spark_integration.files.source.ages import left_out_fact
 from coordlog.spark_integration.files.source.bad_files import named_files
 from coordlog.spark_integration.files.source.discovery import Discovery
 from coordlog.spark_integration.files.source.split_bytes import decode_split
@@ -26,6 +29,7 @@ def relisted(
     unread: frozenset[str],
     skipped: frozenset[str] = frozenset(),
     as_read: Mapping[str, FileChanged] | None = None,
+    modified_from_us: int | None = None,
     with_new: bool = True,
 ) -> Relisted:
     """The present files of a source, of which `known` was listed before (clause L6: no split waits for ever).
@@ -41,12 +45,15 @@ def relisted(
         unread: Ids of the splits that no reader has had.
         skipped: Ids of the splits that are not read.
         as_read: Files that were read otherwise than they were listed, by path.
+        modified_from_us: Limit of a watch before this run, or None. Files that were modified earlier and are not known
+            are left out: they may have been read, and forgotten.
         with_new: Whether files that are not known are listed too, which makes the listing complete.
 
     Raises:
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
     """
-    listed = discovery.files.list(allow_none=bool(known))
+    listed = discovery.files.list(allow_none=bool(known) or modified_from_us is not None)
+    too_old = [] if modified_from_us is None else _too_old(listed, known, modified_from_us)
     present = {file.path for file in listed}
     waiting = {
         path: splits
@@ -61,8 +68,9 @@ def relisted(
         _check_there(discovery, stays)
     rest = {path: splits for path, splits in known.items() if path not in waiting}
     again = [file for file in listed if file.path in waiting]
+    aside = waiting.keys() | {file.path for file in too_old}
     new = discovery.fresh(
-        [file for file in listed if file.path not in waiting], rest, as_read, skipped
+        [file for file in listed if file.path not in aside], rest, as_read, skipped
     )
     fresh = again + (new if with_new else [file for file in new if file.path in known])
     fresh_splits = discovery.splits_of(
@@ -78,7 +86,23 @@ def relisted(
     return Relisted(
         discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
+        facts=_left_out(too_old, modified_from_us) if with_new else (),
     )
+
+
+def _too_old(
+    listed: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]], from_us: int
+) -> list[ListedFile]:
+    """The files that are not known and were modified before the limit."""
+    ages = ((file, modified_us(file)) for file in listed if file.path not in known)
+    return [file for file, time_us in ages if time_us is not None and time_us < from_us]
+
+
+def _left_out(too_old: Sequence[ListedFile], from_us: int | None) -> Sequence[Payload]:
+    if not too_old or from_us is None:
+        return ()
+    paths = [file.path for file in too_old]
+    return (left_out_fact(from_us, paths, len(paths), may_be_read=True),)
 
 
 def _cut_anew(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
@@ -40,24 +41,35 @@ from coordlog.spark_integration.files.formats.formats import (
 )
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.listing import InputFiles, is_local
-from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.places import location_of
+from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesLeftOut
+from coordlog.spark_integration.files.places import location_of, locations_of
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
 from coordlog.spark_integration.files.sink.rejects import RejectsSink
+from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
     FileListing,
     FileWatch,
-    KnownFiles,
+)
+from coordlog.spark_integration.files.source.kept import (
     files_as_read,
+    limit_of,
     note_change,
+    note_fact,
     note_lost_splits,
 )
+from coordlog.spark_integration.files.source.known_files import KnownFiles
+from coordlog.spark_integration.files.source.notifications import NotifiedWatch, SqsQueue
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
 from coordlog.spark_integration.files.source.reader import (
     FileReader,
     FileReaderOptions,
     merge_reader_states,
+)
+from coordlog.spark_integration.files.source.release import (
+    CommittedFiles,
+    FileRelease,
+    ReleaseResults,
 )
 from coordlog.spark_integration.files.source.relisting import relisted
 from coordlog.spark_integration.files.source.split_bytes import (
@@ -84,7 +96,10 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "rescued": ("csv", "jsonl"),
 }
 """Formats for which an option has an effect, if not all."""
+_PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut)
+"""Events and facts of the source's own."""
 _ENCODING: Final = "utf-8"
+_MICROSECOND: Final = timedelta(microseconds=1)
 _FAIL: Final = "fail"
 _SKIP: Final = "skip"
 
@@ -149,6 +164,8 @@ class FileSource:
             is compared with each name below the path, a glob with a slash with the path below it, a
             glob that begins with a slash with the whole path; `*` takes slashes too. A file that was
             listed before, and of which nothing was read, is left out too, and the history has its name; others stay.
+        also: Further paths, globs or URLs of the same file system whose files are read too. The schema, the
+            options and `watch` are the same for all. In the history they are a part of the source's path.
         allow_other_path: A job may continue although its history has another path, glob or URL.
             Splits in the history are read as they were listed; new listings use this path, and a
             file that has another path than before is another file.
@@ -182,19 +199,21 @@ class FileSource:
         bad_rows: str | os.PathLike[str] = "fail",
         rescued: str | None = None,
         exclude: str | Sequence[str] = (),
+        also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         allow_other_path: bool = False,
         partition_folders: PartitionFolders = "refuse",
     ) -> None:
         check_types(type(self).__init__, locals())
-        url = os.fspath(path)
+        url, others = os.fspath(path), _paths(also)
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
             lambda: _check_path(url),
+            lambda: _check_also(others, url),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_names(columns, text.keywords["csv"].column_names),
-            lambda: _check_watch(watch, assignment),
+            lambda: _check_watch(watch, assignment, url),
             lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
             text,
             lambda: _check_schema(format, columns),
@@ -211,13 +230,12 @@ class FileSource:
             lambda: _rejects_sink(bad_rows),
         )
         self.rejects = _rejects_sink(bad_rows)
-        """Sink of the rows that are left out; None if they have no place."""
         self._batch_rows, self._assignment = batch_rows, assignment
         self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
-        is_lenient = watch is not None or on_error == "skip"
+        is_lenient = watch is not None or self._skips_unreadable
         self._discovery = Discovery(
-            files=_input_files(url, storage_options, changed_by, exclude),
+            files=_input_files([url, *others], storage_options, changed_by, exclude, watch),
             format=_format_of(
                 format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
             ),
@@ -229,6 +247,13 @@ class FileSource:
             is_lenient=watch is not None and on_error == "skip",
             partition_folders=partition_folders,
         )
+        self._places = tuple(locations_of(self._discovery.files.urls))
+        self._archive = None if not watch or not watch.archive else _absolute(watch.archive)
+        self._results = ReleaseResults()
+
+    @property
+    def _location(self) -> str:
+        return " + ".join(self._places)
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
         """The source as the first link of a chain.
@@ -245,12 +270,15 @@ class FileSource:
             # A watch itself compares the files with their listing.
             run_id=None if self._watching is not None else self._discovery.run_id,
         )
+        # Also without the option: a run before this one may have left an intent.
+        release = FileRelease(self._discovery.files, self._results)
         if self._watching is not None:
             provider = SplitCoordinatorProvider(
                 operator_id,
                 enumerator=self._watch,
                 keeps_listed=True,
-                payload_types=(FileChanged,),
+                payload_types=_PAYLOADS,
+                release=release,
             )
         else:
             provider = SplitCoordinatorProvider(
@@ -260,14 +288,17 @@ class FileSource:
                 note_event=note_change,
                 note_lost_splits=note_lost_splits,
                 assignment=self._assignment,
-                payload_types=(FileChanged,),
+                payload_types=_PAYLOADS,
                 listing_timeout_s=self._listing_timeout_s,
                 weight_of=_weight_of,
+                release=release,
             )
         return SourceSpec(
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
-            location=location_of(self._discovery.files.url),
+            location=self._location,
+            inputs=self._places if len(self._places) > 1 else (),
+            archive=None if self._archive is None else location_of(self._archive),
             allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
@@ -288,6 +319,18 @@ class FileSource:
             on_error=("skip" if self._skips_unreadable else "fail", "fail"),
             schemas=(self._discovery.schemas, "one"),
         )
+        if self._watching is not None and self._watching.age is not None:
+            raise OptionError(
+                "max_file_age",
+                self._watching.max_file_age,
+                "None, if queries read the source: their histories keep every split",
+            )
+        if self._watching is not None and self._watching.after_commit != "keep":
+            raise OptionError(
+                "after_commit",
+                self._watching.after_commit,
+                "'keep', if queries read the source: Spark writes their output, and may plan a batch again",
+            )
         if self.rejects is not None:
             raise OptionError(
                 "bad_rows",
@@ -304,12 +347,16 @@ class FileSource:
         )
         open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
         if self._watching is not None:
-            open_watch = partial(
-                FileWatch,
-                self._discovery,
-                interval_s=self._watching.watch_interval_s,
-                idle_timeout_s=self._watching.idle_timeout_s,
-            )
+            watching = self._watching
+
+            def open_watch() -> SplitWatch:
+                watch = FileWatch(
+                    self._discovery,
+                    interval_s=watching.watch_interval_s,
+                    idle_timeout_s=watching.idle_timeout_s,
+                )
+                return _watch_of(watch, watching)
+
         return CoordinatedSource(
             create_reader=partial(FileReader, options),
             open_watch=open_watch,
@@ -318,7 +365,7 @@ class FileSource:
             settle_schema=self._settle_or_given,
             weight_of=weight_of,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
-            location=location_of(self._discovery.files.url),
+            location=self._location,
             allows_other_location=self._allows_other_path,
         )
 
@@ -343,7 +390,8 @@ class FileSource:
             SourceError: As `discover`.
         """
         if self._watching is not None:
-            self._discovery.files.list(allow_none=True)
+            for _file in self._discovery.files.walk():
+                pass  # each name is checked
         elif self._discovery.schemas == "each":
             self.discover()
         else:
@@ -380,10 +428,11 @@ class FileSource:
         """
         return relisted(
             self._discovery,
-            KnownFiles().by_path(known),
+            KnownFiles(known),
             unread=unread,
             skipped=skipped,
             as_read=files_as_read(kept),
+            modified_from_us=limit_of(kept),
         )
 
     def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
@@ -391,12 +440,23 @@ class FileSource:
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         assert self._watching is not None, "only a watch has this enumerator"
+        # A limit that was in force stays so without the option: names of read files are forgotten.
+        age, limit_us = self._watching.age, limit_of(kept)
         watch = FileWatch(
             self._discovery,
             interval_s=self._watching.watch_interval_s,
             idle_timeout_s=self._watching.idle_timeout_s,
             as_read=files_as_read(kept),
+            ages=None
+            if age is None and limit_us is None
+            else FileAges(None if age is None else age // _MICROSECOND, limit_us),
         )
+
+        def note_limit(kept: bytes | None, fact: Payload) -> bytes | None:
+            noted = note_fact(kept, fact)
+            if watch.ages is not None:
+                watch.ages.limit_us = limit_of(noted)
+            return noted
 
         def note(kept: bytes | None, event: Payload) -> bytes | None:
             noted = note_change(kept, event)
@@ -413,23 +473,42 @@ class FileSource:
         ) -> Relisted:
             return relisted(
                 self._discovery,
-                KnownFiles().by_path(known),
+                KnownFiles(known),
                 unread=unread,
                 skipped=skipped,
                 as_read=watch.as_read,
                 with_new=False,
             )
 
+        committed = None
+        if self._watching.after_commit != "keep":
+            committed = CommittedFiles(self._discovery.files, self._archive, self._results)
+            watch.tolerates = committed.tolerates
+
         return WatchingEnumerator(
             context,
-            watch,
+            _watch_of(watch, self._watching),
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
+            note_fact=note_limit,
             kept=kept,
             relist=relist,
             weight_of=_weight_of,
+            release=None if committed is None else committed.intents,
         )
+
+
+def _watch_of(watch: FileWatch, options: Watch) -> SplitWatch:
+    """The watch, by notifications if there is a queue of them."""
+    if options.queue is None:
+        return watch
+    return NotifiedWatch(
+        watch,
+        SqsQueue(options.queue),
+        listing_s=options.full_listing_interval_s,
+        idle_timeout_s=options.idle_timeout_s,
+    )
 
 
 def _weight_of(split: Split) -> int | None:
@@ -437,23 +516,40 @@ def _weight_of(split: Split) -> int | None:
 
 
 def _input_files(
-    url: str,
+    urls: Sequence[str],
     storage_options: Mapping[str, str] | None,
     changed_by: str,
     exclude: str | Sequence[str],
+    watch: Watch | None,
 ) -> InputFiles:
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
+    first, *others = map(_absolute, urls)
     return InputFiles(
         exclude=patterns,
-        url=url
-        if "://" in url and not url.startswith("/")
-        else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+        url=first,
+        also=tuple(others),
+        start_after="" if watch is None else watch.start_after or "",
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
+
+
+def _paths(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    return (
+        [os.fspath(also)]
+        if isinstance(also, (str, os.PathLike))
+        else [os.fspath(path) for path in also]
+    )
+
+
+def _absolute(url: str) -> str:
+    """The URL, or the absolute path of a local one."""
+    if "://" in url and not url.startswith("/"):
+        return url
+    return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
 
 
 _FORMAT_NAMES: Final[dict[type, str]] = {
@@ -462,6 +558,28 @@ _FORMAT_NAMES: Final[dict[type, str]] = {
     ParquetFormat: "parquet",
     TextFormat: "text",
 }
+
+
+def _check_notify(watch: Watch | None, url: str) -> None:
+    if watch is not None and watch.notify is not None:
+        refuse_credentials("notify", watch.notify)
+        if _scheme_of(url) != "s3":
+            raise OptionError("notify", watch.notify, "left out, if files are not in S3")
+
+
+def _check_after_commit(watch: Watch | None, url: str) -> None:
+    if watch is None or watch.after_commit == "keep":
+        return
+    scheme = _scheme_of(url)
+    if scheme not in ("file", "s3"):
+        raise OptionError(
+            "after_commit", watch.after_commit, "keep, if files are neither local nor in S3"
+        )
+    if watch.archive is not None:
+        refuse_credentials("after_commit", watch.archive)
+        if _scheme_of(watch.archive) != scheme:
+            place = "a local folder" if scheme == "file" else "s3://BUCKET/PREFIX"
+            raise OptionError("after_commit", watch.after_commit, f"archive: with {place}")
 
 
 def _format_of(
@@ -517,21 +635,43 @@ def _refuse(option: str, value: object, expected: str) -> None:
     raise OptionError(option, value, expected)
 
 
-def _check_path(url: str) -> None:
+def _check_also(others: Sequence[str], url: str) -> None:
+    """Check the further paths: a file is known by its name alone, so that all are of one file system."""
+    for other in others:
+        _check_path(other, "also")
+        _check_same_store(other, url)
+
+
+def _check_same_store(other: str, url: str) -> None:
+    schemes = [_scheme_of(path) for path in (url, other)]
+    if schemes[0] != schemes[1]:
+        raise OptionError("also", other, f"of the file system of {url}: {schemes[0]}")
+    if schemes[0] in ("http", "https"):
+        raise OptionError("also", other, "left out: several paths are read locally and from stores")
+
+
+def _scheme_of(url: str) -> str:
+    if is_local(url) or "://" not in url:
+        return "file"
+    scheme = url.partition("://")[0].lower()
+    return "s3" if scheme == "s3a" else scheme
+
+
+def _check_path(url: str, option: str = "path") -> None:
     if not url:
-        raise OptionError("path", url, "a path, a glob or an fsspec URL")
-    refuse_credentials("path", url)
+        raise OptionError(option, url, "a path, a glob or an fsspec URL")
+    refuse_credentials(option, url)
     if is_local(url):
         return
     if VERSION_MARK in url and ("s3://" in url or "s3a://" in url):
         raise OptionError(
-            "path",
+            option,
             url,
             f"without {VERSION_MARK!r}: the newest version of an object is read, and no other",
         )
     if "::" in url and url.partition("://")[0] in SCHEMES:
         raise OptionError(
-            "path",
+            option,
             url,
             "without '::', which separates two URLs: for such a name pass its folder, or a glob",
         )
@@ -585,6 +725,8 @@ def _check_positive(**options: int) -> None:
             raise OptionError(name, value, "at least 1")
 
 
-def _check_watch(watch: Watch | None, assignment: str) -> None:
+def _check_watch(watch: Watch | None, assignment: str, url: str) -> None:
+    _check_after_commit(watch, url)
+    _check_notify(watch, url)
     if watch is not None and assignment != "pull":
         raise OptionError("assignment", assignment, "'pull' with `watch`")

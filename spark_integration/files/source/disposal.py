@@ -1,0 +1,289 @@
+"""What becomes of a file that was read: it is deleted or archived, if it is still exactly the one that was read.
+
+Each step may be the last one before a crash, and everything may be repeated, by two drivers at once too.
+A local file is first moved into a hidden folder of its own, so that a file that takes its place is not touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from coordlog.log.local.fsync import sync_path
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile, seen_as
+from coordlog.spark_integration.files.payloads import ReadFile
+
+__all__ = ["NotDisposedError", "dispose"]
+
+_ASIDE: Final = ".coordlog-read-"
+"""Beginning of the hidden name of a local file that is about to be archived or deleted."""
+_COPY_BYTES_MAX: Final = 5 * 1024**3
+"""Largest object that one request copies."""
+_MARK: Final = "coordlog-read"
+"""Metadata of an archived object: which file it is the copy of."""
+_KEPT_METADATA: Final = (
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentType",
+)
+_CONDITIONS: Final = ("412", "PreconditionFailed", "ConditionalRequestConflict")
+"""Codes of a store that has another object than the request names."""
+_UNKNOWN: Final = ("NotImplemented", "501", "InvalidArgument", "InvalidRequest")
+"""Codes of a store, and by name a client, that know no condition of a deletion."""
+_REPLACED: Final = "it was replaced while it was archived or deleted"
+_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+
+At = Callable[[str], None]
+
+
+class NotDisposedError(Exception):
+    """The file is left as it is; `is_final`: another try would leave it too."""
+
+    def __init__(self, problem: str, *, is_final: bool = False) -> None:
+        super().__init__(problem)
+        self.is_final = is_final
+
+
+def dispose(files: InputFiles, file: ReadFile, at: At = lambda _step: None) -> None:
+    """Archive or delete a file all rows of which are committed. One that is gone needs nothing more.
+
+    Args:
+        files: The source's files.
+        file: The file as it was read, with its place in the archive; no place: it is deleted.
+        at: Called at each place at which a crash would leave something; tests crash there.
+
+    Raises:
+        NotDisposedError: The file is another one now, or a link; it stays as it is.
+        OSError: The file system refuses.
+    """
+    exact = replace(files, compares_marks=True)
+    if files.is_on_s3:
+        _dispose_object(exact, file, at)
+    else:
+        _dispose_local(exact, file, at)
+
+
+def _identity(file: ReadFile) -> str:
+    text = f"{file.path}\0{file.size_bytes}\0{file.mark}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _check_same(files: InputFiles, file: ReadFile, now: ListedFile) -> None:
+    if not file.mark or not now.mark:
+        raise NotDisposedError("its file system reports no mark of its content", is_final=True)
+    difference = files.difference(file, now)
+    if difference is not None:
+        raise NotDisposedError(f"it has changed since it was read: {difference}", is_final=True)
+
+
+# --- local files ----------------------------------------------------------------------------------
+def _dispose_local(files: InputFiles, file: ReadFile, at: At) -> None:
+    folder = os.path.dirname(file.path)  # noqa: PTH120, plain paths as in a listing
+    aside = f"{folder}/{_ASIDE}{_identity(file)}"
+    if not _names_in(aside):
+        if not _set_aside(files, file, aside, at):
+            return
+        at("set aside")
+    for name in _names_in(aside):
+        with suppress(FileNotFoundError):  # another driver does the same
+            _dispose_aside(files, file, name, at)
+    with suppress(OSError):
+        os.rmdir(aside)  # noqa: PTH106, as above
+    sync_path(Path(folder))
+
+
+def _dispose_aside(files: InputFiles, file: ReadFile, name: str, at: At) -> None:
+    try:
+        _check_same(files, file, files.seen_at(name, file.path))
+    except NotDisposedError:
+        _put_back(name, file.path)
+        raise
+    if file.target:
+        _archive(name, file, at)
+        at("archived")
+    os.unlink(name)  # noqa: PTH108, as above
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return [f"{folder}/{name}" for name in sorted(os.listdir(folder))]  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+
+
+def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
+    """Move the file into a hidden folder of its own; False if it is gone."""
+    try:
+        if os.path.islink(file.path):  # noqa: PTH114, as above
+            raise NotDisposedError(
+                "it is a link, and the file may be in use elsewhere", is_final=True
+            )
+        _check_same(files, file, files.seen_at(file.path, file.path))
+        at("checked")
+        os.makedirs(aside, exist_ok=True)  # noqa: PTH103
+        at("folder made")
+        # Never the same name twice: a rename replaces, and another driver may do the same.
+        os.rename(file.path, f"{aside}/{uuid4().hex}")  # noqa: PTH104
+    except FileNotFoundError:
+        with suppress(OSError):
+            os.rmdir(aside)  # noqa: PTH106
+        return False
+    return True
+
+
+def _put_back(name: str, path: str) -> None:
+    """Undo the hidden name of a file that is another one than was read."""
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        raise NotDisposedError(
+            f"it was replaced twice since it was read: the first of these files is {name} now",
+            is_final=True,
+        ) from None
+    os.unlink(name)  # noqa: PTH108
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(name))  # noqa: PTH106, PTH120
+
+
+def _archive(name: str, file: ReadFile, at: At) -> None:
+    """Give the file its name in the archive, or another one if that is taken by another file."""
+    folder = os.path.dirname(file.target)  # noqa: PTH120
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    for target in (file.target, f"{file.target}.{_identity(file)}"):
+        if _has_taken(name, target, file, at):
+            sync_path(Path(folder))
+            return
+    raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
+
+
+def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
+    """Whether the file has this name in the archive now; False: another file has it."""
+    try:
+        os.link(name, target)
+    except FileExistsError:
+        return _is_copy(name, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    else:
+        return True
+    if os.path.lexists(target):
+        return _is_copy(name, target)
+    drafts = f"{os.path.dirname(target)}/{_ASIDE}{_identity(file)}"  # noqa: PTH120
+    os.makedirs(drafts, exist_ok=True)  # noqa: PTH103
+    draft = f"{drafts}/{uuid4().hex}"
+    try:
+        shutil.copyfile(name, draft)
+        status = os.stat(name)  # noqa: PTH116
+        os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+        sync_path(Path(draft))
+        at("copied")
+        os.link(draft, target)
+    except FileExistsError:
+        return _is_copy(name, target)
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
+    return True
+
+
+def _is_copy(name: str, target: str) -> bool:
+    """Whether the archived file is this one, or has every byte of it, as the copy that an earlier try has made."""
+    ours, theirs = os.stat(name), os.stat(target)  # noqa: PTH116
+    if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
+        return True
+    # Size and time are not enough: another file of this name may have both.
+    return filecmp.cmp(name, target, shallow=False)
+
+
+# --- objects --------------------------------------------------------------------------------------
+def _dispose_object(files: InputFiles, file: ReadFile, at: At) -> None:
+    store = files.file_system()
+    bucket, key, _ = store.split_path(file.path)
+    head = _head(store, bucket, key)
+    if head is None:
+        return
+    _check_same(files, file, seen_as(file.path, {**head, "size": head["ContentLength"]}))
+    at("checked")
+    if file.target:
+        copied = _copy_object(store, file, head, at)
+        at("archived")
+        # Not every store knows the conditions of a copy and a deletion.
+        now = _head(store, bucket, key)
+        if now is None:
+            return
+        if now["ETag"] != head["ETag"]:
+            store.call_s3("delete_object", **copied)
+            raise NotDisposedError(_REPLACED, is_final=True)
+    condition = {"Bucket": bucket, "Key": key, "IfMatch": head["ETag"]}
+    try:
+        store.call_s3("delete_object", **condition)
+    except FileNotFoundError:
+        return
+    except Exception as error:
+        if _code(error) in _CONDITIONS:
+            raise NotDisposedError(_REPLACED, is_final=True) from error
+        if _code(error) not in _UNKNOWN and type(error).__name__ != "ParamValidationError":
+            raise
+        store.call_s3("delete_object", Bucket=bucket, Key=key)
+
+
+# `Any`: fsspec has no types.
+def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> dict[str, str]:  # noqa: ANN401
+    """Copy an object into the archive, unless an earlier try has done it; returns bucket and key of the copy."""
+    if head["ContentLength"] > _COPY_BYTES_MAX:
+        raise NotDisposedError(
+            "it has more than 5 GiB, and one request copies no more", is_final=True
+        )
+    source_bucket, source_key, _ = store.split_path(file.path)
+    identity = _identity(file)
+    for target in (file.target, f"{file.target}.{identity}"):
+        bucket, key, _ = store.split_path(target)
+        there = _head(store, bucket, key)
+        if there is not None:
+            is_copy = there.get("Metadata", {}).get(_MARK) == identity
+            if is_copy and there["ContentLength"] == head["ContentLength"]:
+                return {"Bucket": bucket, "Key": key}
+            continue
+        at("target checked")
+        try:
+            store.call_s3(
+                "copy_object",
+                Bucket=bucket,
+                Key=key,
+                CopySource={"Bucket": source_bucket, "Key": source_key},
+                CopySourceIfMatch=head["ETag"],
+                MetadataDirective="REPLACE",
+                Metadata={**head.get("Metadata", {}), _MARK: identity},
+                **{name: head[name] for name in _KEPT_METADATA if head.get(name)},
+            )
+        except OSError as error:
+            if _code(error) in _CONDITIONS:
+                raise NotDisposedError(_REPLACED, is_final=True) from error
+            raise
+        return {"Bucket": bucket, "Key": key}
+    raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
+
+
+def _head(store: Any, bucket: str, key: str) -> dict[str, Any] | None:  # noqa: ANN401, as above
+    try:
+        head: dict[str, Any] = store.call_s3("head_object", Bucket=bucket, Key=key)
+    except FileNotFoundError:
+        return None
+    return head
+
+
+def _code(error: Exception) -> str:
+    """Code of a store's refusal; empty for other errors."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))

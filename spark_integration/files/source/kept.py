@@ -1,0 +1,77 @@
+"""What the coordinator of a file source keeps beside its splits, as bytes: files read otherwise, and the age limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.source_types import LASTING, LastingState, Split
+from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesAsRead
+from coordlog.spark_integration.files.source.split_bytes import decode_split
+
+__all__ = ["files_as_read", "limit_of", "note_change", "note_fact", "note_lost_splits"]
+
+_AS_READ: Final = payload_type_of(FilesAsRead)
+_LASTING: Final = payload_type_of(LastingState)
+
+
+def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
+    """Files that were read otherwise than listed, by path, from the bytes that a coordinator keeps."""
+    _, content = _parts(kept)
+    if content is None:
+        return {}
+    return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(content)).files}
+
+
+def limit_of(kept: bytes | None) -> int | None:
+    """Time before which a modified file is not discovered any more, microseconds since 1970, UTC; None: none is."""
+    limit_us, _ = _parts(kept)
+    return limit_us
+
+
+def note_change(kept: bytes | None, event: Payload) -> bytes | None:
+    """Bytes that a coordinator keeps after an event of a reader."""
+    if not isinstance(event, FileChanged):
+        return kept
+    files = {**files_as_read(kept), event.path: event}
+    return _with_files(kept, [files[path] for path in sorted(files)])
+
+
+def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+    """Bytes that a coordinator keeps after a reader has lost `splits`: the next reader reads them anew."""
+    if _parts(kept)[1] is None:
+        return kept
+    lost = {decode_split(split.content).path for split in splits}
+    return _with_files(
+        kept, [file for path, file in files_as_read(kept).items() if path not in lost]
+    )
+
+
+def note_fact(kept: bytes | None, fact: Payload) -> bytes | None:
+    """Bytes that a coordinator keeps after a fact that a listing has recorded."""
+    if not isinstance(fact, AgeLimit):
+        return kept
+    limit_us, content = _parts(kept)
+    return _encoded(max(fact.modified_from_us, limit_us or 0), content)
+
+
+def _parts(kept: bytes | None) -> tuple[int | None, bytes | None]:
+    """Age limit, and encoded `FilesAsRead`; None for each that there is not."""
+    if kept is None or not kept.startswith(LASTING):
+        return None, kept
+    state = cast("LastingState", _LASTING.decode(kept.removeprefix(LASTING)))
+    return int.from_bytes(state.lasting, "big"), state.content
+
+
+def _with_files(kept: bytes | None, files: list[FileChanged]) -> bytes:
+    return _encoded(limit_of(kept), _AS_READ.encode(FilesAsRead(files=files)))
+
+
+def _encoded(limit_us: int | None, content: bytes | None) -> bytes:
+    if limit_us is None:
+        assert content is not None, "it is kept for one of the two"
+        return content
+    return LASTING + _LASTING.encode(
+        LastingState(lasting=limit_us.to_bytes(8, "big"), content=content)
+    )

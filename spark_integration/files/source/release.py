@@ -1,0 +1,270 @@
+"""The end of a file that was read: archived or deleted once every row of it is committed, by an intent in the log."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordlog.api.coordinator import Sink
+from coordlog.errors import SourceError
+from coordlog.limits import (
+    PAYLOAD_BYTES_MAX,
+    RELEASE_CALL_S,
+    RELEASE_FILES_MAX,
+    RELEASE_INTENTS_MAX,
+    RELEASE_TRIES_MAX,
+)
+from coordlog.log.local.call_timeout import NotAnsweredError, answered
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import Finished
+from coordlog.schemas.payload import Payload, decode_versioned, encode_versioned
+from coordlog.schemas.source_types import (
+    ReleasedInput,
+    ReleaseSplits,
+    SplitsReleased,
+    UnreleasedSplit,
+)
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileSplit, ReadFile
+from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
+from coordlog.spark_integration.files.source.split_bytes import decode_split
+
+__all__ = ["CommittedFiles", "FileRelease", "ReleaseResults"]
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 8
+_PROBLEM_CHARS: Final = 200
+_INTENT_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
+
+
+class ReleaseResults:
+    """Files of this driver that could not be released, with the problem of the last try. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._problems: dict[str, tuple[str, bool]] = {}
+
+    def note(self, path: str, problem: str, *, is_final: bool) -> None:
+        """Keep a problem; `is_final`: another try would have it too."""
+        with self._lock:
+            self._problems[path] = (problem, is_final)
+
+    def take(self) -> dict[str, tuple[str, bool]]:
+        """The problems since the last call."""
+        with self._lock:
+            problems, self._problems = self._problems, {}
+            return problems
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A file with committed splits."""
+
+    split: FileSplit
+    split_ids: list[str] = field(default_factory=list)
+    tries: int = 0
+
+
+class CommittedFiles:
+    """Finds the files of which a completed checkpoint has every row, and makes the intents that release them.
+
+    Everything is derived from the state, so that another driver makes the same intents again. Mailbox only, except
+    `tolerates`.
+
+    Args:
+        files: The source's files.
+        archive: Folder or URL of the archive; None: files are deleted.
+        results: Problems of the releases.
+    """
+
+    def __init__(self, files: InputFiles, archive: str | None, results: ReleaseResults) -> None:
+        self._files, self._archive, self._results = files, archive, results
+        self._scanned = SplitsState()
+        self._waiting: set[str] = set()
+        """Finished splits that are not committed yet."""
+        self._partial: dict[str, _Candidate] = {}
+        """Files of which splits are missing."""
+        self._ready: deque[_Candidate] = deque()
+        self._given: dict[str, _Candidate] = {}
+        """Files with an intent."""
+        self._again: list[tuple[int, _Candidate]] = []
+        """Files to try again, each with the call of `intents` from which on."""
+        self._calls = 0
+        self._given_up: set[str] = set()
+
+    def intents(self, state: SplitsState) -> Sequence[ReleaseSplits]:
+        """Intents for the files that are committed since the last call, and for those whose release has failed."""
+        self._calls += 1
+        self._find(state)
+        self._note_results(state)
+        self._ready.extend(candidate for due, candidate in self._again if due <= self._calls)
+        self._again = [(due, candidate) for due, candidate in self._again if due > self._calls]
+        return [self._intent(state) for _ in range(RELEASE_INTENTS_MAX) if self._ready]
+
+    def tolerates(self, path: str) -> bool:
+        """Whether another file of this name may be a new one, after that which was read was released. Any thread."""
+        return path not in self._given_up
+
+    def _find(self, state: SplitsState) -> None:
+        splits, before = state.splits, self._scanned
+        waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
+        ordinals = sorted({*splits.changed_since(before.splits), *waiting})
+        self._waiting = set()
+        for ordinal in ordinals:
+            name = splits.name_at(ordinal)
+            if not state.is_committed(ordinal):
+                if isinstance(splits.place_at(ordinal), Finished):
+                    self._waiting.add(name)
+                continue
+            if before.splits.ordinals.get(name) == ordinal and before.is_committed(ordinal):
+                continue
+            split = decode_split(state.splits.split_at(ordinal).content)
+            candidate = self._partial.setdefault(split.path, _Candidate(split))
+            candidate.split_ids.append(split.split_id)
+            if len(candidate.split_ids) >= split.parts:
+                self._ready.append(self._partial.pop(split.path))
+        self._scanned = state
+
+    def _note_results(self, state: SplitsState) -> None:
+        for path, (_problem, is_final) in sorted(self._results.take().items()):
+            candidate = self._given.pop(path, None)
+            if candidate is None or candidate.split_ids[0] not in state.splits:
+                continue
+            candidate.tries += 1
+            if is_final or candidate.tries >= RELEASE_TRIES_MAX:
+                self._given_up.add(path)
+            else:
+                self._again.append((self._calls + 2**candidate.tries // 2, candidate))
+        released = [
+            path for path, each in self._given.items() if each.split_ids[0] not in state.splits
+        ]
+        for path in released:
+            del self._given[path]
+
+    def _intent(self, state: SplitsState) -> ReleaseSplits:
+        inputs: list[ReleasedInput] = []
+        size_bytes = 0
+        while self._ready and len(inputs) < RELEASE_FILES_MAX:
+            candidate = self._ready[0]
+            released = self._input(candidate)
+            size_bytes += len(released.content) + sum(map(len, released.split_ids)) * 3
+            if inputs and size_bytes > _INTENT_BYTES:
+                break
+            inputs.append(released)
+            self._ready.popleft()
+            self._given[candidate.split.path] = candidate
+        effect = "delete" if self._archive is None else f"archive:{self._archive}"
+        return ReleaseSplits(effect=effect, discovered_below=state.splits.end, inputs=inputs)
+
+    def _input(self, candidate: _Candidate) -> ReleasedInput:
+        split = candidate.split
+        target = ""
+        if self._archive is not None:
+            target = f"{self._archive.rstrip('/')}/{self._files.below_root(split.path)}"
+        file = ReadFile(
+            path=split.path,
+            size_bytes=split.size_bytes,
+            mark=split.mark,
+            real_path=split.real_path,
+            target=target.removeprefix("s3://"),
+        )
+        return ReleasedInput(split_ids=candidate.split_ids, content=encode_versioned(file))
+
+
+class FileRelease(Sink):
+    """Carries out the intents: each file by itself, for a bounded time. A file that fails stays, and fails no row.
+
+    Args:
+        files: The source's files.
+        results: Gets the problems.
+        dispose_of: Effect on one file.
+    """
+
+    def __init__(
+        self,
+        files: InputFiles,
+        results: ReleaseResults,
+        dispose_of: Callable[[InputFiles, ReadFile], None] = dispose,
+    ) -> None:
+        self._files, self._results, self._dispose_of = files, results, dispose_of
+
+    def settle(self, intent: Payload) -> SplitsReleased:
+        """Release the input that is not released yet. Any thread; safe to repeat. Raises nothing."""
+        assert isinstance(intent, ReleaseSplits), "intents are made by `CommittedFiles`"
+        problems: dict[int, NotDisposedError] = {}
+        pending: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(len(intent.inputs)):
+            pending.put(number)
+        done: set[int] = set()
+
+        def work() -> None:
+            while True:
+                try:
+                    number = pending.get_nowait()
+                except queue.Empty:
+                    return
+                problem = self._problem_of(intent.inputs[number])
+                if problem is not None:
+                    problems[number] = problem
+                done.add(number)
+
+        self._run(work, min(_THREADS, len(intent.inputs)))
+        while not pending.empty():  # what hangs may end later: it begins nothing more
+            pending.get()
+        late = NotDisposedError(f"it was not archived or deleted within {RELEASE_CALL_S:g} s")
+        for number in range(len(intent.inputs)):
+            if number not in done:
+                problems[number] = late
+        return self._outcome(intent, dict(problems))
+
+    def _run(self, work: Callable[[], None], count: int) -> None:
+        def work_in_parallel() -> None:
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        try:
+            answered(work_in_parallel, RELEASE_CALL_S)
+        except NotAnsweredError:
+            return
+
+    def _problem_of(self, released: ReleasedInput) -> NotDisposedError | None:
+        try:
+            self._dispose_of(self._files, decode_versioned(ReadFile, released.content))
+        except NotDisposedError as error:
+            return error
+        except SourceError as error:
+            return NotDisposedError(str(error))
+        except Exception as error:  # noqa: BLE001, a store's library raises many
+            return NotDisposedError(f"{type(error).__name__}: {error}")
+        return None
+
+    def _outcome(
+        self, intent: ReleaseSplits, problems: dict[int, NotDisposedError]
+    ) -> SplitsReleased:
+        for number, problem in sorted(problems.items()):
+            path = decode_versioned(ReadFile, intent.inputs[number].content).path
+            self._results.note(path, str(problem), is_final=problem.is_final)
+            _log.warning("it stays where it is: %s: %s", path, problem)
+        return SplitsReleased(
+            split_ids=[
+                split_id
+                for number, released in enumerate(intent.inputs)
+                if number not in problems
+                for split_id in released.split_ids
+            ],
+            discovered_below=intent.discovered_below,
+            unreleased=[
+                UnreleasedSplit(split_id=split_id, problem=str(problem)[:_PROBLEM_CHARS])
+                for number, problem in sorted(problems.items())
+                for split_id in intent.inputs[number].split_ids
+            ],
+        )

@@ -1,0 +1,438 @@
+"""Files that are read are archived or deleted after the commits of all of their rows, and known no more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordlog.api.chain import Chain, OperatorSpec
+from coordlog.api.coordinator import CommittableOf, Sink
+from coordlog.coordinators.commits import CommitCoordinatorProvider
+from coordlog.errors import RestoreError, SinkError
+from coordlog.projections.inspection.verify import verify
+from coordlog.schemas.payload import Payload, payload, payload_type_of
+from coordlog.schemas.record import Kind
+from coordlog.schemas.source_types import SplitsReleased
+from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.source import discovery
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.testing.driven_job import HandDrivenJob
+from kernel_fakes import IdleOperator
+from split_fakes import ack_all, ask, state_of, told
+
+LISTED = "coordlog.splits_discovered@"
+
+
+@payload("test.release_commit", version=1)
+class Published(Payload):
+    """An intent, and the outcome too."""
+
+    checkpoint_id: int
+
+
+class FakeSink(Sink):
+    """Publishes nothing. Refuses as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.settled: list[int] = []
+        self.refusals = 0
+
+    def settle(self, intent: Payload) -> Payload:
+        assert isinstance(intent, Published)
+        if self.refusals:
+            self.refusals -= 1
+            raise SinkError("memory", "scripted", "try again")
+        self.settled.append(intent.checkpoint_id)
+        return intent
+
+
+def make_intent(checkpoint_id: int, committables: Sequence[CommittableOf]) -> Published:
+    return Published(checkpoint_id=checkpoint_id)
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that finds nothing returns at once."""
+    monkeypatch.setattr(discovery, "WATCH_REPORT_S", 0.03)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def write(path: Path, text: str = "i\n1\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+class Watched:
+    """A job that reads a folder, and whose listings and checkpoints are run one by one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        former: Watched | None = None,
+        *,
+        after_commit: str | None = None,
+        sink: FakeSink | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        self.folder, self.sink = folder, sink or FakeSink()
+        self.after_commit = after_commit or f"archive:{folder.parent}/done"
+        watch = Watch(watch_interval_s=0.01, after_commit=self.after_commit)
+        from_checkpoint = options.pop("from_checkpoint", None)
+        parallelism = options.pop("parallelism", 1)
+        source = FileSource(folder, watch=watch, schema="i bigint", **options)
+        operator = OperatorSpec(
+            operator_id="sink",
+            create_operator=IdleOperator,
+            coordinator=CommitCoordinatorProvider(
+                "sink",
+                sink=self.sink,
+                make_intent=make_intent,
+                payload_types=(Published,),
+                destination="elsewhere" if from_checkpoint is not None else "here",
+            ),
+        )
+        self.job: HandDrivenJob = HandDrivenJob(
+            Chain(source=source.spec(), operators=[operator]),
+            log=None if former is None else former.job.log,
+            from_checkpoint=from_checkpoint,
+            parallelism=parallelism,
+            is_held=True,
+        )
+        self.job.is_work_held = True
+        self.job.release()
+        self.job.is_held = False
+        self.job.advance(0.0)
+        self.settle()
+        self.attempt, *self.others = self.job.register_all()
+
+    def look(self, count: int = 2) -> None:
+        """Run so many listings, each with all of its facts."""
+        for _ in range(count):
+            is_listed = False
+            while not is_listed:
+                end = self.job.log.high_watermark()
+                self.job.run(self.job.works.popleft())
+                fresh = self.job.log.read(end, self.job.log.high_watermark())
+                types = [stored.record().payload_type or "" for stored in fresh]
+                is_listed = any(name.startswith(LISTED) for name in types)
+
+    def settle(self, count: int = 6) -> None:
+        """Run what is to be settled, and its next tries: a listing is the last work, and waits."""
+        for _ in range(count):
+            self.job.advance(60.0)
+            while len(self.job.works) > 1:
+                self.job.run(self.job.works.popleft())
+
+    def read(self, count: int = 1_000) -> None:
+        while state_of(self.job).waiting_count and count:
+            ask(self.attempt)
+            ack_all(self.attempt)
+            self.attempt.finish_split("source", told(self.job, self.attempt)[-1], rows=1)
+            count -= 1
+
+    def checkpoint(self) -> int:
+        ack_all(self.attempt)
+        checkpoint_id = self.job.trigger()
+        assert checkpoint_id is not None
+        self.attempt.ack_checkpoint(checkpoint_id, committables=[("sink", b"rows")])
+        assert self.job.runtime.state.last_checkpoint == checkpoint_id
+        return checkpoint_id
+
+    def crash(self, **options: Any) -> Watched:  # noqa: ANN401
+        self.job.crash()
+        options = {"after_commit": self.after_commit, **options}
+        return Watched(self.folder, self, **options)
+
+    @property
+    def known(self) -> list[str]:
+        return [Path(name).name for name in state_of(self.job).splits]
+
+    @property
+    def present(self) -> list[str]:
+        return sorted(path.name for path in self.folder.rglob("*.csv"))
+
+    @property
+    def archived(self) -> list[str]:
+        done = self.folder.parent / "done"
+        return sorted(str(path.relative_to(done)) for path in done.rglob("*") if path.is_file())
+
+
+def test_a_file_is_archived_after_its_rows_commit_and_is_known_no_more(
+    folder: Path,
+) -> None:
+    for name in ("a.csv", "day/b.csv", "c.csv"):
+        write(folder / name)
+    job = Watched(folder)
+    job.look()
+    job.read(2)
+    job.settle()
+    assert job.present == ["a.csv", "b.csv", "c.csv"], "no checkpoint has their rows"
+
+    job.checkpoint()
+    assert job.archived == [], "first in the log"
+    job.settle()
+    assert job.archived == ["a.csv", "c.csv"]
+    assert (job.present, job.known) == (["b.csv"], ["b.csv"])
+    job.look()
+    job.read()
+    job.checkpoint()
+    job.settle()
+    assert job.archived == ["a.csv", "c.csv", "day/b.csv"]
+    assert job.known == []
+
+
+@pytest.mark.clause("H3")
+def test_no_file_goes_before_every_sink_has_committed_its_rows(folder: Path) -> None:
+    write(folder / "a.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.sink.refusals = 2
+    job.checkpoint()
+    job.settle(1)
+    assert (job.sink.settled, job.present) == ([], ["a.csv"])
+
+    job.settle()
+    assert (job.sink.settled, job.present) == ([1], [])
+    order = [
+        (record.kind, record.operator_id)
+        for record in job.job.history(Kind.COMMIT_INTENT, Kind.COMMIT_OUTCOME)
+        if record.attributes.get("settled") != "false"
+    ]
+    assert order == [
+        (Kind.COMMIT_INTENT, "source"),
+        (Kind.COMMIT_INTENT, "sink"),
+        (Kind.COMMIT_OUTCOME, "sink"),
+        (Kind.COMMIT_OUTCOME, "source"),
+    ]
+
+
+def test_a_file_of_several_splits_goes_when_all_are_committed(folder: Path) -> None:
+    write(folder / "a.csv", "i\n" + "1\n" * 10)
+    options: dict[str, Any] = {
+        "split_bytes": 8,
+        "csv": CsvOptions(no_newlines_in_fields=True),
+        "after_commit": "delete",
+    }
+    job = Watched(folder, **options)
+    job.look()
+    assert len(state_of(job.job).splits) == 3
+    for left in (2, 1):
+        job.read(1)
+        job.checkpoint()
+        job.settle()
+        assert state_of(job.job).waiting_count == left
+        assert job.present == ["a.csv"]
+
+    job.read()
+    job.checkpoint()
+    job.settle()
+    assert (job.present, job.known) == ([], [])
+
+
+@pytest.mark.fault("X11")
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_crashed", [True, False], ids=["crash", "no crash"])
+def test_files_of_subtasks_that_have_ended_go_with_the_checkpoint_after_it(
+    folder: Path, *, is_crashed: bool
+) -> None:
+    """The subtask ends after its part of a checkpoint: its last file is no part of that checkpoint."""
+    write(folder / "a.csv")
+    job = Watched(folder, parallelism=2)
+    job.look()
+    first = job.job.trigger()
+    assert first is not None
+    job.attempt.ack_checkpoint(first, committables=[("sink", b"none")])
+    job.read()
+    job.attempt.complete(committables=[("sink", b"rows")])
+    (other,) = job.others
+    other.ack_checkpoint(first)
+    assert job.job.runtime.state.last_checkpoint == first
+    job.settle()
+    assert (job.sink.settled, job.present) == ([first], ["a.csv"])
+
+    second = job.job.trigger()
+    assert second is not None
+    other.ack_checkpoint(second)
+    assert job.job.runtime.state.last_checkpoint == second
+    if is_crashed:
+        job = job.crash(parallelism=2)
+    job.settle()
+    assert (job.present, job.archived, job.known) == ([], ["a.csv"], [])
+
+
+def test_the_last_files_of_a_job_go_with_its_last_checkpoint(folder: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        write(folder / name)
+    job = Watched(folder)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+    job.settle()
+    assert job.present == ["b.csv"]
+    job.read()
+    job.attempt.complete(committables=[("sink", b"rows")])
+    job.settle()
+    assert (job.present, job.archived) == ([], ["a.csv", "b.csv"])
+
+
+def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder: Path) -> None:
+    write(folder / "a.csv")
+    write(folder / "b.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.checkpoint()
+    assert job.present == ["a.csv", "b.csv"]
+
+    again = job.crash()
+    assert (again.present, again.archived) == ([], ["a.csv", "b.csv"])
+    assert again.known == []
+    again.checkpoint()
+    again.settle()
+    assert (
+        len([one for one in again.job.history(Kind.COMMIT_INTENT) if one.operator_id == "source"])
+        == 1
+    )
+
+
+def test_a_released_name_is_a_new_file_also_over_a_crash(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.checkpoint()
+    job.settle()
+    write(folder / "a.csv", "i\n2\n")
+    job.look()
+    assert job.known == ["a.csv"]
+
+    again = job.crash()
+    assert state_of(again.job).waiting_count == 1, "it is not the one that the checkpoint has"
+    again.look()
+    again.read()
+    again.checkpoint()
+    again.settle()
+    assert again.present == []
+    assert len(again.archived) == 2
+    assert again.job.history(Kind.GLOBAL_FAILURE) == []
+
+
+def test_while_a_release_is_open_another_file_of_the_name_waits(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.sink.refusals = 4  # the intent of the source waits for the sink
+    job.checkpoint()
+    write(folder / "a.csv", "i\n2\n2\n")
+    job.look(4)
+    assert job.sink.settled == []
+    assert (job.known, job.job.history(Kind.JOB_FAILED)) == (["a.csv"], [])
+
+
+@pytest.mark.may_fail("it has changed since it was listed")
+def test_a_committed_file_that_is_replaced_stays_and_then_fails_the_job(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    write(folder / "a.csv", "i\n1\n2\n")
+    job.checkpoint()
+    job.settle()
+    (outcome,) = [
+        one for one in job.job.history(Kind.COMMIT_OUTCOME) if one.operator_id == "source"
+    ]
+    released = payload_type_of(SplitsReleased).decode(outcome.payload or b"")
+    assert isinstance(released, SplitsReleased)
+    assert released.split_ids == []
+    assert "it has changed since it was read" in released.unreleased[0].problem
+    assert (folder / "a.csv").read_text() == "i\n1\n2\n"
+    job.checkpoint()
+    while job.job.works:
+        job.job.run(job.job.works.popleft())
+    (failed,) = job.job.history(Kind.JOB_FAILED)
+    assert "a.csv: it has changed since it was listed" in str(failed.reason)
+
+
+def test_a_release_that_fails_is_tried_again_and_fails_no_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "a.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    real, tries = os.rename, [0]
+
+    def rename(source: str, target: str) -> None:
+        tries[0] += 1
+        if tries[0] <= 2:
+            raise PermissionError(13, "Permission denied")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    for _ in range(8):
+        job.checkpoint()
+        job.settle()
+    assert (tries[0], job.present, job.known) == (3, [], [])
+    assert job.job.history(Kind.JOB_FAILED, Kind.GLOBAL_FAILURE) == []
+
+
+@pytest.mark.clause("E6")
+def test_a_job_does_not_go_back_below_a_release(folder: Path) -> None:
+    write(folder / "a.csv")
+    job = Watched(folder)
+    first = job.checkpoint()
+    job.look()
+    job.read()
+    job.checkpoint()
+    job.settle()
+
+    job.job.crash()
+    with pytest.raises(RestoreError, match="has archived or deleted the input"):
+        Watched(folder, job, from_checkpoint=first)
+
+
+def test_the_next_run_may_keep_files_and_settles_what_is_open(folder: Path) -> None:
+    write(folder / "a.csv")
+    write(folder / "b.csv")
+    job = Watched(folder)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+
+    again = job.crash(after_commit="keep")
+    assert again.archived == ["a.csv"]
+    again.look()
+    again.read()
+    again.checkpoint()
+    again.settle()
+    assert again.present == ["b.csv"]
+
+
+def test_the_history_of_releases_is_whole(folder: Path) -> None:
+    job = Watched(folder)
+    for number in range(5):
+        write(folder / "a.csv", f"i\n{number}\n")
+        write(folder / f"{number}.csv")
+        job.look()
+        job.read()
+        job.checkpoint()
+        job.settle()
+        if number == 2:
+            job = job.crash()
+    assert (job.known, job.present) == ([], [])
+    assert state_of(job.job).splits.end >= 10
+    log = job.job.log
+    assert list(verify(log.read(log.start_offset(), log.high_watermark())).faults) == []
