@@ -113,6 +113,7 @@ class Runtime:
 
     last_offset: int | None = None
     """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
+    _append_due_s: float | None = None
 
     def __init__(
         self,
@@ -183,7 +184,6 @@ class Runtime:
         self._failed_inside: tuple[str, str, str] | None = None
         self._refused_recorded = self._in_flight = 0
         self._in_flight_since_s = self._stalled_s = 0.0
-        self._append_due_s: float | None = None
         self._is_stopping = self._is_sealed = False
 
     # --- TurnPort, for the host -----------------------------------------------------------------
