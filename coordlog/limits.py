@@ -126,6 +126,9 @@ CONFIG_BYTES_MAX: Final = 1024 * 1024
 """One `coordlog.toml` or file of Kafka's security settings: a thousand times the size of all keys."""
 
 # --- the mailbox -----------------------------------------------------------------------------------------------------
+APPEND_LINGER_S: Final = 0.005
+"""Seconds for which turns without effects wait for others, to be appended with them. About one append with fsync."""
+
 UNRELEASED_TURNS_MAX: Final = 10_000
 """Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""
 

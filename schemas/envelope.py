@@ -49,14 +49,17 @@ _KINDS: Final = {kind: _long(number) for number, kind in enumerate(Kind)}
 _time: Final = lru_cache(maxsize=16)(_long)
 """The same for a time, which all records of a turn have."""
 
-_FEW: Final = {value: _PRESENT + _long(value) for value in range(-1, _ONE_BYTE)}
-"""Present values that most records have: subtasks, attempt numbers, barriers."""
+_FEW: Final[dict[int | None, bytes]] = {
+    None: _NULL,
+    **{value: _PRESENT + _long(value) for value in range(-1, _ONE_BYTE)},
+}
+"""Optional values that most records have: none, subtasks, attempt numbers, barriers."""
 
 
-def _optional_long(value: int | None) -> bytes:
-    if value is None:
-        return _NULL
-    return _FEW.get(value) or _PRESENT + _long(value)
+def _present(value: int | None) -> bytes:
+    """An optional integer that is not among the few."""
+    assert value is not None, "it is one of the few"
+    return _PRESENT + _long(value)
 
 
 def _bytes(value: bytes) -> bytes:
@@ -91,23 +94,23 @@ def envelope_bytes(record: Record) -> bytes:
     Raises:
         TypeError, AttributeError, ValueError, OverflowError: A field has a value of another type, or out of range.
     """
-    payload, reason = record.payload, record.reason
+    payload, reason, few = record.payload, record.reason, _FEW.get
     return b"".join(
         (
             _long(record.epoch),
             _name(record.driver_id),
-            _optional_long(record.sequence),
+            few(record.sequence) or _present(record.sequence),
             _long(record.turn_remaining),
             _KINDS[record.kind],
             _time(record.timestamp_us),
             _name(record.job_id),
             _optional_name(record.operator_id),
-            _optional_long(record.subtask),
-            _optional_long(record.attempt_number),
-            _optional_long(record.checkpoint_id),
-            _optional_long(record.event_id),
-            _optional_long(record.last_barrier),
-            _optional_long(record.cause),
+            few(record.subtask) or _present(record.subtask),
+            few(record.attempt_number) or _present(record.attempt_number),
+            few(record.checkpoint_id) or _present(record.checkpoint_id),
+            few(record.event_id) or _present(record.event_id),
+            few(record.last_barrier) or _present(record.last_barrier),
+            few(record.cause) or _present(record.cause),
             _optional_name(record.payload_type),
             _NULL if payload is None else _PRESENT + _bytes(payload),
             _NULL if reason is None else _PRESENT + _text(reason),

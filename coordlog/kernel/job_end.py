@@ -297,10 +297,10 @@ def is_at_its_end(state: JobState) -> bool:
     if state.phase is Phase.ENDING:
         return True
     return (
-        state.phase is Phase.RUNNING
+        state.finished_count == state.parallelism
+        and state.phase is Phase.RUNNING
         and not state.is_batch
         and not state.is_restoring
-        and state.finished_count == state.parallelism
         and checkpoints.last_is_final(state)
         and state.owed_complete is None
         and not state.pending

@@ -177,7 +177,7 @@ def due(state: JobState, open_work: Mapping[str, int] = job_end.NO_WORK) -> Inpu
         return TellRestored()
     if state.stale:
         return StaleAttempt(subtask=state.stale[0])
-    if checkpoints.can_advance(state):
+    if state.pending and checkpoints.can_advance(state):
         return AdvanceCheckpoints()
     if state.is_batch or state.finished_count < state.parallelism:
         return None

@@ -307,9 +307,11 @@ class Mailbox:
                 if time.monotonic() - watched_s > _WATCH_S:
                     watched_s = time.monotonic()
                     runtime.registrations.watch()
-                group = runtime.take_group()
-                if group:
-                    self._groups.put((runtime.group_payloads(), group))
+                append_due_s = runtime.append_due_s
+                if append_due_s is not None and append_due_s <= time.monotonic():
+                    group = runtime.take_group()
+                    if group:
+                        self._groups.put((runtime.group_payloads(), group))
         except BaseException as error:  # noqa: BLE001, the mailbox's edge: an internal error ends the driver
             _log.exception("the mailbox ends")
             self.end(error)
@@ -339,14 +341,14 @@ class Mailbox:
         return None
 
     def _await_work(self, runtime: Runtime) -> None:
-        """Return once there is work, or a timer is due, or after a moment."""
+        """Return once there is work, or a timer or an append is due, or after a moment."""
         with self._condition:
             self._is_waiting = True
             while not self._done.is_set():
                 if self._control or (self._inputs and not runtime.is_backed_up):
                     break
-                due = runtime.next_timer_s()
-                wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
+                due = [s for s in (runtime.next_timer_s(), runtime.append_due_s) if s is not None]
+                wait_s = min(_IDLE_S, min(due) - time.monotonic()) if due else _IDLE_S
                 if wait_s <= 0 or not self._condition.wait(wait_s):
                     break
             self._is_waiting = False

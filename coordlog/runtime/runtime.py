@@ -65,6 +65,7 @@ from coordlog.kernel.outputs import (
 from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
 from coordlog.limits import (
+    APPEND_LINGER_S,
     GROUP_BYTES_MAX,
     GROUP_RECORDS_MAX,
     REASON_CHARS_MAX,
@@ -106,12 +107,13 @@ _log = logging.getLogger(__name__)
 class Runtime:
     """Turns of one driver. All methods but `fail_job` are called on the mailbox.
 
-    The owner must append the records of `take_group` to the log and call `acknowledged` once they count, call
-    `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
+    The owner must append the records of `take_group` to the log, as a rule at `append_due_s`, and call `acknowledged`
+    once they count, call `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
     """
 
     last_offset: int | None = None
     """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
+    _append_due_s: float | None = None
 
     def __init__(
         self,
@@ -376,6 +378,7 @@ class Runtime:
         if request is not None:
             if payload is None:
                 self._waiting.append(self._turn_of_effects())
+            self._append_due_s = 0.0
             # The newest waiting turn is that of the snapshot, or the one without records.
             answer = snapshot_answer(request.request_id, sequence, payload, self._snapshots.why_not)
             self._waiting[-1].effects.append(answer)
@@ -391,6 +394,7 @@ class Runtime:
         turn = self._turn_of_effects()
         turn.effects.append(effect)
         self._waiting.append(turn)
+        self._append_due_s = 0.0
 
     def _run_turn(self, input_: Input, connection_id: int | None) -> None:
         clock_us = self._clock.now_us()
@@ -490,6 +494,10 @@ class Runtime:
         for _ in turn.watched:
             self._snapshots.closed()
         self._waiting.append(turn)
+        if turn.is_waited_for:
+            self._append_due_s = 0.0
+        elif self._append_due_s is None:
+            self._append_due_s = self._clock.monotonic_s() + APPEND_LINGER_S
 
     # --- the log --------------------------------------------------------------------------------
     @property
@@ -502,6 +510,16 @@ class Runtime:
         """Whether too many turns or payload bytes wait: then only acknowledgements should be handled."""
         return len(self._waiting) >= UNRELEASED_TURNS_MAX or self.payloads.is_full
 
+    @property
+    def append_due_s(self) -> float | None:
+        """Time on the monotonic clock of the next append; None during an append, or if no turn waits.
+
+        Turns whose release has no effect, such as acks, wait a moment for others: each append costs the log the same.
+        """
+        if self._in_flight or self._append_due_s is None:
+            return None
+        return 0.0 if self.is_backed_up else self._append_due_s
+
     def take_group(self) -> list[UnstoredRecord]:
         """Records of the next append: whole turns, in order. Empty during an append, or if no turn waits."""
         if self._in_flight:
@@ -511,6 +529,7 @@ class Runtime:
         )  # before `_in_flight`, for other threads
         group: list[UnstoredRecord] = []
         size = 0
+        self._append_due_s = None
         for turn in self._waiting:
             turn_bytes = sum(record.size_bytes for record in turn.unstored)
             turn_bytes += sum(payload.address.length for payload in turn.payloads)
@@ -519,6 +538,7 @@ class Runtime:
                 or size + turn_bytes > GROUP_BYTES_MAX
             )
             if group and is_full:
+                self._append_due_s = 0.0
                 break
             group.extend(turn.unstored)
             size += turn_bytes

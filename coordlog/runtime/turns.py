@@ -9,7 +9,7 @@ from typing import Final
 from coordlog.errors import TooLargeError, TurnLimitError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import Action, AttemptLost, Input
-from coordlog.kernel.outputs import Effect, Step
+from coordlog.kernel.outputs import Effect, Step, StopAckTimer
 from coordlog.kernel.step import act, step
 from coordlog.limits import (
     ACK_TIMEOUT_S,
@@ -84,6 +84,13 @@ class Turn:
     """Connection of the handled message: it may be read further once this turn is released."""
     payloads: Sequence[HeldPayload] = ()
     """Payloads that its records may address: stored before the records are appended."""
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether its release has an effect; without one, its append may wait for further turns."""
+        return bool(self.watched) or any(
+            type(effect) is not StopAckTimer for effect in self.effects
+        )
 
     def add_acted(self, records: Sequence[Record]) -> None:
         """Count the records of an action. Raises TurnLimitError above the turn's limit."""

@@ -41,7 +41,14 @@ from coordlog.limits import (
     UNRELEASED_BYTES_PER_ATTEMPT_MAX,
     UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
 )
-from coordlog.messages import DownMessage, Register, UpMessage
+from coordlog.messages import (
+    Accepted,
+    CheckpointCompleted,
+    DownMessage,
+    InjectBarrier,
+    Register,
+    UpMessage,
+)
 from coordlog.runtime.ports import Arrivals
 from coordlog.runtime.requests import Requests
 from coordlog.spark_integration.task.attempt_connection import (
@@ -589,7 +596,8 @@ class Endpoint:
                 if messages:
                     for frame in _frames(messages):
                         await connection.channel.send(frame)
-                    await asyncio.sleep(0)
+                    if connection.outgoing:
+                        await asyncio.sleep(0)  # the other connections first
                 if is_last:
                     await connection.channel.close()
                     return
@@ -647,14 +655,27 @@ def _frames(messages: Sequence[DownMessage]) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     for message in messages:
-        for part in parts_of(message):
-            data = _within_limit(encode(part))
+        for data in _encoded(message):
             if parts and size + len(data) > FRAME_BYTES:
                 yield b"".join(parts)
                 parts, size = [], 0
             parts.append(data)
             size += len(data)
     yield b"".join(parts)
+
+
+def _encoded(message: DownMessage) -> Sequence[bytes]:
+    if isinstance(message, Accepted):
+        return [_within_limit(encode(part)) for part in parts_of(message)]
+    if isinstance(message, InjectBarrier | CheckpointCompleted):
+        return (_encoded_for_all(message),)
+    return (_within_limit(encode(message)),)
+
+
+@functools.lru_cache(maxsize=16)
+def _encoded_for_all(message: InjectBarrier | CheckpointCompleted) -> bytes:
+    """A message that all attempts of the job receive at one time."""
+    return encode(message)
 
 
 def _bytes(data: str | bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordlog.errors import AppendRefusedError
+from coordlog.limits import APPEND_LINGER_S
 from coordlog.log.memory import Refuse, Unknown
 from coordlog.messages import Accepted
 from coordlog.restore.rebuild import projection_of, rebuild
@@ -60,6 +61,25 @@ def test_the_next_turn_finds_things_as_the_log_will_have_them() -> None:
     assert job.log.high_watermark() == end
     assert len(job.runtime.take_group()) == 3, "one append for both turns, and a type"
     assert job.runtime.take_group() == [], "one in flight at a time"
+
+
+def test_an_append_without_effects_waits_a_moment_for_company() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    assert job.runtime.append_due_s is None, "no turn waits"
+    job.is_held = True
+    now_s = job.clock.monotonic_s()
+    attempt.send("source", Up(n=1))
+    assert job.runtime.append_due_s == now_s + APPEND_LINGER_S, "nothing waits for its release"
+    job.clock.seconds += APPEND_LINGER_S / 2
+    attempt.send("source", Up(n=2))
+    assert job.runtime.append_due_s == now_s + APPEND_LINGER_S, "from the first turn on"
+
+    inside(attempt, provider, lambda coordinator: coordinator.gateways[0].send_event(Down(n=1)))
+    assert job.runtime.append_due_s == 0.0, "the delivery of an event waits for its release"
+    assert len(job.runtime.take_group()) > 3
+    assert job.runtime.append_due_s is None, "during an append"
 
 
 @pytest.mark.clause("A3")
