@@ -208,11 +208,9 @@ class FileSource:
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
-            lambda: _check_path(url),
-            lambda: _check_also(others, url),
+            lambda: _check_paths(url, others),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
-            lambda: _check_names(columns, text.keywords["csv"].column_names),
             lambda: _check_watch(watch, assignment, url),
             lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
             text,
@@ -226,12 +224,12 @@ class FileSource:
                 bad_rows=None if bad_rows == _FAIL else bad_rows,
                 rescued=rescued,
             ),
-            lambda: _check_rescued(format, rescued, columns, text.keywords["csv"]),
+            lambda: _check_columns(format, rescued, columns, text.keywords["csv"]),
             lambda: _rejects_sink(bad_rows),
         )
-        self.rejects = _rejects_sink(bad_rows)
+        self.rejects, self._results = _rejects_sink(bad_rows), ReleaseResults()
         self._batch_rows, self._assignment = batch_rows, assignment
-        self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
+        self._skips_unreadable, self._allows_other_path = on_error == _SKIP, allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or self._skips_unreadable
         self._discovery = Discovery(
@@ -249,7 +247,6 @@ class FileSource:
         )
         self._places = tuple(locations_of(self._discovery.files.urls))
         self._archive = None if not watch or not watch.archive else _absolute(watch.archive)
-        self._results = ReleaseResults()
 
     @property
     def _location(self) -> str:
@@ -635,8 +632,9 @@ def _refuse(option: str, value: object, expected: str) -> None:
     raise OptionError(option, value, expected)
 
 
-def _check_also(others: Sequence[str], url: str) -> None:
-    """Check the further paths: a file is known by its name alone, so that all are of one file system."""
+def _check_paths(url: str, others: Sequence[str]) -> None:
+    """Check the path and the further ones: a file is known by its name alone, so that all are of one file system."""
+    _check_path(url)
     for other in others:
         _check_path(other, "also")
         _check_same_store(other, url)
@@ -682,9 +680,10 @@ def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -
         raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
 
 
-def _check_rescued(
+def _check_columns(
     name: Format, rescued: str | None, schema: pa.Schema | None, csv: CsvOptions
 ) -> None:
+    _check_names(schema, csv.column_names)
     if rescued is None or name not in _OF_FORMATS["rescued"]:
         return
     if not rescued:
