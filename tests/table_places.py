@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import itertools
 import json
+import urllib.parse
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -338,10 +339,21 @@ class DeltaInBucket(DeltaPlace):
 
     def table(self) -> pa.Table:
         """Not by delta-rs: it reads with Python's lock, without which the server in this process does not answer."""
-        keys = [uri.removeprefix(f"s3://{self.bucket}/") for uri in self.loaded().file_uris()]
-        files = [pq.read_table(io.BytesIO(self.server.get(self.bucket, key))) for key in keys]
         empty = pa.schema(self.loaded().schema().to_arrow()).empty_table()
+        files = [
+            self._rows(action, empty.schema)
+            for action in pa.table(self.loaded().get_add_actions()).to_pylist()
+        ]
         return pa.concat_tables([empty, *files], promote_options="permissive")
+
+    def _rows(self, action: dict[str, Any], schema: pa.Schema) -> pa.Table:
+        """Rows of a file, with the partition's values, which only the table's log has."""
+        key = "a/table/" + urllib.parse.unquote(action["path"])
+        rows = pq.ParquetFile(io.BytesIO(self.server.get(self.bucket, key))).read()
+        for name, value in (action.get("partition") or {}).items():
+            values = pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows)
+            rows = rows.append_column(name, values)
+        return rows.select([name for name in schema.names if name in rows.column_names])
 
     def intents(self) -> list[str]:
         """See `table`."""
