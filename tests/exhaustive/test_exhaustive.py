@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from exhaustive.rules import KERNEL_RULES, PROTOCOL_RULES, Rule
 from exhaustive.search import Move, search
@@ -13,15 +14,23 @@ from exhaustive.worlds import IN_EACH_RUN
 
 _STATES_MAX = 20_000
 """Of the search for a fault: far above what any takes."""
-_LONG = "kernel, late messages, two checkpoints"
-"""The one world that takes more than ten seconds of a core."""
+_LONG = ("kernel, late messages, two checkpoints", "protocol, three drivers")
+"""These worlds take more than ten seconds of a core."""
+
+
+def worlds_of(layer: str) -> list[ParameterSet]:
+    return [
+        pytest.param(name, marks=pytest.mark.tier("faults") if name in _LONG else ())
+        for name in IN_EACH_RUN
+        if name.startswith(layer)
+    ]
 
 
 # --- the worlds ------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.clause("K2")
 @pytest.mark.clause("K4")
-@pytest.mark.parametrize("name", [one for one in IN_EACH_RUN if one.startswith("protocol")])
+@pytest.mark.parametrize("name", worlds_of("protocol"))
 def test_no_order_of_drivers_and_appends_breaks_the_protocol(name: str) -> None:
     found = search(IN_EACH_RUN[name]())
     print(found)
@@ -35,14 +44,7 @@ def test_no_order_of_drivers_and_appends_breaks_the_protocol(name: str) -> None:
 @pytest.mark.clause("E2")
 @pytest.mark.clause("G3")
 @pytest.mark.clause("I4")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.tier("faults") if name == _LONG else ())
-        for name in IN_EACH_RUN
-        if name.startswith("kernel")
-    ],
-)
+@pytest.mark.parametrize("name", worlds_of("kernel"))
 def test_no_order_of_turns_and_failures_breaks_a_job(name: str) -> None:
     found = search(IN_EACH_RUN[name]())
     print(found)

@@ -526,7 +526,7 @@ def test_gateways_and_checkpoints_do_what_a_simple_model_says(dose: int) -> None
     run_state_machine_as_test(
         GatewayMachine,
         settings=settings(
-            max_examples=60 * dose,
+            max_examples=40 * dose,
             stateful_step_count=80,
             suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         ),

@@ -307,7 +307,7 @@ def test_what_counts_is_what_drivers_in_force_were_told_and_nothing_else(dose: i
     run_state_machine_as_test(
         LogMachine,
         settings=settings(
-            max_examples=80 * dose,
+            max_examples=50 * dose,
             stateful_step_count=50,
             suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         ),

@@ -326,7 +326,7 @@ def test_splits_are_where_a_simple_model_has_them(of: str, dose: int) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=(60 if of == "streaming" else 30) * dose,
+            max_examples=(30 if of == "streaming" else 20) * dose,
             stateful_step_count=60,
             suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         ),

@@ -412,7 +412,7 @@ def done_in_the_end(played: Played) -> list[str]:
 @pytest.mark.clause("D3")
 @pytest.mark.clause("D5")
 @given(history=histories, assignment=st.sampled_from(["pull", "static"]))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_streaming_job_reads_each_split_once_whatever_fails(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
@@ -426,7 +426,7 @@ def test_a_streaming_job_reads_each_split_once_whatever_fails(
 @pytest.mark.slow
 @pytest.mark.clause("L4")
 @given(history=histories, assignment=st.sampled_from(["pull", "static"]))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_a_batch_job_with_state_across_splits_reads_each_split_once(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
@@ -440,7 +440,7 @@ def test_a_batch_job_with_state_across_splits_reads_each_split_once(
 @pytest.mark.slow
 @pytest.mark.clause("L4")
 @given(history=histories, assignment=st.sampled_from(["pull", "static"]))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_a_batch_job_that_keeps_finished_splits_finishes_each_once(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
@@ -469,7 +469,7 @@ def test_a_batch_job_that_keeps_finished_splits_finishes_each_once(
     assignment=st.sampled_from(["pull", "static"]),
     is_batch=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_each_split_is_read_once_or_skipped_for_good_whatever_fails(
     history: list[tuple[str, int]],
     assignment: Assignment,

@@ -97,7 +97,7 @@ def shuffled(value: Any) -> Any:  # noqa: ANN401, anything
 
 @pytest.mark.slow
 @pytest.mark.clause("K3")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(job_states())
 def test_any_job_state_is_decoded_as_it_was_encoded(state: JobState) -> None:
     codec = SnapshotCodec(JobProjection(PayloadTypes(()), {"source": HANDLED}))

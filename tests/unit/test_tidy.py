@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE_FOLDERS: Final = ("coordlog", "log", "projections", "schemas", "spark_integration")
 OTHER_FOLDERS: Final = ("benchmarks", "examples", "scripts", "tests")
@@ -74,6 +76,13 @@ def text_of(path: Path) -> str:
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(text_of(path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_dropped() -> Iterator[None]:
+    """Trees of the whole project take 800 MB, which each later test of this process would drag along."""
+    yield
+    tree_of.cache_clear()
 
 
 def at(path: Path, line: int, what: str) -> str:
