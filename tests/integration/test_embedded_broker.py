@@ -420,6 +420,7 @@ def test_after_a_kill_the_next_call_starts_it_on_the_same_data(home: Path) -> No
     assert read(second.bootstrap_servers, "kept", 1) == [b"a"]
 
 
+@pytest.mark.tier("faults")
 def test_when_its_port_is_taken_it_takes_another_and_keeps_its_data(home: Path) -> None:
     first = ensure_shared_broker()
     create(first.bootstrap_servers, "kept")
@@ -436,6 +437,7 @@ def test_when_its_port_is_taken_it_takes_another_and_keeps_its_data(home: Path) 
         assert read(second.bootstrap_servers, "kept", 1) == [b"a"]
 
 
+@pytest.mark.tier("faults")
 def test_a_port_that_is_lost_for_a_moment_is_replaced_by_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

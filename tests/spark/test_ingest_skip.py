@@ -114,7 +114,6 @@ def test_the_command_printed_at_the_third_failure_lets_the_job_continue(
     assert f"  {command.bad}: 3 attempts in a row failed at it" in lines
 
 
-@pytest.mark.tier("test")
 @pytest.mark.timeout(600)
 def test_with_on_error_skip_the_first_run_succeeds_and_names_skipped_files(
     command: Command,

@@ -47,7 +47,6 @@ def log() -> Iterator[KafkaLog]:
             yield log
 
 
-@pytest.mark.tier("test")
 def test_megabytes_both_ways_survive_a_checkpoint_and_a_restart(
     session: SparkSession, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
