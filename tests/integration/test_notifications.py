@@ -271,6 +271,20 @@ def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # 
         assert sorted(name for name in names if files.has_name(name)) == listed, files.urls
 
 
+def test_an_object_that_would_be_read_as_another_is_refused_as_in_a_listing(
+    store: Any,  # noqa: ANN401
+) -> None:
+    queue = Queue("version")
+    store.pipe("notified/version/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/version", queue)
+    assert watched.look() == ["notified/version/a.csv"]
+    name = "version/a.csv?versionId=null"
+    store.call_s3("put_object", Bucket="notified", Key=name, Body=b"i\n2\n")
+    queue.send(f"notified/{name}")
+    with pytest.raises(SourceError, match="takes for a version of another object"):
+        watched.look()
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -286,6 +300,11 @@ def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # 
         ("[]", None),
         ("", None),
         ("\\ud800", None),
+        ("[" * 100_000, None),
+        (
+            '{"detail-type": "Object Created", "detail": {"bucket": {"name": "b"}, "object": {"key": "\\ud800"}}}',
+            None,
+        ),
     ],
 )
 def test_notifications_are_told_from_other_texts(body: str, expected: list[str] | None) -> None:

@@ -150,13 +150,15 @@ def objects_of(body: str) -> list[str] | None:
             return None
         if document.get("Event") == "s3:TestEvent":
             return []
+        paths = None
         if "detail-type" in document:
-            return list(_of_event_bridge(document))
-        if "Records" in document:
-            return list(_of_records(document["Records"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+            paths = list(_of_event_bridge(document))
+        elif "Records" in document:
+            paths = list(_of_records(document["Records"]))
+        "".join(paths or ()).encode()  # half of a surrogate pair is no part of a key
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return None
+    return paths
 
 
 def _of_event_bridge(document: Mapping[str, Any]) -> Iterator[str]:
