@@ -271,7 +271,7 @@ def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # 
         assert sorted(name for name in names if files.has_name(name)) == listed, files.urls
 
 
-def test_an_object_that_would_be_read_as_another_is_refused_as_in_a_listing(
+def test_an_object_that_would_be_read_as_another_is_refused(
     store: Any,  # noqa: ANN401
 ) -> None:
     queue = Queue("version")

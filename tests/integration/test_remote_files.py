@@ -296,7 +296,7 @@ def test_an_object_that_is_put_again_while_it_is_archived_stays(
     assert requests[-1][1]["IfMatch"] == file.mark.split()[1]
 
 
-def test_two_objects_with_one_name_in_the_archive_are_both_there_in_the_end(
+def test_two_objects_with_one_name_in_the_archive_are_both_there(
     s3: Any,  # noqa: ANN401
 ) -> None:
     """A copy replaces: the second begins between the look at the archive and the copy of the first."""
