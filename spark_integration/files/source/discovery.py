@@ -368,7 +368,9 @@ class FileWatch:
             SourceError: As `look`.
         """
         self._settled(self._known, known, skipped)
-        return self._found(list(self._unsettled.values()), self._facts)
+        found = self._found(list(self._unsettled.values()), self._facts)
+        self._report(is_whole=True)
+        return found
 
     def found_of(self, files: Sequence[ListedFile], skipped: frozenset[str]) -> Relisted:
         """New files and facts of these files, which are as they are now.
@@ -382,7 +384,9 @@ class FileWatch:
             files = list(filter(ages.takes, files))
         fresh = self._discovery.fresh(files, self._known, self.as_read, skipped)
         facts = [] if ages is None else ages.end_of_some()
-        return self._found([file for file in fresh if file.size_bytes != 0], facts)
+        found = self._found([file for file in fresh if file.size_bytes != 0], facts)
+        self._report(is_whole=False)
+        return found
 
     def _found(self, files: Sequence[ListedFile], facts: Sequence[Payload]) -> Relisted:
         splits = self._splits_of(sorted(files, key=lambda file: file.path), self._known)
@@ -408,8 +412,9 @@ class FileWatch:
                 if is_closed or due_s > WATCH_REPORT_S:
                     return SplitsDiscovered(splits=[], is_complete=False)
             settled = self._settled(files, known, skipped)
+            splits = self._splits_of(settled, files) if settled else []
+            self._report(is_whole=True)
             if settled or self._facts:
-                splits = self._splits_of(settled, files)
                 discovered = SplitsDiscovered(splits=splits, is_complete=False)
                 return (
                     Relisted(discovered=discovered, facts=self._facts)
@@ -425,6 +430,10 @@ class FileWatch:
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
+
+    def _report(self, *, is_whole: bool) -> None:
+        if self.ages is not None:
+            self.ages.report(is_whole=is_whole)
 
     def _may_be_replaced(self, known: Sequence[Split], path: str) -> bool:
         """Whether a known file that has changed may be a new one, after that which was read was released.
