@@ -168,8 +168,16 @@ def test_a_file_of_the_same_size_and_time_in_its_place_stays(folder: Path) -> No
     assert path.read_text() == "i\n2\n"
 
 
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("step", ["checked", "folder made"])
-def test_a_file_that_is_replaced_at_the_last_moment_is_put_back(folder: Path, step: str) -> None:
+def test_a_file_that_is_replaced_at_the_last_moment_is_put_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, has_links: bool
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted", source, None, target)
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
     path = write(folder / "day/a.csv")
     file = read_file(folder)
 

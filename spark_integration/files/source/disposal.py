@@ -171,7 +171,12 @@ def _put_back(name: str, path: str) -> None:
             f"it was replaced twice since it was read: the first of these files is {name} now",
             is_final=True,
         ) from None
-    os.unlink(name)  # noqa: PTH108
+    except OSError as error:
+        if error.errno not in _NO_LINKS or os.path.lexists(path):
+            raise
+        os.rename(name, path)  # noqa: PTH104, of a file system without links
+    else:
+        os.unlink(name)  # noqa: PTH108
     with suppress(OSError):
         os.rmdir(os.path.dirname(name))  # noqa: PTH106, PTH120
 
