@@ -224,7 +224,7 @@ class NotifiedWatch:
                 if not inner.has_more:
                     self._listed_s = self._clock()
             else:
-                result = self._found_by_messages(until_s, skipped)
+                result = self._found_by_messages(until_s, known, skipped)
             if result.discovered.splits or result.facts:
                 self._last_find_s = self._clock()
                 return result
@@ -248,16 +248,19 @@ class NotifiedWatch:
         if receipts:
             self._queue.delete(receipts)
 
-    def _found_by_messages(self, until_s: float, skipped: frozenset[str]) -> Relisted:
+    def _found_by_messages(
+        self, until_s: float, known: Sequence[Split], skipped: frozenset[str]
+    ) -> Relisted:
         try:
             files = self._notified(until_s)
-            result = self._inner.found_of(files, skipped)
+            result = self._inner.found_of(files, known, skipped)
         except BaseException:
             self._open = []
             raise
         # Of the others nothing is to be read: they are known, empty, or left out by a fact of this result.
         new = {decode_split(split.content).path for split in result.discovered.splits}
-        self._open = [(receipt, paths & new) for receipt, paths in self._open]
+        later = self._inner.left_for_later  # their messages come again
+        self._open = [(receipt, paths & new) for receipt, paths in self._open if not paths & later]
         return result
 
     def _notified(self, until_s: float) -> list[ListedFile]:
