@@ -266,6 +266,23 @@ def test_a_link_stays_and_so_does_its_target(folder: Path, tmp_path: Path) -> No
     assert (folder / "day/a.csv").read_text() == "i\n1\n"
 
 
+@pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
+def test_an_archived_file_whose_name_comes_again_too_early_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    """The driver ends before the outcome is in the log: the next one settles the intent once more."""
+    path = write(folder / "day/a.csv")
+    file = read_file(folder, target=tmp_path / "done/a.csv")
+    if not is_linked:
+        _without_links_to(tmp_path / "done", monkeypatch)
+    dispose(files_of(folder), file)
+    write(path, "i\n2\n2\n")
+
+    dispose(files_of(folder), file)
+    assert path.read_text() == "i\n2\n2\n"
+    assert (tmp_path / "done/a.csv").read_text() == "i\n1\n"
+
+
 def test_a_file_below_a_link_to_a_folder_stays(folder: Path, tmp_path: Path) -> None:
     """Deleted there, it would be gone for the other path too, under which it may still be read."""
     write(tmp_path / "far/a.csv")

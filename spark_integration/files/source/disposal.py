@@ -135,7 +135,10 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
             raise NotDisposedError(
                 "a link leads to it, and the file may be in use elsewhere", is_final=True
             )
-        _check_same(files, file, files.seen_at(file.path, file.path))
+        now = files.seen_at(file.path, file.path)
+        if _is_archived(files, file, now):
+            return False
+        _check_same(files, file, now)
         at("checked")
         os.makedirs(aside, exist_ok=True)  # noqa: PTH103
         at("folder made")
@@ -147,6 +150,19 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
         _check_gone(files, file)
         return False
     return True
+
+
+def _is_archived(files: InputFiles, file: ReadFile, now: ListedFile) -> bool:
+    """Whether an earlier try has archived the file, and another has its name now."""
+    if not file.target or files.difference(file, now) is None:
+        return False
+    moment = file.mark.partition(" file ")[0]  # to the nanosecond; a copy has another inode
+    for target in (file.target, f"{file.target}.{_identity(file)}"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            copy = files.seen_at(target, file.path)
+            if (copy.size_bytes, copy.mark.partition(" file ")[0]) == (file.size_bytes, moment):
+                return True
+    return False
 
 
 def _check_gone(files: InputFiles, file: ReadFile) -> None:
