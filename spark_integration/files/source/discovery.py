@@ -371,9 +371,9 @@ class FileWatch:
             SourceError: As `look`.
         """
         self._settled(self._known, known, skipped)
-        found = self._found(list(self._unsettled.values()), self._facts)
+        relisted = self._found(list(self._unsettled.values()), self._facts)
         self._report(is_whole=True)
-        return found
+        return relisted
 
     def found_of(
         self, files: Sequence[ListedFile], known: Sequence[Split], skipped: frozenset[str]
@@ -395,9 +395,9 @@ class FileWatch:
             tolerates=partial(self._may_be_replaced, known),
         )
         facts = [] if ages is None else ages.end_of_some()
-        found = self._found([file for file in fresh if file.size_bytes != 0], facts)
+        relisted = self._found([file for file in fresh if file.size_bytes != 0], facts)
         self._report(is_whole=False)
-        return found
+        return relisted
 
     def _found(self, files: Sequence[ListedFile], facts: Sequence[Payload]) -> Relisted:
         splits = self._splits_of(sorted(files, key=lambda file: file.path), self._known)
