@@ -281,6 +281,8 @@ class InputFiles:
         """
         file_system, _ = self._file_system()
         _check_name(seen)
+        if not is_local(self.url):
+            _refuse_version(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
                 status = os.stat(seen.path)  # noqa: PTH116, as fsspec returns it
@@ -643,7 +645,7 @@ def _is_hidden(path: str, below: str) -> bool:
     return any(part.startswith((".", "_")) for part in relative.split("/"))
 
 
-def _refuse_version(file: ListedFile) -> None:
+def _refuse_version(file: SeenFile) -> None:
     """Refuse a name that would be read as another object: its rows would be missing, the other's read twice."""
     if VERSION_MARK in file.path and not file.path.startswith(_WEB):
         raise SourceError(

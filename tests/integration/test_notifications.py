@@ -271,6 +271,38 @@ def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # 
         assert sorted(name for name in names if files.has_name(name)) == listed, files.urls
 
 
+def test_a_name_that_comes_again_while_it_is_released_waits_for_that(
+    store: Any,  # noqa: ANN401
+) -> None:
+    """The file that was read is deleted, which the look does not know yet."""
+    queue = Queue("again")
+    store.pipe("notified/again/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/again", queue)
+    watched.watch._inner.tolerates = lambda _path: True
+    assert watched.look() == ["notified/again/a.csv"]
+    store.pipe("notified/again/a.csv", b"i\n2\n2\n")
+    queue.send("notified/again/a.csv")
+    assert (watched.look(), queue.count) == ([], 1)
+
+    watched.known = []
+    assert watched.look() == ["notified/again/a.csv"]
+    assert (watched.look(), queue.count) == ([], 0)
+
+
+def test_an_object_that_would_be_read_as_another_is_refused(
+    store: Any,  # noqa: ANN401
+) -> None:
+    queue = Queue("version")
+    store.pipe("notified/version/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/version", queue)
+    assert watched.look() == ["notified/version/a.csv"]
+    name = "version/a.csv?versionId=null"
+    store.call_s3("put_object", Bucket="notified", Key=name, Body=b"i\n2\n")
+    queue.send(f"notified/{name}")
+    with pytest.raises(SourceError, match="takes for a version of another object"):
+        watched.look()
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -286,6 +318,11 @@ def test_the_names_of_a_source_are_those_of_its_listing(store: Any) -> None:  # 
         ("[]", None),
         ("", None),
         ("\\ud800", None),
+        ("[" * 100_000, None),
+        (
+            '{"detail-type": "Object Created", "detail": {"bucket": {"name": "b"}, "object": {"key": "\\ud800"}}}',
+            None,
+        ),
     ],
 )
 def test_notifications_are_told_from_other_texts(body: str, expected: list[str] | None) -> None:

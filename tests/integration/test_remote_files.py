@@ -296,6 +296,39 @@ def test_an_object_that_is_put_again_while_it_is_archived_stays(
     assert requests[-1][1]["IfMatch"] == file.mark.split()[1]
 
 
+def test_two_objects_with_one_name_in_the_archive_are_both_there(
+    s3: Any,  # noqa: ANN401
+) -> None:
+    """A copy replaces: the second begins between the look at the archive and the copy of the first."""
+    put("pair/one/a.csv", b"i\n1\n")
+    put("pair/two/a.csv", b"i\n2\n")
+    one = to_dispose("s3://bucket/pair/one", "bucket/pair-done/a.csv")
+    two = to_dispose("s3://bucket/pair/two", "bucket/pair-done/a.csv")
+
+    def dispose_of_other(at: str) -> None:
+        if at == "target checked":
+            dispose(*two)
+
+    dispose(*one, dispose_of_other)
+    s3.invalidate_cache()
+    assert {s3.cat(path) for path in s3.find("bucket/pair-done")} == {b"i\n1\n", b"i\n2\n"}
+    assert s3.find("bucket/pair") == []
+
+
+def test_an_object_that_a_hanging_try_is_copying_is_not_copied_again(s3: Any) -> None:  # noqa: ANN401
+    put("again/a.csv", b"i\n1\n")
+    files, file = to_dispose("s3://bucket/again", "bucket/again-done/a.csv")
+
+    def again(at: str) -> None:
+        if at == "target checked":
+            with pytest.raises(NotDisposedError, match="being copied"):
+                dispose(files, file)
+
+    dispose(files, file, again)
+    s3.invalidate_cache()
+    assert s3.find("bucket/again-done") == ["bucket/again-done/a.csv"]
+
+
 def test_the_age_of_an_object_is_that_of_its_listing(s3: Any) -> None:  # noqa: ANN401
     s3.pipe("bucket/age/a.csv", b"i\n1\n")
     files = FileSource("s3://bucket/age")._discovery.files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, SourceUnavailableError
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import KnownSplitsForgotten
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import AgeLimit, FilesLeftOut
 from coordlog.spark_integration.files.source import ages, discovery
 from coordlog.spark_integration.files.source.ages import FileAges
@@ -167,6 +169,29 @@ def aged(folder: Path, now: Now) -> Watched:
     write(folder, "z.csv", day=11)
     job.look()
     return job
+
+
+def test_files_that_a_failed_listing_has_left_out_are_recorded_by_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "a-old.csv", day=-12)
+    write(folder, "new.csv", day=-1)
+    watched = Watched(folder)
+    watched.look(2)
+    write(folder, "b-old.csv", day=-12)
+    walk = InputFiles.walk
+
+    def breaking(files: InputFiles) -> Iterator[ListedFile]:
+        yield from walk(files)
+        raise SourceUnavailableError("s3", "it does not answer", "try again")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(InputFiles, "walk", breaking)
+        watched.job.run(watched.job.works.popleft())
+    watched.job.advance(60.0)
+    watched.look()
+    names = [[Path(path).name for path in fact.paths] for fact in watched.facts(FilesLeftOut)]
+    assert names == [["a-old.csv"], ["b-old.csv"]]
 
 
 def test_a_read_file_is_forgotten_behind_the_limit_and_not_found_again(

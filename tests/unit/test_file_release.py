@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +12,21 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
-from coordlog.schemas.payload import encode_versioned
-from coordlog.schemas.source_types import ReleasedInput, ReleaseSplits
+from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.schemas.payload import encode_versioned, payload_type_of
+from coordlog.schemas.source_types import ReleasedInput, ReleaseSplits, SplitsReleased
 from coordlog.spark_integration.files.listing import InputFiles
-from coordlog.spark_integration.files.payloads import ReadFile
+from coordlog.spark_integration.files.payloads import FileSplit, ReadFile
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source import release
 from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
-from coordlog.spark_integration.files.source.release import FileRelease, ReleaseResults
+from coordlog.spark_integration.files.source.release import (
+    CommittedFiles,
+    FileRelease,
+    ReleaseResults,
+)
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 
@@ -160,8 +168,16 @@ def test_a_file_of_the_same_size_and_time_in_its_place_stays(folder: Path) -> No
     assert path.read_text() == "i\n2\n"
 
 
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("step", ["checked", "folder made"])
-def test_a_file_that_is_replaced_at_the_last_moment_is_put_back(folder: Path, step: str) -> None:
+def test_a_file_that_is_replaced_at_the_last_moment_is_put_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, has_links: bool
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted", source, None, target)
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
     path = write(folder / "day/a.csv")
     file = read_file(folder)
 
@@ -245,9 +261,84 @@ def test_a_link_stays_and_so_does_its_target(folder: Path, tmp_path: Path) -> No
     write(tmp_path / "far/a.csv")
     (folder / "day/a.csv").symlink_to(tmp_path / "far/a.csv")
 
-    with pytest.raises(NotDisposedError, match="it is a link"):
+    with pytest.raises(NotDisposedError, match="a link leads to it"):
         dispose(files_of(folder), read_file(folder))
     assert (folder / "day/a.csv").read_text() == "i\n1\n"
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
+def test_an_archived_file_whose_name_comes_again_too_early_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    """The driver ends before the outcome is in the log: the next one settles the intent once more."""
+    path = write(folder / "day/a.csv")
+    file = read_file(folder, target=tmp_path / "done/a.csv")
+    if not is_linked:
+        _without_links_to(tmp_path / "done", monkeypatch)
+    dispose(files_of(folder), file)
+    write(path, "i\n2\n2\n")
+
+    dispose(files_of(folder), file)
+    assert path.read_text() == "i\n2\n2\n"
+    assert (tmp_path / "done/a.csv").read_text() == "i\n1\n"
+
+
+def test_a_file_below_a_link_to_a_folder_stays(folder: Path, tmp_path: Path) -> None:
+    """Deleted there, it would be gone for the other path too, under which it may still be read."""
+    write(tmp_path / "far/a.csv")
+    (folder / "linked").symlink_to(tmp_path / "far")
+
+    with pytest.raises(NotDisposedError, match="a link leads to it"):
+        dispose(files_of(folder), read_file(folder, "linked/a.csv"))
+    assert (tmp_path / "far/a.csv").read_text() == "i\n1\n"
+
+
+@pytest.mark.parametrize("gone", ["in", "in/day"])
+def test_a_file_whose_folder_is_gone_is_not_taken_for_deleted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Its file system may not be mounted at the moment: known no more, it would be read again."""
+    path = write(folder / "day/a.csv")
+    file = read_file(folder)
+    if gone == "in/day":  # as below a point of mounting
+        monkeypatch.setattr(os.path, "isdir", lambda name: str(name).rstrip("/") == str(folder))
+        file = replace(file, mark=file.mark.replace(" file ", " file 9"))
+    (tmp_path / gone).rename(tmp_path / "away")
+    with pytest.raises(NotDisposedError, match=r"is not there|is on another file system") as raised:
+        dispose(files_of(folder), file)
+    assert not raised.value.is_final
+    assert not path.exists()
+
+
+def test_a_file_is_archived_beside_a_link_of_its_name_that_leads_nowhere(
+    folder: Path, tmp_path: Path
+) -> None:
+    write(folder / "day/a.csv")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done/a.csv").symlink_to(tmp_path / "nowhere")
+
+    dispose(files_of(folder), read_file(folder, target=tmp_path / "done/a.csv"))
+    assert names_below(folder) == ["day"]
+    (archived,) = [one for one in (tmp_path / "done").iterdir() if not one.is_symlink()]
+    assert archived.read_text() == "i\n1\n"
+
+
+def test_a_file_that_cannot_be_archived_is_not_taken_for_archived(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the archive vanishes before the link: no other driver has done the work."""
+    write(folder / "day/a.csv")
+    file = read_file(folder, target=tmp_path / "done/a.csv")
+
+    def link(_source: str, target: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(FileNotFoundError):
+        dispose(files_of(folder), file)
+    monkeypatch.undo()
+    dispose(files_of(folder), file)
+    assert (tmp_path / "done/a.csv").read_text() == "i\n1\n"
 
 
 # --- intents --------------------------------------------------------------------------------------
@@ -284,8 +375,6 @@ def test_what_fails_is_in_the_outcome_and_fails_nothing_else(folder: Path) -> No
 def test_a_file_system_that_refuses_or_hangs_is_an_outcome_in_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading  # noqa: PLC0415
-
     for name in "abc":
         write(folder / f"day/{name}.csv")
     files = [read_file(folder, f"day/{name}.csv") for name in "abc"]
@@ -369,3 +458,72 @@ def test_a_file_without_a_mark_is_kept(folder: Path) -> None:
 
     with pytest.raises(NotDisposedError, match="no mark"):
         dispose(files_of(folder), file)
+
+
+def test_files_that_wait_behind_hanging_ones_never_make_the_outcome_wait(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+
+    class Pending(queue.SimpleQueue[int]):
+        def get(self, block: bool = True, timeout: float | None = None) -> int:  # noqa: FBT001, FBT002
+            assert not block, "a thread may have taken the last one meanwhile"
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Pending)
+    monkeypatch.setattr(release, "RELEASE_CALL_S", 0.05)
+    names = [f"day/{number}.csv" for number in range(20)]
+    for name in names:
+        write(folder / name)
+    files = [read_file(folder, name) for name in names]
+
+    def hang(_files: InputFiles, _file: ReadFile) -> None:
+        never.wait()
+
+    outcome = FileRelease(files_of(folder), ReleaseResults(), hang).settle(intent(*files))
+    never.set()
+    assert (len(outcome.unreleased), outcome.split_ids) == (40, [])
+
+
+def test_an_outcome_of_many_splits_with_long_problems_is_within_a_record(folder: Path) -> None:
+    def refuse(_files: InputFiles, _file: ReadFile) -> None:
+        raise PermissionError(13, "é" * 500)
+
+    write(folder / "day/a.csv")
+    file = read_file(folder)
+    released = ReleasedInput(
+        split_ids=[f"/in/a.csv#bytes={number:08}" for number in range(2_000)],
+        content=encode_versioned(file),
+    )
+    intent = ReleaseSplits(effect="delete", discovered_below=9, inputs=[released])
+    outcome = FileRelease(files_of(folder), ReleaseResults(), refuse).settle(intent)
+    assert [one.split_id for one in outcome.unreleased] == released.split_ids
+    assert all(one.problem.startswith("Permission") for one in outcome.unreleased)
+    assert len(payload_type_of(SplitsReleased).encode(outcome)) < PAYLOAD_BYTES_MAX
+
+
+def test_a_file_of_more_splits_than_a_record_has_room_for_stays(folder: Path) -> None:
+    """It fails no job, and the other files go."""
+    found = CommittedFiles(files_of(folder), None, ReleaseResults())
+    for name, parts in (("a", 1), ("b", 5_000), ("c", 1)):
+        path = str(write(folder / f"day/{name}.csv"))
+        (listed,) = [file for file in files_of(folder).walk() if file.path == path]
+        candidate = release._Candidate(
+            FileSplit(
+                split_id=path,
+                path=path,
+                size_bytes=listed.size_bytes,
+                mark=listed.mark,
+                real_path=listed.real_path,
+                parts=parts,
+                listed_by="",
+                start=0,
+                end=4,
+                arrow_schema=b"",
+            ),
+            [f"{path}#bytes={number}" for number in range(parts)],
+        )
+        found._ready.append(candidate)
+    intents = found.intents(SplitsState())
+    assert [len(one.split_ids) for each in intents for one in each.inputs] == [1, 1]
+    assert found.intents(SplitsState()) == []

@@ -239,3 +239,15 @@ def test_a_known_file_that_has_changed_is_found_behind_many_others(tmp_path: Pat
 
     with pytest.raises(SourceError, match=r"299\.csv: it has changed since it was listed"):
         watch.look(known)
+
+
+@pytest.mark.parametrize("start", ["", "/", "file://", "file:///", "local://"])
+@pytest.mark.parametrize("end", ["/in", "//in", "/./in/", "/x/../in"])
+def test_a_file_has_one_path_however_the_source_is_spelled(
+    tmp_path: Path, start: str, end: str
+) -> None:
+    """Another path would be another file: a job that continues would read its rows again."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("i\n1\n")
+    files = FileSource(tmp_path / "in", also=f"{start}{tmp_path}{end}")._discovery.files
+    assert [file.path for file in files.list()] == [str(tmp_path / "in/a.csv")]

@@ -30,8 +30,8 @@ _STEPS: Final = 20
 class FileAges:
     """Compares the files of each listing with the limit. For one thread at a time.
 
-    Its caller begins each listing, offers each of its files to `takes`, and records the facts of `end`. It sets
-    `limit_us` once the log has an `AgeLimit`.
+    Its caller begins each listing, offers each of its files to `takes`, returns the facts of `end`, and calls `report`
+    unless the listing fails. It sets `limit_us` once the log has an `AgeLimit`.
 
     Args:
         age_us: Greatest age of a file that is discovered, microseconds; None: the limit in the log stays as it is.
@@ -54,6 +54,8 @@ class FileAges:
         self._young: set[str] = set()
         self._old: set[int] = set()
         """Hashes of the files that this driver has found to be too old: each is reported once."""
+        self._unreported: set[int] = set()
+        """Those that the last listing has added, until its facts are on their way to the log."""
         self._left_out: list[str] = []
         self._left_out_count = 0
         self._may_be_read = limit_us is not None
@@ -70,6 +72,8 @@ class FileAges:
         """Begin a listing."""
         self._known, self._newest_us = known, None
         self._young.clear()
+        self._old -= self._unreported  # the listing before has failed
+        self._unreported.clear()
         self._left_out, self._left_out_count = [], 0
 
     def takes(self, file: ListedFile) -> bool:
@@ -88,6 +92,7 @@ class FileAges:
             return True
         if (hashed := hash(file.path)) not in self._old:
             self._old.add(hashed)
+            self._unreported.add(hashed)
             self._left_out_count += 1
             if len(self._left_out) < _NAMED:
                 self._left_out.append(file.path)
@@ -115,9 +120,13 @@ class FileAges:
             step_us = self._age_us // _STEPS
             if limit_us >= 0 and (self.limit_us is None or limit_us >= self.limit_us + step_us):
                 facts.append(AgeLimit(modified_from_us=limit_us, clock_us=self._clock_us))
-        facts += self.end_of_some()
-        self._may_be_read = False
-        return facts
+        return facts + self.end_of_some()
+
+    def report(self, *, is_whole: bool) -> None:
+        """Note that the facts of the listing are returned; `is_whole`: it was one of all files."""
+        self._unreported.clear()
+        if is_whole:
+            self._may_be_read = False
 
     def end_of_some(self) -> list[Payload]:
         """End a comparison of some files only; returns the fact of those that were left out, if any."""

@@ -331,6 +331,8 @@ class FileWatch:
         self.ages = ages
         self.tolerates: Callable[[str], bool] | None = None
         """Whether a file that was read, as far as it is known, may have been released and replaced; None: none is."""
+        self.left_for_later: set[str] = set()
+        """Known files that this look has found to be changed: perhaps new ones, once the known ones are released."""
         self._suspects: set[str] = set()
         """Files that this look has found to be changed."""
         self._suspects_before: set[str] = set()
@@ -360,6 +362,7 @@ class FileWatch:
         """Take over the splits in the log, at the begin of a look."""
         self._known.update(known)
         self._suspects_before, self._suspects = self._suspects, set()
+        self.left_for_later.clear()
 
     def found_by_listing(self, known: Sequence[Split], skipped: frozenset[str]) -> Relisted:
         """New files and facts of one listing: for files that are whole as soon as they are listed.
@@ -368,10 +371,14 @@ class FileWatch:
             SourceError: As `look`.
         """
         self._settled(self._known, known, skipped)
-        return self._found(list(self._unsettled.values()), self._facts)
+        relisted = self._found(list(self._unsettled.values()), self._facts)
+        self._report(is_whole=True)
+        return relisted
 
-    def found_of(self, files: Sequence[ListedFile], skipped: frozenset[str]) -> Relisted:
-        """New files and facts of these files, which are as they are now.
+    def found_of(
+        self, files: Sequence[ListedFile], known: Sequence[Split], skipped: frozenset[str]
+    ) -> Relisted:
+        """New files and facts of these files, which are as they are now; without those of `left_for_later`.
 
         Raises:
             SourceError: As `look`.
@@ -380,9 +387,17 @@ class FileWatch:
         if ages is not None:
             ages.begin(self._known)
             files = list(filter(ages.takes, files))
-        fresh = self._discovery.fresh(files, self._known, self.as_read, skipped)
+        fresh = self._discovery.fresh(
+            files,
+            self._known,
+            self.as_read,
+            skipped,
+            tolerates=partial(self._may_be_replaced, known),
+        )
         facts = [] if ages is None else ages.end_of_some()
-        return self._found([file for file in fresh if file.size_bytes != 0], facts)
+        relisted = self._found([file for file in fresh if file.size_bytes != 0], facts)
+        self._report(is_whole=False)
+        return relisted
 
     def _found(self, files: Sequence[ListedFile], facts: Sequence[Payload]) -> Relisted:
         splits = self._splits_of(sorted(files, key=lambda file: file.path), self._known)
@@ -408,8 +423,9 @@ class FileWatch:
                 if is_closed or due_s > WATCH_REPORT_S:
                     return SplitsDiscovered(splits=[], is_complete=False)
             settled = self._settled(files, known, skipped)
+            splits = self._splits_of(settled, files) if settled else []
+            self._report(is_whole=True)
             if settled or self._facts:
-                splits = self._splits_of(settled, files)
                 discovered = SplitsDiscovered(splits=splits, is_complete=False)
                 return (
                     Relisted(discovered=discovered, facts=self._facts)
@@ -426,6 +442,10 @@ class FileWatch:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
 
+    def _report(self, *, is_whole: bool) -> None:
+        if self.ages is not None:
+            self.ages.report(is_whole=is_whole)
+
     def _may_be_replaced(self, known: Sequence[Split], path: str) -> bool:
         """Whether a known file that has changed may be a new one, after that which was read was released.
 
@@ -436,10 +456,12 @@ class FileWatch:
         if isinstance(known, SplitsInOrder) and self.tolerates(path):
             places = [known.place(split_id) for split_id in self._known.split_ids(path)]
             if all(isinstance(place, Finished) for place in places):
+                self.left_for_later.add(path)
                 return True
         if path in self._suspects_before:
             return False
         self._suspects.add(path)
+        self.left_for_later.add(path)
         return True
 
     def _splits_of(

@@ -10,8 +10,8 @@ import errno
 import filecmp
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -43,6 +43,8 @@ _UNKNOWN: Final = ("NotImplemented", "501", "InvalidArgument", "InvalidRequest")
 """Codes of a store, and by name a client, that know no condition of a deletion."""
 _REPLACED: Final = "it was replaced while it was archived or deleted"
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+_copying: Final[dict[str, str]] = {}
+"""Identity of the file that this process copies to a name in S3 at the moment, by the name."""
 
 At = Callable[[str], None]
 
@@ -96,8 +98,11 @@ def _dispose_local(files: InputFiles, file: ReadFile, at: At) -> None:
             return
         at("set aside")
     for name in _names_in(aside):
-        with suppress(FileNotFoundError):  # another driver does the same
+        try:
             _dispose_aside(files, file, name, at)
+        except FileNotFoundError:
+            if os.path.lexists(name):  # else another driver has done the same
+                raise
     with suppress(OSError):
         os.rmdir(aside)  # noqa: PTH106, as above
     sync_path(Path(folder))
@@ -125,11 +130,15 @@ def _names_in(folder: str) -> list[str]:
 def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
     """Move the file into a hidden folder of its own; False if it is gone."""
     try:
-        if os.path.islink(file.path):  # noqa: PTH114, as above
+        is_behind_link = file.real_path not in ("", ".", files.below_root(file.path))
+        if is_behind_link or os.path.islink(file.path):  # noqa: PTH114, as above
             raise NotDisposedError(
-                "it is a link, and the file may be in use elsewhere", is_final=True
+                "a link leads to it, and the file may be in use elsewhere", is_final=True
             )
-        _check_same(files, file, files.seen_at(file.path, file.path))
+        now = files.seen_at(file.path, file.path)
+        if _is_archived(files, file, now):
+            return False
+        _check_same(files, file, now)
         at("checked")
         os.makedirs(aside, exist_ok=True)  # noqa: PTH103
         at("folder made")
@@ -138,8 +147,35 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
     except FileNotFoundError:
         with suppress(OSError):
             os.rmdir(aside)  # noqa: PTH106
+        _check_gone(files, file)
         return False
     return True
+
+
+def _is_archived(files: InputFiles, file: ReadFile, now: ListedFile) -> bool:
+    """Whether an earlier try has archived the file, and another has its name now."""
+    if not file.target or files.difference(file, now) is None:
+        return False
+    moment = file.mark.partition(" file ")[0]  # to the nanosecond; a copy has another inode
+    for target in (file.target, f"{file.target}.{_identity(file)}"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            copy = files.seen_at(target, file.path)
+            if (copy.size_bytes, copy.mark.partition(" file ")[0]) == (file.size_bytes, moment):
+                return True
+    return False
+
+
+def _check_gone(files: InputFiles, file: ReadFile) -> None:
+    """Check that the file is gone, and not its folders or its file system: it would come back, and be read twice."""
+    root = file.path.removesuffix(files.below_root(file.path))
+    if not os.path.isdir(root):  # noqa: PTH112, plain paths as in a listing
+        raise NotDisposedError(f"{root} is not there")
+    folder = os.path.dirname(file.path)  # noqa: PTH120
+    while not os.path.isdir(folder):  # noqa: PTH112
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    device = file.mark.rpartition(" file ")[2].partition(":")[0]
+    if str(os.stat(folder).st_dev) != device:  # noqa: PTH116
+        raise NotDisposedError(f"{folder} is on another file system than the file was")
 
 
 def _put_back(name: str, path: str) -> None:
@@ -151,7 +187,12 @@ def _put_back(name: str, path: str) -> None:
             f"it was replaced twice since it was read: the first of these files is {name} now",
             is_final=True,
         ) from None
-    os.unlink(name)  # noqa: PTH108
+    except OSError as error:
+        if error.errno not in _NO_LINKS or os.path.lexists(path):
+            raise
+        os.rename(name, path)  # noqa: PTH104, of a file system without links
+    else:
+        os.unlink(name)  # noqa: PTH108
     with suppress(OSError):
         os.rmdir(os.path.dirname(name))  # noqa: PTH106, PTH120
 
@@ -199,7 +240,11 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
 
 def _is_copy(name: str, target: str) -> bool:
     """Whether the archived file is this one, or has every byte of it, as the copy that an earlier try has made."""
-    ours, theirs = os.stat(name), os.stat(target)  # noqa: PTH116
+    ours = os.stat(name)  # noqa: PTH116
+    try:
+        theirs = os.stat(target)  # noqa: PTH116
+    except FileNotFoundError:  # a link that leads nowhere, or it was moved away meanwhile
+        return False
     if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
         return True
     # Size and time are not enough: another file of this name may have both.
@@ -249,30 +294,45 @@ def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> di
     identity = _identity(file)
     for target in (file.target, f"{file.target}.{identity}"):
         bucket, key, _ = store.split_path(target)
-        there = _head(store, bucket, key)
-        if there is not None:
-            is_copy = there.get("Metadata", {}).get(_MARK) == identity
-            if is_copy and there["ContentLength"] == head["ContentLength"]:
-                return {"Bucket": bucket, "Key": key}
-            continue
-        at("target checked")
-        try:
-            store.call_s3(
-                "copy_object",
-                Bucket=bucket,
-                Key=key,
-                CopySource={"Bucket": source_bucket, "Key": source_key},
-                CopySourceIfMatch=head["ETag"],
-                MetadataDirective="REPLACE",
-                Metadata={**head.get("Metadata", {}), _MARK: identity},
-                **{name: head[name] for name in _KEPT_METADATA if head.get(name)},
-            )
-        except OSError as error:
-            if _code(error) in _CONDITIONS:
-                raise NotDisposedError(_REPLACED, is_final=True) from error
-            raise
+        with _alone_at(target, identity) as is_free:
+            there = _head(store, bucket, key) if is_free else {}
+            if there is not None:
+                is_copy = there.get("Metadata", {}).get(_MARK) == identity
+                if is_copy and there["ContentLength"] == head["ContentLength"]:
+                    return {"Bucket": bucket, "Key": key}
+                continue
+            at("target checked")
+            try:
+                store.call_s3(
+                    "copy_object",
+                    Bucket=bucket,
+                    Key=key,
+                    CopySource={"Bucket": source_bucket, "Key": source_key},
+                    CopySourceIfMatch=head["ETag"],
+                    MetadataDirective="REPLACE",
+                    Metadata={**head.get("Metadata", {}), _MARK: identity},
+                    **{name: head[name] for name in _KEPT_METADATA if head.get(name)},
+                )
+            except OSError as error:
+                if _code(error) in _CONDITIONS:
+                    raise NotDisposedError(_REPLACED, is_final=True) from error
+                raise
         return {"Bucket": bucket, "Key": key}
     raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
+
+
+@contextmanager
+def _alone_at(target: str, identity: str) -> Iterator[bool]:
+    """Whether no other file is copied to this name at the moment: a copy replaces, and the other would be lost."""
+    if (begun := _copying.setdefault(target, identity)) is identity:
+        try:
+            yield True
+        finally:
+            del _copying[target]
+    elif begun == identity:
+        raise NotDisposedError(f"it is being copied to {target} already")
+    else:
+        yield False
 
 
 def _head(store: Any, bucket: str, key: str) -> dict[str, Any] | None:  # noqa: ANN401, as above

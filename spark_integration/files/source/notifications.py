@@ -150,13 +150,15 @@ def objects_of(body: str) -> list[str] | None:
             return None
         if document.get("Event") == "s3:TestEvent":
             return []
+        paths = None
         if "detail-type" in document:
-            return list(_of_event_bridge(document))
-        if "Records" in document:
-            return list(_of_records(document["Records"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+            paths = list(_of_event_bridge(document))
+        elif "Records" in document:
+            paths = list(_of_records(document["Records"]))
+        "".join(paths or ()).encode()  # half of a surrogate pair is no part of a key
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return None
+    return paths
 
 
 def _of_event_bridge(document: Mapping[str, Any]) -> Iterator[str]:
@@ -222,7 +224,7 @@ class NotifiedWatch:
                 if not inner.has_more:
                     self._listed_s = self._clock()
             else:
-                result = self._found_by_messages(until_s, skipped)
+                result = self._found_by_messages(until_s, known, skipped)
             if result.discovered.splits or result.facts:
                 self._last_find_s = self._clock()
                 return result
@@ -246,16 +248,19 @@ class NotifiedWatch:
         if receipts:
             self._queue.delete(receipts)
 
-    def _found_by_messages(self, until_s: float, skipped: frozenset[str]) -> Relisted:
+    def _found_by_messages(
+        self, until_s: float, known: Sequence[Split], skipped: frozenset[str]
+    ) -> Relisted:
         try:
             files = self._notified(until_s)
-            result = self._inner.found_of(files, skipped)
+            result = self._inner.found_of(files, known, skipped)
         except BaseException:
             self._open = []
             raise
         # Of the others nothing is to be read: they are known, empty, or left out by a fact of this result.
         new = {decode_split(split.content).path for split in result.discovered.splits}
-        self._open = [(receipt, paths & new) for receipt, paths in self._open]
+        later = self._inner.left_for_later  # their messages come again
+        self._open = [(receipt, paths & new) for receipt, paths in self._open if not paths & later]
         return result
 
     def _notified(self, until_s: float) -> list[ListedFile]:

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,7 +41,11 @@ _log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
 _PROBLEM_CHARS: Final = 200
+_CHAR_BYTES: Final = 4
+"""Most bytes of a character."""
 _INTENT_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
+_OUTCOME_BYTES: Final = PAYLOAD_BYTES_MAX * 7 // 8
+"""Bytes that an outcome has at most: above the limit of a payload it would fail the job."""
 
 
 class ReleaseResults:
@@ -105,7 +110,8 @@ class CommittedFiles:
         self._note_results(state)
         self._ready.extend(candidate for due, candidate in self._again if due <= self._calls)
         self._again = [(due, candidate) for due, candidate in self._again if due > self._calls]
-        return [self._intent(state) for _ in range(RELEASE_INTENTS_MAX) if self._ready]
+        intents = [self._intent(state) for _ in range(RELEASE_INTENTS_MAX) if self._ready]
+        return [intent for intent in intents if intent.inputs]
 
     def tolerates(self, path: str) -> bool:
         """Whether another file of this name may be a new one, after that which was read was released. Any thread."""
@@ -151,14 +157,19 @@ class CommittedFiles:
         inputs: list[ReleasedInput] = []
         size_bytes = 0
         while self._ready and len(inputs) < RELEASE_FILES_MAX:
-            candidate = self._ready[0]
+            candidate, path = self._ready[0], self._ready[0].split.path
             released = self._input(candidate)
             size_bytes += len(released.content) + sum(map(len, released.split_ids)) * 3
             if inputs and size_bytes > _INTENT_BYTES:
                 break
-            inputs.append(released)
             self._ready.popleft()
-            self._given[candidate.split.path] = candidate
+            if _bytes_of(released.split_ids) > _INTENT_BYTES:
+                count = len(released.split_ids)
+                _log.warning("it stays: %s: its %d splits are too many for one record", path, count)
+                self._given_up.add(path)
+                continue
+            inputs.append(released)
+            self._given[path] = candidate
         effect = "delete" if self._archive is None else f"archive:{self._archive}"
         return ReleaseSplits(effect=effect, discovered_below=state.splits.end, inputs=inputs)
 
@@ -215,8 +226,9 @@ class FileRelease(Sink):
                 done.add(number)
 
         self._run(work, min(_THREADS, len(intent.inputs)))
-        while not pending.empty():  # what hangs may end later: it begins nothing more
-            pending.get()
+        with suppress(queue.Empty):  # what hangs may end later: it begins nothing more
+            while True:
+                pending.get_nowait()
         late = NotDisposedError(f"it was not archived or deleted within {RELEASE_CALL_S:g} s")
         for number in range(len(intent.inputs)):
             if number not in done:
@@ -254,6 +266,13 @@ class FileRelease(Sink):
             path = decode_versioned(ReadFile, intent.inputs[number].content).path
             self._results.note(path, str(problem), is_final=problem.is_final)
             _log.warning("it stays where it is: %s: %s", path, problem)
+        unreleased = [
+            (split_id, str(problem))
+            for number, problem in sorted(problems.items())
+            for split_id in intent.inputs[number].split_ids
+        ]
+        room = _OUTCOME_BYTES - sum(_bytes_of(released.split_ids) for released in intent.inputs)
+        chars = min(_PROBLEM_CHARS, max(room, 0) // (_CHAR_BYTES * max(len(unreleased), 1)))
         return SplitsReleased(
             split_ids=[
                 split_id
@@ -263,8 +282,12 @@ class FileRelease(Sink):
             ],
             discovered_below=intent.discovered_below,
             unreleased=[
-                UnreleasedSplit(split_id=split_id, problem=str(problem)[:_PROBLEM_CHARS])
-                for number, problem in sorted(problems.items())
-                for split_id in intent.inputs[number].split_ids
+                UnreleasedSplit(split_id=split_id, problem=problem[:chars])
+                for split_id, problem in unreleased
             ],
         )
+
+
+def _bytes_of(split_ids: Sequence[str]) -> int:
+    """Bytes of these ids in a record, about."""
+    return sum(len(split_id.encode()) + 8 for split_id in split_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -543,10 +544,14 @@ def _paths(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> l
 
 
 def _absolute(url: str) -> str:
-    """The URL, or the absolute path of a local one."""
+    """The URL, or the absolute path of a local one, spelled alike: files are known by their paths."""
+    if url.startswith(("file://", "local://")):
+        scheme, _, path = url.partition("://")
+        return f"{scheme}://{_absolute(path)}"
     if "://" in url and not url.startswith("/"):
         return url
-    return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
+    path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
+    return re.sub("^//", "/", path)
 
 
 _FORMAT_NAMES: Final[dict[type, str]] = {
