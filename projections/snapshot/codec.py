@@ -664,9 +664,10 @@ def _body_of(snapshot: JobSnapshot) -> _Body:
     except ValueError as error:
         raise SnapshotUnusableError(f"its state cannot be read: {error}") from error
     state = body.job_state
-    for holder in (state, *sorted_values(state.completed)):
-        if not 0 <= holder.parallelism <= PARALLELISM_MAX:
+    numbers = (state.parallelism, *(held.parallelism for held in sorted_values(state.completed)))
+    for parallelism in numbers:
+        if not 0 <= parallelism <= PARALLELISM_MAX:
             raise SnapshotUnusableError(
-                f"its state has {holder.parallelism} subtasks; a job has at most {PARALLELISM_MAX}"
+                f"its state has {parallelism} subtasks; a job has at most {PARALLELISM_MAX}"
             )
     return body
