@@ -135,12 +135,12 @@ def _limits() -> Iterator[str]:
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str() as doc)),
             ) if not name.startswith("_"):
-                yield f"| `{name}` | {_value(values[name])} | {_cell(doc)} |"
+                yield f"| `{name}` | {_value(values[name], is_in_bytes='BYTES' in name)} | {_cell(doc)} |"
     yield ""
 
 
-def _value(value: object) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+def _value(value: object, *, is_in_bytes: bool) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if is_in_bytes else ():
         if isinstance(value, int) and value >= size and value % size == 0:
             return f"{value // size:,} {unit}"
     return f"{value:,}" if isinstance(value, (int, float)) else _cell(f"`{value}`")

@@ -19,6 +19,7 @@ from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
     CLOSE_TIMEOUT_S,
     HISTORY_MIN_S,
+    PARALLELISM_MAX,
     PAYLOAD_BYTES_MAX,
     REQUEST_TIMEOUT_S,
     SNAPSHOT_EVERY_RECORDS,
@@ -406,7 +407,7 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
 
 def _checks(options: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
     yield partial(check_job_id, options["job_id"])
-    yield partial(check_range, "parallelism", options["parallelism"], 1, 4096)
+    yield partial(check_range, "parallelism", options["parallelism"], 1, PARALLELISM_MAX)
     yield partial(check_duration, "checkpoint_interval_s", options["checkpoint_interval_s"])
     yield partial(check_range, "snapshot_every", options.get("snapshot_every"), 1, 10_000_000)
     yield partial(_check_history, options.get("history", "forever"), options.get("history_archive"))

@@ -18,6 +18,7 @@ from coordlog.limits import JOBS_RECORDS_READ
 from coordlog.projections.inspection.verdict import VerdictState
 from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.snapshot.codec import state_before
+from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.progress import Progress, ProgressFold
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.driver.liveness import Liveness, NamedDriver, driver_liveness
@@ -110,8 +111,9 @@ class _Reading:
                 if entry.beginning.snapshot is not None:
                     self._verdicts.begin(state_before(entry.beginning))
             if entry.counts and entry.record is not None:
-                self._progress.apply(entry.record)
-                self._verdicts.apply(entry.record)
+                with Applying(entry.offset, entry.record):
+                    self._progress.apply(entry.record)
+                    self._verdicts.apply(entry.record)
 
     def row(self) -> JobRow:
         """The job's row; checks whether its driver lives."""

@@ -179,8 +179,7 @@ class WaitFold:
             return
         if self.end in (VerdictState.NEW, VerdictState.STOPPED):
             self.end = None
-        parallelism = record.attributes.get("parallelism", "")
-        self.parallelism = int(parallelism) if parallelism.isdecimal() else 0
+        self.parallelism = launch.parallelism
         self.operators = coordinators_of(record)
         self.is_batch = record.attributes.get("mode") == "batch"
         self.interval_s = launch.checkpoint_interval_s

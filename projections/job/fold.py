@@ -274,7 +274,7 @@ def _is_keep(record: Record) -> bool:
 
 def _epoch_started(state: JobState, record: Record) -> JobState:
     attributes = record.attributes
-    parallelism = int(attributes["parallelism"])
+    launch = LaunchInfo(attributes)
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
     failed_before = state.phase is Phase.FAILED
@@ -283,7 +283,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         phase = Phase.ENDING
     elif phase not in (Phase.ENDING, Phase.FINISHED):
         phase = Phase.STARTING
-    operators = LaunchInfo(attributes).operators
+    operators, parallelism = launch.operators, launch.parallelism
     coordinated = tuple(one.operator_id for one in operators if one.is_coordinated)
     former = {*state.operators, *state.former_operators}.difference(coordinated)
     is_another = state.epoch >= 0 and record.job_id != state.job_id

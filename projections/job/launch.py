@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from coordlog.limits import PARALLELISM_MAX
 from coordlog.schemas.payload_address import STORE_ATTRIBUTE
 
 __all__ = ["FORMER_LOGS", "LaunchInfo", "LaunchedOperator"]
@@ -79,6 +80,18 @@ class LaunchInfo:
         if self.adopted_from is not None:
             former.append(self.adopted_from)
         return tuple(dict.fromkeys(former))
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks; 0 if the record does not name it.
+
+        Raises:
+            ValueError: It is no number of subtasks that a job may have.
+        """
+        text = self.attributes.get("parallelism", "0")
+        if len(text) <= len(str(PARALLELISM_MAX)) and 0 <= int(text) <= PARALLELISM_MAX:
+            return int(text)
+        raise ValueError(f"{text:.20} subtasks; a job has at most {PARALLELISM_MAX}")
 
     @property
     def payload_store(self) -> str:

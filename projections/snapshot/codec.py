@@ -17,9 +17,9 @@ from typing import Any, Final
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
-from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
+from coordlog.limits import PARALLELISM_MAX, SNAPSHOT_STATE_BYTES_MAX
 from coordlog.projections.job.fold import JobProjection
-from coordlog.projections.job.state import Cut, JobState, sorted_items
+from coordlog.projections.job.state import Cut, JobState, sorted_items, sorted_values
 from coordlog.projections.operators.operator_projection import OperatorProjection, SharingCodec
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.builtin_types import JobSnapshot
@@ -660,6 +660,14 @@ def _body_of(snapshot: JobSnapshot) -> _Body:
         )
     data = state_bytes_in(snapshot)
     try:
-        return _BODY.decode(data)
+        body = _BODY.decode(data)
     except ValueError as error:
         raise SnapshotUnusableError(f"its state cannot be read: {error}") from error
+    state = body.job_state
+    numbers = (state.parallelism, *(held.parallelism for held in sorted_values(state.completed)))
+    for parallelism in numbers:
+        if not 0 <= parallelism <= PARALLELISM_MAX:
+            raise SnapshotUnusableError(
+                f"its state has {parallelism} subtasks; a job has at most {PARALLELISM_MAX}"
+            )
+    return body

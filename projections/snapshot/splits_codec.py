@@ -190,14 +190,14 @@ def _written_places(page: Sequence[Place]) -> _PlacesPage:
 def _with_runs(count: int, pages: Map[int, T], number_of: Callable[[T], int]) -> tuple[int, ...]:
     """Numbers of the parts of pages 0 to `count`; for n pages that are missing in a row, -n."""
     numbers: list[int] = []
-    for number in range(count):
-        page = pages.get(number)
-        if page is not None:
-            numbers.append(number_of(page))
-        elif numbers and numbers[-1] < 0:
-            numbers[-1] -= 1
-        else:
-            numbers.append(-1)
+    following = 0
+    for number in sorted(pages):
+        if following < number:
+            numbers.append(following - number)
+        numbers.append(number_of(pages[number]))
+        following = number + 1
+    if following < count:
+        numbers.append(following - count)
     return tuple(numbers)
 
 

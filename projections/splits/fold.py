@@ -14,8 +14,8 @@ import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from operator import itemgetter
+from functools import lru_cache, partial
+from operator import gt, itemgetter
 from typing import TypeVar
 
 from immutables import Map
@@ -155,7 +155,7 @@ class SplitsState:
         splits = self.splits
         fresh = (
             ordinal
-            for ordinal in range(self.fresh_from, splits.end)
+            for ordinal in splits.live(self.fresh_from)
             if isinstance(splits.place_at(ordinal), WithEnumerator)
         )
         # There may be many if an enumerator does not assign in the order of discovery.
@@ -176,7 +176,7 @@ class SplitsState:
     @property
     def waiting_count(self) -> int:
         """Number of the splits with the enumerator: neither assigned, finished nor skipped."""
-        fresh = range(self.fresh_from, self.splits.end)
+        fresh = self.splits.live(self.fresh_from)
         waiting = sum(isinstance(self.splits.place_at(n), WithEnumerator) for n in fresh)
         return len(self.passed_over) + waiting
 
@@ -336,7 +336,7 @@ def _assigned(state: SplitsState, names: Sequence[str], place: Assigned) -> Spli
         if ordinal < fresh_from:
             passed_over = passed_over.delete(ordinal)
             continue
-        for other in range(fresh_from, ordinal):
+        for other in itertools.takewhile(partial(gt, ordinal), splits.live(fresh_from)):
             if isinstance(splits.place_at(other), WithEnumerator):
                 passed_over = passed_over.set(other, None)
         fresh_from = ordinal + 1

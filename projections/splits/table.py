@@ -259,13 +259,12 @@ class SplitTable(Mapping[str, KnownSplit]):
         return len(self.ordinals) != self.end
 
     def live(self, first: int = 0) -> Iterable[int]:
-        """Ordinals of the known splits, ascending, from `first` on."""
+        """Ordinals of the known splits, ascending, from `first` on. Costs as much as the pages, not as the gaps."""
         if not self.has_gaps:
             return range(first, self.end)
         return (
             ordinal
-            for number in sorted(self.places)
-            if number >= first // PAGE_SPLITS
+            for number in sorted(n for n in self.places if n >= first // PAGE_SPLITS)
             for ordinal, place in enumerate(self.places[number], number * PAGE_SPLITS)
             if ordinal >= first and not is_gap(place)
         )
@@ -426,8 +425,8 @@ class SplitTable(Mapping[str, KnownSplit]):
 
     def with_enumerator(self, before: int) -> Iterator[int]:
         """Ordinals of the splits whose place is `WithEnumerator`, ascending, below `before`."""
-        for number in range(-(-before // PAGE_SPLITS)):
-            page = self.places.get(number, ())
+        for number in sorted(n for n in self.places if n * PAGE_SPLITS < before):
+            page = self.places[number]
             if _WITH_ENUMERATOR not in page:
                 continue
             for within, place in enumerate(page):

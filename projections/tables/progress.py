@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.reopen import is_opened_again
 from coordlog.projections.job.skips import reason_in_words, skip_command
@@ -303,7 +304,7 @@ def _epoch_started(state: Progress, record: Record) -> Progress:
         driver_id=record.driver_id,
         is_batch=attributes.get("mode") == JobMode.BATCH,
         listing_tries=0,
-        parallelism=int(attributes.get("parallelism", "0")),
+        parallelism=LaunchInfo(attributes).parallelism,
         started_us=record.timestamp_us if state.started_us is None else state.started_us,
     )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from coordlog.projections.job.checkpoints import restoring_subtasks
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
@@ -331,7 +332,7 @@ class SplitFold:
             case Kind.RESET_TO_CHECKPOINT:
                 self._reset(record, sorted(self._of_subtask), attempts)
             case Kind.EPOCH_STARTED:
-                self._parallelism = int(record.attributes.get("parallelism", "1"))
+                self._parallelism = LaunchInfo(record.attributes).parallelism or 1
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
                 self._settle(record)

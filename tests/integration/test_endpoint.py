@@ -18,7 +18,14 @@ from websockets.sync.client import ClientConnection, connect
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import TAKE_OVER_PROBE_S
-from coordlog.messages import AlreadyFinished, Fenced, InjectBarrier, Refused
+from coordlog.messages import (
+    AlreadyFinished,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Fenced,
+    InjectBarrier,
+    Refused,
+)
 from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.wire.messages import (
@@ -179,6 +186,21 @@ def test_order_is_kept_both_ways() -> None:
     assert down == [delivered(n) if n % 2 else InjectBarrier(checkpoint_id=n) for n in range(count)]
     assert heard.messages(number) == [sent(n) for n in range(count)]
     assert heard.threads == {"coordlog-endpoint"}
+
+
+def test_messages_about_one_checkpoint_are_told_apart_by_all_attempts() -> None:
+    """A barrier and a completion are encoded once for all attempts."""
+    expected = [
+        kind(checkpoint_id=n)
+        for n in (1, 2)
+        for kind in (InjectBarrier, CheckpointCompleted, CheckpointAborted)
+    ]
+    with two_attempts() as attempts:
+        for message in expected:
+            attempts.endpoint.send(attempts.first, message)
+            attempts.endpoint.send(attempts.second, message)
+        for channel in (attempts.one, attempts.other):
+            assert [hear(channel) for _ in expected] == expected
 
 
 @pytest.mark.clause("D2")

@@ -12,8 +12,11 @@ from click.testing import CliRunner
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
+from coordlog.projections.snapshot.codec import SnapshotCodec, SnapshotUnusableError
+from coordlog.restore.rebuild import projection_of
 from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin_types import CheckpointMetadata
+from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
@@ -37,8 +40,25 @@ def retaining_nothing(record: Record) -> Record:
     return replace(record, payload=METADATA.encode(replace(said, oldest_retained=10**9)))
 
 
-def log_with(harm: Callable[[Record], Record]) -> tuple[MemoryLog, int]:
-    """A history whose last completion is another record, and the offset of that."""
+def of_too_many(record: Record) -> Record:
+    """More subtasks than a job may have: each would cost memory in every fold."""
+    return replace(record, attributes={**record.attributes, "parallelism": "4097"})
+
+
+def of_less_than_none(record: Record) -> Record:
+    """A job with a negative number of subtasks."""
+    return replace(record, attributes={**record.attributes, "parallelism": "-1"})
+
+
+def without_content(record: Record) -> Record:
+    """The trigger of a checkpoint whose content is damaged."""
+    return replace(record, payload=b"\xff")
+
+
+def log_with(
+    harm: Callable[[Record], Record], kind: Kind = Kind.CHECKPOINT_COMPLETED
+) -> tuple[MemoryLog, int]:
+    """A history whose last record of this kind is another one, and the offset of that."""
     job = HandDrivenJob(
         chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
     )
@@ -52,11 +72,11 @@ def log_with(harm: Callable[[Record], Record]) -> tuple[MemoryLog, int]:
             job.chain, log=job.log, clock=job.clock, options=RuntimeOptions(snapshot_every=7)
         )
     records = [one.record() for one in job.log.records]
-    last = max(n for n, one in enumerate(records) if one.kind is Kind.CHECKPOINT_COMPLETED)
+    last = max(n for n, one in enumerate(records) if one.kind is kind)
     harmed, log = harm(records[last]), MemoryLog()
     written = [*records[:last], harmed, *records[last + 1 :]]
     log.writer().append([to_unstored(one) for one in written], timeout_s=1)
-    assert last != records[last].sequence
+    assert last != records[last].sequence or kind is Kind.EPOCH_STARTED
     return log, last
 
 
@@ -80,3 +100,37 @@ def test_a_record_that_makes_no_sense_is_named_by_its_offset(
         return  # it can be applied: the job has no checkpoint to go back to
     assert done.exit_code != 0
     assert str(offset) in done.output, done.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "harm"),
+    [
+        (Kind.EPOCH_STARTED, of_too_many),
+        (Kind.EPOCH_STARTED, of_less_than_none),
+        (Kind.CHECKPOINT_TRIGGERED, without_content),
+    ],
+)
+def test_commands_that_judge_a_job_name_a_harmed_record(
+    kind: Kind, harm: Callable[[Record], Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`jobs` names it in the row of its job: one harmed log hides no other job."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    log, offset = log_with(harm, kind)
+    for command in (
+        ("health", "job"),
+        ("tail", "job", "--no-follow", "-n", "999"),
+        ("verify", "job"),
+        ("jobs",),
+    ):
+        done = CliRunner().invoke(main, command, obj=lambda _servers: OneLog(log, "job"))
+
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        assert f"offset {offset}" in done.output, done.output
+
+
+def test_a_snapshot_of_too_many_subtasks_is_unusable() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
+    codec = SnapshotCodec(projection_of(job.chain))
+    taken = codec.encode(evolve(job.runtime.state, parallelism=4097))
+    with pytest.raises(SnapshotUnusableError, match="4097 subtasks; a job has at most 4096"):
+        codec.decode(taken)

@@ -132,7 +132,9 @@ def test_a_checkpoint_waits_until_the_last_of_its_events_is_acked() -> None:
 @pytest.mark.clause("C4")
 def test_each_event_of_a_joined_ack_has_no_time_limit_any_more() -> None:
     job, attempt = running(NotingProvider(), 5, 6, 7)
+    assert job.runtime.next_timer_s() is not None
     attempt.ack("source", 0, 1, 2)
+    assert job.runtime.next_timer_s() is None
     job.advance(1_000)
 
     assert job.runtime.state.live_count == 1

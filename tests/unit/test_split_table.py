@@ -207,3 +207,21 @@ def test_a_state_that_names_what_is_not_there_is_refused() -> None:
     (few, _), (_, many) = encoded(3), encoded(PAGE_SPLITS)
     with pytest.raises(ValueError, match=r"are inconsistent|its first fresh split is"):
         SplitsCodec().reader(many).state(few)
+
+
+@pytest.mark.timeout(20)
+def test_gaps_of_a_snapshot_cost_no_time() -> None:
+    """A snapshot may be another's: a few bytes in it may count any number of forgotten pages."""
+    forgotten = 2**40
+    table = SplitTable(page_count=forgotten).extended(splits(3), lambda _: FREE)
+    writer = SplitsCodec().writer()
+    first_free = writer.own(SplitsState(splits=table))
+    none_free = writer.own(SplitsState(splits=table, fresh_from=table.end))
+    reader = SplitsCodec().reader(writer.shared())
+    names = tuple(split.split_id for split in splits(3))
+
+    state = reader.state(first_free)
+    assert (state.waiting_count, state.unassigned(), len(state.passed_over)) == (3, names, 0)
+    behind = reader.state(none_free)
+    assert (behind.waiting_count, behind.unassigned()) == (3, names)
+    assert sorted(behind.passed_over) == [table.ordinal(name) for name in names]

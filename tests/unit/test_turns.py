@@ -82,6 +82,23 @@ def test_an_append_without_effects_waits_a_moment_for_company() -> None:
     assert job.runtime.append_due_s is None, "during an append"
 
 
+def test_turns_that_a_full_append_leaves_are_appended_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "GROUP_RECORDS_MAX", 2)
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    attempt = job.register(0)
+    job.is_held = True
+    for n in range(5):
+        attempt.send("source", Up(n=n))
+    appended = []
+    while group := job.runtime.take_group():
+        appended.append(len(group))
+        assert job.runtime.append_due_s is None, "during an append"
+        job.runtime.acknowledged(job.appender.append(group))
+        assert (job.runtime.append_due_s == 0.0) == (job.runtime.unreleased_turns > 0)
+
+    assert appended == [2, 2, 2], "a type, and five events"
+
+
 @pytest.mark.clause("A3")
 @pytest.mark.clause("K5")
 @pytest.mark.may_fail("RuntimeError: bang")

@@ -21,6 +21,7 @@ from coordlog.option_types import check_range
 from coordlog.projections.inspection.verdict import Thresholds, Verdict
 from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.snapshot.codec import state_before
+from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.schemas.validity import beginning_at
 from coordlog.telemetry.health import health_of
@@ -91,7 +92,9 @@ def _verdict(log: Log, job: str, now_us: int, thresholds: Thresholds) -> tuple[V
             begun_us = state.timestamp_us
             fold.begin(state)
         if entry.counts:
-            fold.apply(entry.known())
+            record = entry.known()
+            with Applying(entry.offset, record):
+                fold.apply(record)
     verdict = _judged(fold, log, driver, now_us)
     began_us = verdict.since_us if verdict.wait_since_us is None else verdict.wait_since_us
     return verdict, began_us <= begun_us

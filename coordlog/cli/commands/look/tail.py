@@ -25,7 +25,7 @@ from coordlog.projections.inspection.verdict import VerdictState
 from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.snapshot.codec import state_before
-from coordlog.projections.tables.audit import AuditRecord
+from coordlog.projections.tables.audit import Applying, AuditRecord
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["tail"]
@@ -227,7 +227,8 @@ class _Following:
             self._shown.record(entry)
         if not entry.counts or entry.record is None:
             return
-        self._fold.apply(entry.record)
+        with Applying(entry.offset, entry.record):
+            self._fold.apply(entry.record)
         if entry.record.kind is Kind.EPOCH_STARTED:
             if is_shown:
                 self._shown.notify(_take_over(entry.record, self._epoch))
