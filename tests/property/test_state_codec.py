@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
+from coordlog.limits import PARALLELISM_MAX
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.projections.operators.state_schema import DerivedCodec
@@ -67,7 +68,12 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401, a type
         if dataclasses.is_dataclass(hint)
         else hint._fields
     )
-    return st.builds(made, **{name: values_of(hints[name]) for name in names})
+    return st.builds(made, **{name: values_in(name, hints[name]) for name in names})
+
+
+def values_in(field: str, hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401, a type
+    """Any value of a field that a codec reads."""
+    return st.integers(0, PARALLELISM_MAX) if field == "parallelism" else values_of(hint)
 
 
 @st.composite
@@ -78,7 +84,7 @@ def job_states(draw: st.DrawFn) -> JobState:
         st.sets(st.sampled_from([f.name for f in dataclasses.fields(JobState)]), max_size=5)
     )
     ours = {"projections", "opening"}
-    fields = {name: draw(values_of(hints[name])) for name in sorted(names - ours)}
+    fields = {name: draw(values_in(name, hints[name])) for name in sorted(names - ours)}
     handled = st.lists(SIMPLE[int], max_size=3).map(lambda one: Map({"source": tuple(one)}))
     return JobState(**fields, projections=draw(handled), opening=draw(st.none() | handled))
 
