@@ -180,24 +180,47 @@ def _is_installed() -> bool:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop a session and end the JVM that this process started for it, within a bound; the JVM may have died."""
+    """Stop a session and end the JVM that this process started for it, within a bound.
+
+    The JVM may have died, or stand still: then it is killed.
+    """
     from pyspark import SparkContext  # noqa: PLC0415, as above
 
     if _has_jvm_died():
         _forget_jvm()
         return
+    context: Any = SparkContext  # there is no other way to its JVM
+    gateway = context._gateway  # noqa: SLF001
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    # A call into a JVM that stands still never returns, so a thread of its own makes these calls.
+    stopping = threading.Thread(
+        target=_stop,
+        args=(spark, None if process is None else gateway),
+        name="coordlog-end",
+        daemon=True,
+    )
+    stopping.start()
+    try:
+        stopping.join(STAGE_END_TIMEOUT_S)
+        if stopping.is_alive():
+            _log.warning("the JVM has not stopped Spark within %g s", STAGE_END_TIMEOUT_S)
+            if process is not None:
+                process.kill()  # the calls into it fail
+                stopping.join(STAGE_END_TIMEOUT_S)
+    finally:
+        context._gateway = context._jvm = None  # noqa: SLF001
+        if process is not None:
+            _end_process(process)
+
+
+def _stop(spark: SparkSession, gateway: Any) -> None:  # noqa: ANN401, py4j's
+    """Stop the context, then the gateway if not None."""
     try:
         spark.stop()
     except Exception as error:  # noqa: BLE001, the work is over: the end of Spark changes nothing of it
         _log.warning("Spark could not be stopped, its JVM has probably ended: %r", error)
-    finally:
-        context: Any = SparkContext  # there is no other way to its JVM
-        gateway = context._gateway  # noqa: SLF001
-        context._gateway = context._jvm = None  # noqa: SLF001
-        process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-        if process is not None:
-            gateway.shutdown()
-            _end_process(process)
+    if gateway is not None:
+        gateway.shutdown()
 
 
 def _has_jvm_died() -> bool:

@@ -248,3 +248,36 @@ def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path
     assert "Spark session has ended" in lines["refused"]
     assert "start the job again with a new session" in lines["refused"]
     assert (lines["rows"], lines["again"]) == ("3", "4")
+
+
+A_STANDING_JVM: Final = """
+import faulthandler, signal
+from coordlog.spark_integration import session
+from coordlog.spark_integration.session import end_session, local_session
+
+spark = local_session(1)
+process = spark.sparkContext._gateway.proc
+process.send_signal(signal.SIGSTOP)
+session.STAGE_END_TIMEOUT_S = 2
+faulthandler.dump_traceback_later(45, exit=True)
+end_session(spark)
+print("ended", process.poll())
+faulthandler.cancel_dump_traceback_later()
+print("rows", local_session(1).range(3).count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_a_jvm_that_stands_still_is_killed_at_the_end(tmp_path: Path) -> None:
+    """Else a job's process would live on for ever, with its job finished."""
+    ran = subprocess.run(
+        [sys.executable, "-c", A_STANDING_JVM],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.stdout.splitlines() == [f"ended {-signal.SIGKILL}", "rows 3"]
