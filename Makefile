@@ -80,9 +80,10 @@ format: setup ## ruff: mend what it can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-types: setup ## mypy and pyright, both strict
+types: setup ## mypy and pyright, both strict; and mypy of the Python in the pages
 	@$(PY) -m mypy $(TYPED)
 	@$(PY) -m pyright
+	@$(PYTEST) -q tests/unit/test_page_types.py
 
 contracts: setup ## who may import whom
 	@.venv/bin/lint-imports

@@ -264,7 +264,7 @@ def test_tasks_whose_first_rows_come_at_once_make_one_table(new_place: MakePlace
     tasks, processes = 4, multiprocessing.get_context("spawn")
     meeting = (processes.Barrier(tasks),)
     with ProcessPoolExecutor(tasks, processes, initializer=meet, initargs=meeting) as pool:
-        for _ in range(10):
+        for _ in range(4):
             place = new_place()
             sink = place.sink()
             make = sink.spec().create_operator

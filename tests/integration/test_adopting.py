@@ -33,6 +33,7 @@ def run(broker: EmbeddedBroker, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", broker.bootstrap_servers])
 
 
+@pytest.mark.tier("faults")
 def test_a_job_goes_on_at_another_broker_and_every_row_comes_out_once(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,6 +379,7 @@ def test_the_shared_broker_is_started_once_and_told_of_once(home: Path) -> None:
     assert stop_shared() is StopOutcome.NOT_RUNNING
 
 
+@pytest.mark.tier("faults")
 def test_it_is_in_a_session_of_its_own_and_no_child_of_who_started_it(home: Path) -> None:
     ensure_shared_broker()
     state = running()
@@ -389,6 +390,7 @@ def test_it_is_in_a_session_of_its_own_and_no_child_of_who_started_it(home: Path
     assert int(stat_line.rpartition(")")[2].split()[1]) != os.getpid()
 
 
+@pytest.mark.tier("faults")
 def test_two_commands_at_once_start_one(home: Path) -> None:
     source = (
         "import json\n"

@@ -93,6 +93,7 @@ def asked(door: SecuredBroker, user: str, *arguments: str, prefix: str = PREFIX)
     return CliRunner().invoke(main, [*arguments, *where], env=door.variables("SASL_SSL", user))
 
 
+@pytest.mark.tier("matrix")
 def test_the_rights_of_the_docs_are_enough_to_run_a_job_and_to_look_at_it(
     ruled: SecuredBroker,
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_tail_survives_its_broker_and_ends_with_its_topic(own_broker: Embedded
     assert f"the log of job {RECORDED_JOB} was deleted" in tail.told[-1]
 
 
+@pytest.mark.tier("matrix")
 def test_many_jobs_are_listed_quickly(own_broker: EmbeddedBroker) -> None:
     servers, names = own_broker.bootstrap_servers, [f"job-{n:02}" for n in range(10)]
     for name in names:

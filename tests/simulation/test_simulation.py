@@ -31,7 +31,7 @@ from simulation.schedule import Simulation, SimulationError, simulate, weather_o
 
 WHOLE = 400
 """Schedules that run to the job's end: 380 events on average."""
-SHORT = 9_600
+SHORT = 4_800
 """Schedules of 40 events, cut off there."""
 PARTS = 4
 in_parts = pytest.mark.parametrize(

@@ -366,7 +366,6 @@ def test_a_stream_reads_new_files_and_a_restarted_query_its_batch_again(
     assert set(offsets[0]) == {"job", "history", "sequence", "splits", "reader"}
 
 
-@pytest.mark.tier("test")
 def test_all_that_is_there_is_read_and_then_nothing(
     session: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

@@ -161,7 +161,6 @@ def test_more_subtasks_than_slots_are_refused_by_both_numbers(
     assert log.high_watermark() == 0
 
 
-@pytest.mark.tier("test")
 @pytest.mark.clause("M3")
 def test_a_transform_that_raises_fails_the_job_by_operator_and_cause(
     session: SparkSession, folder: Path

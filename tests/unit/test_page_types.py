@@ -62,6 +62,7 @@ def checked(folder: Path, programs: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.tier("matrix")
 @pytest.mark.timeout(300)
 def test_the_python_of_the_pages_uses_names_and_keywords_that_exist(tmp_path: Path) -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

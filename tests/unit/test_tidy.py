@@ -78,11 +78,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(text_of(path))
 
 
+@functools.cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def trees_are_dropped() -> Iterator[None]:
     """Trees of the whole project take 800 MB, which each later test of this process would drag along."""
     yield
     tree_of.cache_clear()
+    nodes_of.cache_clear()
 
 
 def at(path: Path, line: int, what: str) -> str:
@@ -101,7 +107,7 @@ def offending(path: Path, source: str, folder: Path) -> Path:
 
 
 def long_functions(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -140,7 +146,7 @@ def words(identifier: str) -> list[str]:
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The names that a module gives; those that it only uses may be another project's."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -200,13 +206,13 @@ def vague_names(path: Path) -> Iterator[str]:
     tree = tree_of(path)
     of_one_line = {
         id(name)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
         and node.lineno == node.end_lineno
         for generator in node.generators
         for name in ast.walk(generator.target)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             name = node.id
         elif isinstance(node, ast.arg):
@@ -237,7 +243,7 @@ def test_a_vague_name_is_found_outside_a_comprehension_of_one_line(tmp_path: Pat
 
 def bare_imports(path: Path) -> Iterator[str]:
     bare = set(PACKAGE_FOLDERS) - {"coordlog"}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -353,7 +359,7 @@ def prints(path: Path) -> Iterator[str]:
         if isinstance(function, ast.FunctionDef) and function.name == "main"
         for node in ast.walk(function)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -388,7 +394,7 @@ def declared_classes(tree: ast.Module) -> list[ast.ClassDef]:
     """The classes under one of coordlog's declarations."""
     own: set[str] = set()
     modules: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom):
             ours = node.level > 0 or (node.module or "").split(".")[0] == "coordlog"
             for alias in node.names:
@@ -415,7 +421,7 @@ def declared_classes(tree: ast.Module) -> list[ast.ClassDef]:
 
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef) and any(declares(d) for d in node.decorator_list)
     ]
 
@@ -424,7 +430,7 @@ def new_types(tree: ast.Module) -> set[str]:
     """The names that a module makes with NewType."""
     return {
         target.id
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, (ast.Name, ast.Attribute))
