@@ -31,6 +31,7 @@ setup: ## everything that is needed, into .venv and a cache of jars; the second 
 demo: setup ## the whole thing at work, in a few minutes
 	@$(PY) examples/demo.py
 
+test: WORKERS = 3 # brokers and JVMs are waited for
 test: setup ## tier 1: units, contracts, properties, real brokers, each way through Spark once
 	@$(PYTEST) --tier test -n $(WORKERS) --dist loadfile $(ARGS)
 

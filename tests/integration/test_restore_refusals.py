@@ -110,6 +110,7 @@ def test_the_command_refuses_to_go_back_below_a_commit_with_status_3(crashed: Cr
     log.close()
 
 
+@pytest.mark.tier("faults")
 def test_a_destination_of_another_log_is_refused_naming_both_before_spark(
     crashed: Crashed,
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_topic_made_again_with_a_copy_is_refused_by_both_ids(crashed: Crashe
     log.close()
 
 
+@pytest.mark.tier("faults")
 def test_another_cluster_is_refused_by_both_ids(crashed: Crashed) -> None:
     first = crashed.log()
     with embedded_broker() as other:

@@ -33,8 +33,8 @@ from sweep_worlds import (
     sink_after,
 )
 
-PARTS = 3
-"""Every third prefix is in one part."""
+PARTS = 5
+"""Every fifth prefix is in one part."""
 
 
 def expected(world: World) -> dict[str, Any]:

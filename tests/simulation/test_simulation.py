@@ -29,7 +29,7 @@ from simulation.driver import SimulatedDriver
 from simulation.job import Book, Desk, JobSize, chain_of
 from simulation.schedule import Simulation, SimulationError, simulate, weather_of
 
-WHOLE = 400
+WHOLE = 280
 """Schedules that run to the job's end: 380 events on average."""
 SHORT = 4_800
 """Schedules of 40 events, cut off there."""
@@ -91,17 +91,17 @@ def test_a_schedule_is_the_same_bit_for_bit_each_time() -> None:
 
 @pytest.mark.slow
 @pytest.mark.clause("K7")
-def test_histories_of_random_schedules_are_replayed_record_for_record(seed: int) -> None:
+def test_histories_of_random_schedules_are_replayed_record_for_record(seed: int, dose: int) -> None:
     """But those with failures of coordinators by chance, which a replay has not."""
     replayed = 0
-    for number in range(60):
+    for number in range(30 * dose):
         weather = replace(weather_of(seed + number), coordinator_fails=0.0)
         schedule = Simulation(seed + number, weather=weather)
         schedule.run()
         book, desk = Book(chance=Random(0), is_cut_late=weather.is_cut_late), Desk()
         chain = chain_of(schedule.size, book, lambda desk=desk: desk)  # type: ignore[misc]
         replayed += replay(schedule.log, chain).turn_count
-    assert replayed > 1_000
+    assert replayed > 500
 
 
 @pytest.mark.slow

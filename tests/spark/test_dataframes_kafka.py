@@ -46,7 +46,6 @@ def messages(first: int, count: int) -> list[str]:
     return [str(n) for n in range(first, first + count)]
 
 
-@pytest.mark.tier("test")
 def test_a_batch_reads_what_there_is_in_ranges(session: SparkSession, topics: Topics) -> None:
     topic = topics.create(2)
     topics.fill(topic, 0, messages(0, 250))

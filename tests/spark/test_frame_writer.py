@@ -83,7 +83,6 @@ def staged_in(folder: Path) -> list[Path]:
     return [one for one in (folder / "out" / ".coordlog" / "staging").rglob("*") if one.is_file()]
 
 
-@pytest.mark.tier("test")
 def test_a_batch_write_is_committed_as_a_whole_and_a_named_one_once(
     spark: SparkSession, service: BatchService, tmp_path: Path, log: MemoryLog
 ) -> None:
