@@ -108,7 +108,7 @@ def test_a_pruned_log_with_a_snapshot_in_parts_is_read_by_its_named_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 14_000)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 24_000)
     monkeypatch.setattr("coordlog.restore.snapshots.SNAPSHOT_PART_BYTES", 1_000)
     chance, folder, url = Random(7), tmp_path / "in", str(tmp_path / "payloads")
     folder.mkdir()
