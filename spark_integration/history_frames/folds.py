@@ -332,7 +332,8 @@ class _StreamFold:
     def _payloads(self, rows: pa.Table, codes: Any) -> pa.Array:  # noqa: ANN401, numpy's array
         reader = PayloadReader()
         reader.begin(self._types)
-        registrations = pc.equal(rows.column("kind"), Kind.TYPE_REGISTERED.value)
+        kinds, registration = rows.column("kind"), Kind.TYPE_REGISTERED.value
+        registrations = pc.equal(kinds, registration)  # pyright: ignore[reportAttributeAccessIssue]  # made at import
         columns = [rows.column(name) for name in ("payload_type", "payload")]
         texts = _texts(reader, pa.array(codes == COUNTS), registrations, *columns)
         self._types = dict(reader.schemas())

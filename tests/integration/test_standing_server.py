@@ -79,7 +79,7 @@ def server(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS orders, coordlog_batches, coordlog_claims")
         connection.execute("CREATE TABLE orders (id BIGINT)")
-        (folder,) = connection.execute("SHOW data_directory").fetchone() or ()
+        (folder,) = connection.execute("SHOW data_directory").fetchone() or ("",)
     made = Server(conninfo, Path(str(folder)))
     try:
         yield made

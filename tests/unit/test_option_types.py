@@ -142,7 +142,8 @@ def sqlite(**options: Any) -> object:  # noqa: ANN401, as above
 
 
 def postgresql(**options: Any) -> object:  # noqa: ANN401, as above
-    return DatabaseTable.postgresql(**{"conninfo": "host=h", "table": "t", **options})
+    given: dict[str, Any] = {"conninfo": "host=h", "table": "t", **options}
+    return DatabaseTable.postgresql(**given)
 
 
 def session(**options: Any) -> object:  # noqa: ANN401, as above

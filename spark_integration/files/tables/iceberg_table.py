@@ -366,6 +366,7 @@ class _Look:
         statistics = data_file_statistics_from_parquet_metadata(
             metadata, plan, parquet_path_to_id_mapping(schema)
         )
+        partition = Record()
         try:
             mixed = [
                 field.name for field in spec.fields if _has_several(statistics, field.source_id)
