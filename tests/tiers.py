@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Share", "Tier", "tier_of", "unknown_tiers"]
+__all__ = ["Share", "Tier", "in_parts", "tier_of", "unknown_tiers"]
 
 
 class Tier(StrEnum):
@@ -38,6 +38,12 @@ def tier_of(item: pytest.Item) -> Tier:
     if item.get_closest_marker("kill") is not None:
         return Tier.FAULTS
     return Tier.MATRIX if item.get_closest_marker("spark") is not None else Tier.TEST
+
+
+def in_parts(count: int) -> pytest.MarkDecorator:
+    """A long search as `count` tests, each one a `part`: the first in the first tier, the others in the faults."""
+    others = (pytest.param(part, marks=pytest.mark.tier(Tier.FAULTS)) for part in range(1, count))
+    return pytest.mark.parametrize("part", [0, *others])
 
 
 def unknown_tiers(items: Iterable[pytest.Item]) -> list[str]:

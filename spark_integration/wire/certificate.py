@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from coordlog.errors import EnvironmentSetupError, OptionError
+from coordlog.spark_integration.wire.shared_tls import SharedTLSSocket
 
 __all__ = [
     "CERTIFICATE_VARIABLE",
@@ -48,10 +49,7 @@ class Certificate:
         Raises:
             OptionError: The text is no certificate.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # The single trusted certificate identifies the driver; it contains no addresses.
-        context.check_hostname = False
+        context = _client_context()
         try:
             context.load_verify_locations(cadata=self.pem)
         except (ssl.SSLError, ValueError) as error:
@@ -112,10 +110,17 @@ def new_certificate() -> tuple[Certificate, ssl.SSLContext]:
 
 def unverified_context() -> ssl.SSLContext:
     """Context of a client that sends no secret, and gets the driver's proof instead of a certificate."""
+    context = _client_context()
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The single trusted certificate identifies the driver; it contains no addresses.
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context.sslsocket_class = SharedTLSSocket
     return context
 
 

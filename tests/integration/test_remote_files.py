@@ -111,9 +111,9 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_each_format_is_read_from_s3_in_splits(s3: Any, name: Format) -> None:  # noqa: ANN401
     source = source_of(f"s3://bucket/in/{name}", name)
 
-    found = source.discover()
-    assert len(found.splits) > 2
-    assert b"hunter2" not in b"".join(contents(found))
+    discovered = source.discover()
+    assert len(discovered.splits) > 2
+    assert b"hunter2" not in b"".join(contents(discovered))
     assert read(source).rows == expected(name)
     assert len(read(source_of(f"s3://bucket/in/{name}/a*", name)).rows) == len(ROWS)
 
@@ -138,15 +138,15 @@ def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # 
     s3.pipe("bucket/watched/a.csv", b"i\n1\n")
     source = FileSource("s3://bucket/watched", watch=Watch())
 
-    def found(known: SplitsDiscovered | None) -> SplitsDiscovered:
+    def discovered(known: SplitsDiscovered | None) -> SplitsDiscovered:
         watch = PlainWatch(
             source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _: False
         )
         return watch.look([] if known is None else known.splits)
 
-    first = found(None)
+    first = discovered(None)
     s3.pipe("bucket/watched/b.csv", b"i\n2\n")
-    second = found(first)
+    second = discovered(first)
     assert [one.split_id for one in first.splits] == ["bucket/watched/a.csv"]
     assert [one.split_id for one in second.splits] == ["bucket/watched/b.csv"]
 
@@ -302,14 +302,14 @@ def test_two_objects_with_one_name_in_the_archive_are_both_there(
     """A copy replaces: the second begins between the look at the archive and the copy of the first."""
     put("pair/one/a.csv", b"i\n1\n")
     put("pair/two/a.csv", b"i\n2\n")
-    one = to_dispose("s3://bucket/pair/one", "bucket/pair-done/a.csv")
-    two = to_dispose("s3://bucket/pair/two", "bucket/pair-done/a.csv")
+    first = to_dispose("s3://bucket/pair/one", "bucket/pair-done/a.csv")
+    second = to_dispose("s3://bucket/pair/two", "bucket/pair-done/a.csv")
 
     def dispose_of_other(at: str) -> None:
         if at == "target checked":
-            dispose(*two)
+            dispose(*second)
 
-    dispose(*one, dispose_of_other)
+    dispose(*first, dispose_of_other)
     s3.invalidate_cache()
     assert {s3.cat(path) for path in s3.find("bucket/pair-done")} == {b"i\n1\n", b"i\n2\n"}
     assert s3.find("bucket/pair") == []

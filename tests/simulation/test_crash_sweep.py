@@ -32,6 +32,7 @@ from sweep_worlds import (
     settled_in,
     sink_after,
 )
+from tiers import in_parts
 
 PARTS = 5
 """Every fifth prefix is in one part."""
@@ -167,10 +168,7 @@ def test_a_recorded_run_has_in_it_what_the_sweep_is_to_cut(name: str) -> None:
 @pytest.mark.clause("E6")
 @pytest.mark.clause("H3")
 @pytest.mark.clause("L4")
-@pytest.mark.parametrize(
-    "part",
-    [0, *(pytest.param(part, marks=pytest.mark.tier("faults")) for part in range(1, PARTS))],
-)
+@in_parts(PARTS)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_job_that_is_cut_off_after_any_record_comes_to_the_same_end(name: str, part: int) -> None:
     run = RUNS[name]
@@ -189,7 +187,8 @@ def test_a_job_that_is_cut_off_after_any_record_comes_to_the_same_end(name: str,
 
     whole = run.recorded().job.log
     result = sweep(whole, come_to_the_end, modes=run.modes, min_records=0)
-    assert result.crash_count >= whole.high_watermark() // PARTS, "each prefix of the part"
+    prefixes = range(part, whole.high_watermark() + 1, PARTS)
+    assert result.crash_count >= len(prefixes)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from simulation.scenarios import (
 )
 from simulation.talk import FailOnce, NotExactlyOnceError
 from simulation.world import World
+from tiers import in_parts
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +57,9 @@ def loop(seed: int, dose: int, request: pytest.FixtureRequest) -> Loop:
 @pytest.mark.clause("B1")
 @pytest.mark.clause("D3")
 @pytest.mark.clause("F3")
-@pytest.mark.parametrize("share", [0, pytest.param(1, marks=pytest.mark.tier("faults"))])
+@in_parts(2)
 def test_two_coordinators_of_different_speed_are_exactly_once_both_ways(
-    share: int, loop: Loop
+    part: int, loop: Loop
 ) -> None:
     """Parked work wakes once the successor is up; what its handler then sends through the old gateway reaches nobody.
 
@@ -213,8 +214,8 @@ def test_acks_of_split_events_come_late_and_nothing_fails(
 @pytest.mark.clause("B8")
 @pytest.mark.clause("K1")
 @pytest.mark.clause("K4")
-@pytest.mark.parametrize("share", [0, pytest.param(1, marks=pytest.mark.tier("faults"))])
-def test_connections_drivers_appends_events_and_acks_fail_together(share: int, loop: Loop) -> None:
+@in_parts(2)
+def test_connections_drivers_appends_events_and_acks_fail_together(part: int, loop: Loop) -> None:
     """Drivers die and go on from the log; appends have unknown outcomes; events and acks are lost, acks are late."""
     loop(6, storms)
 

@@ -19,6 +19,7 @@ from coordlog.log.kafka import KafkaLog
 from simulation.log import SimulatedLog
 from simulation.scenarios import two_coordinators
 from simulation.world import CLEAR
+from tiers import in_parts
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -65,9 +66,9 @@ def own_broker() -> Iterator[EmbeddedBroker]:
 @pytest.mark.clause("B1")
 @pytest.mark.clause("D3")
 @pytest.mark.clause("F3")
-@pytest.mark.parametrize("share", [0, pytest.param(1, marks=pytest.mark.tier("faults"))])
+@in_parts(2)
 def test_two_coordinators_are_exactly_once_with_their_log_on_a_broker(
-    share: int, seed: int, dose: int, own_broker: EmbeddedBroker, request: pytest.FixtureRequest
+    part: int, seed: int, dose: int, own_broker: EmbeddedBroker, request: pytest.FixtureRequest
 ) -> None:
     for each in range(seed, seed + 5 * dose):
         weather = replace(CLEAR, append_s=(0.0025, 0.01))

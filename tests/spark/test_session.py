@@ -231,20 +231,26 @@ print("again", local_session(1).range(4).count())
 """
 
 
-@pytest.mark.slow
-@pytest.mark.kill
-def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path) -> None:
-    """As in a notebook, which lives on; Spark itself goes on to hand out the dead one."""
+def lines_of(program: str, folder: Path) -> list[str]:
+    """What `program` prints, run in a process of its own in `folder`."""
     ran = subprocess.run(
-        [sys.executable, "-c", AFTER_A_DEAD_JVM],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    lines = {line.split()[0]: line.partition(" ")[2] for line in ran.stdout.splitlines()}
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path) -> None:
+    """As in a notebook, which lives on; Spark itself goes on to hand out the dead one."""
+    printed = lines_of(AFTER_A_DEAD_JVM, tmp_path)
+    lines = {line.split()[0]: line.partition(" ")[2] for line in printed}
     assert "Spark session has ended" in lines["refused"]
     assert "start the job again with a new session" in lines["refused"]
     assert (lines["rows"], lines["again"]) == ("3", "4")
@@ -271,13 +277,4 @@ print("rows", local_session(1).range(3).count())
 @pytest.mark.kill
 def test_a_jvm_that_stands_still_is_killed_at_the_end(tmp_path: Path) -> None:
     """Else a job's process would live on for ever, with its job finished."""
-    ran = subprocess.run(
-        [sys.executable, "-c", A_STANDING_JVM],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    assert ran.stdout.splitlines() == [f"ended {-signal.SIGKILL}", "rows 3"]
+    assert lines_of(A_STANDING_JVM, tmp_path) == [f"ended {-signal.SIGKILL}", "rows 3"]

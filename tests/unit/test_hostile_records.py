@@ -51,14 +51,14 @@ def of_less_than_none(record: Record) -> Record:
 
 
 def without_content(record: Record) -> Record:
-    """The trigger of a checkpoint whose content is damaged."""
+    """A record with a damaged content."""
     return replace(record, payload=b"\xff")
 
 
 def log_with(
     harm: Callable[[Record], Record], kind: Kind = Kind.CHECKPOINT_COMPLETED
 ) -> tuple[MemoryLog, int]:
-    """A history whose last record of this kind is another one, and the offset of that."""
+    """A history, and the offset of its last record of this kind, which `harm` has replaced."""
     job = HandDrivenJob(
         chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
     )

@@ -159,7 +159,7 @@ class CommittedFiles:
         while self._ready and len(inputs) < RELEASE_FILES_MAX:
             candidate, path = self._ready[0], self._ready[0].split.path
             released = self._input(candidate)
-            size_bytes += len(released.content) + sum(map(len, released.split_ids)) * 3
+            size_bytes += len(released.content) + _bytes_of(released.split_ids)
             if inputs and size_bytes > _INTENT_BYTES:
                 break
             self._ready.popleft()
