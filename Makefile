@@ -18,6 +18,9 @@ OLD_CLIENT_PATH = $(CURDIR)/.venv/kafka-python-$(OLD_CLIENT)
 # how many tests run at a time, each of the processes with a broker and a Spark session of its own (1.5 GB)
 WORKERS ?= 2
 
+# else each process of a test compiles all modules anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup setup-spark43 demo test test-faults test-matrix test-cluster test-docker test-old-broker test-old-client test-rest test-spark43 test-all lint format \
         types contracts contract reference \
         check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
