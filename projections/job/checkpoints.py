@@ -19,7 +19,6 @@ from coordlog.projections.job.branches import (
     needed_by,
     savepoint_numbers,
 )
-from coordlog.projections.job.grants import granted_marks
 from coordlog.projections.job.remembered import weights
 from coordlog.projections.job.state import (
     WRITTEN_AT,
@@ -252,14 +251,12 @@ def _finished_part(state: JobState, number: int) -> FinishedPart:
 def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
     """The state with grants for the committables of acked attempts and of finished subtasks (I4: grants)."""
     grants: list[Granted] = []
-    ends: list[int] = []
     for number in sorted({*pending.acks, *pending.finished}):
         subtask = state.subtasks[number]
         attempt, completion = subtask.attempt, subtask.completion
         if number in pending.finished:
             assert completion is not None, "a finished subtask has a completion"
             attempt_number, committables = completion.attempt_number, completion.all_committables()
-            ends += [completion.sequence] if committables else []
             emptied = evolve(completion, handed_over=(), ungranted=())
             subtask = evolve(subtask, completion=emptied)
         elif attempt is not None:
@@ -288,7 +285,6 @@ def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
     return evolve(
         state,
         granted=state.granted.set(pending.checkpoint_id, tuple(grants)),
-        launch=granted_marks(state, pending.checkpoint_id, ends),
     )
 
 

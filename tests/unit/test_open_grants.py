@@ -11,7 +11,6 @@ from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.payload import Payload
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
 
@@ -114,43 +113,90 @@ def test_a_batchs_committables_are_of_the_version_that_wrote_them(*, is_kept: bo
     assert job.mode == "resume"
 
 
-def ending(provider: NotingProvider, log: MemoryLog | None = None) -> HandDrivenJob:
-    """A batch whose subtasks have finished and whose coordinator commits later, in a call."""
+def ending(version: int, *reads: int, log: MemoryLog | None = None) -> HandDrivenJob:
+    """A batch of two subtasks at its end, whose coordinator waits with its commits."""
 
-    def call(coordinator: Noting, _number: int) -> None:
-        coordinator.context.call_async(_never, lambda _result, _error: None)
+    def wait(coordinator: Noting, _number: int) -> None:
+        coordinator.context.schedule(3600, lambda: None)
 
-    provider.on["complete"] = call
-    job = HandDrivenJob(written_by(1, provider=provider), log=log, is_batch=True)
-    job.is_work_held = True
-    job.register(0).complete(committables=[("sink", b"rows")])
-    assert job.runtime.state.phase is Phase.ENDING
+    provider = late()
+    provider.on["complete"] = wait
+    job = HandDrivenJob(
+        written_by(version, *reads, provider=provider),
+        log=log,
+        is_batch=True,
+        parallelism=2,
+        may_fail="begins again",
+    )
+    if job.runtime.state.phase is not Phase.ENDING:
+        complete(job)
     return job
 
 
-def _never() -> Payload:
-    raise AssertionError("its work is held")
+def complete(job: HandDrivenJob) -> None:
+    """All subtasks that are still to run finish, each with one committable."""
+    for attempt in job.register_all():
+        attempt.complete(committables=[("sink", b"rows")])
+    assert job.runtime.state.phase is Phase.ENDING
 
 
 def test_a_batch_is_not_settled_without_an_operator_of_open_committables() -> None:
-    job = ending(late())
+    job = ending(1)
     job.crash()
     without = chain_of(NotingProvider(projection=HANDLED))
 
     with pytest.raises(RestoreError, match="operator 'sink'") as raised:
-        HandDrivenJob(without, log=job.log, is_batch=True)
+        HandDrivenJob(without, log=job.log, is_batch=True, parallelism=2)
     assert "allow_non_restored_state=('sink',)" in str(raised.value)
-    allowed = HandDrivenJob(without, log=job.log, is_batch=True, allow_non_restored_state=("sink",))
+    allowed = HandDrivenJob(
+        without, log=job.log, is_batch=True, parallelism=2, allow_non_restored_state=("sink",)
+    )
     assert allowed.runtime.state.phase is Phase.FINISHED
 
 
 def test_a_batchs_end_is_settled_by_a_version_that_reads_its_committables() -> None:
-    job = ending(late())
+    job = ending(1)
     job.crash()
     began = job.log.high_watermark()
     second = written_by(2, 1, provider=late())
-    HandDrivenJob(second, log=job.log, is_batch=True, may_fail="committables that no intent covers")
+    HandDrivenJob(
+        second,
+        log=job.log,
+        is_batch=True,
+        parallelism=2,
+        may_fail="committables that no intent covers",
+    )
     log = prefix_of(job.log, began + 1)  # its driver has died before it failed
 
     with pytest.raises(RestoreError, match="is 1 in the log and 3 here"):
-        HandDrivenJob(written_by(3, 2, provider=late()), log=log, is_batch=True)
+        HandDrivenJob(written_by(3, 2, provider=late()), log=log, is_batch=True, parallelism=2)
+
+
+def of_two_versions() -> MemoryLog:
+    """The log of a batch at its end, whose committables are of versions 1 and 2."""
+    first = HandDrivenJob(written_by(1, provider=late()), is_batch=True, parallelism=2)
+    first.register(0).complete(committables=[("sink", b"rows")])
+    first.crash()
+    second = ending(2, 1, log=first.log)
+    second.crash()
+    return second.log
+
+
+@pytest.mark.parametrize(("reads", "missing"), [((2, 3), 1), ((1, 3), 2)])
+def test_the_end_of_a_batch_needs_a_reader_for_each_version_that_wrote(
+    reads: tuple[int, ...], missing: int
+) -> None:
+    third = ending(3, 1, 2, log=of_two_versions())
+    third.crash()
+    fourth = written_by(4, *reads, provider=late())
+    with pytest.raises(RestoreError, match=f"batch's end is {missing} in the log and 4 here"):
+        HandDrivenJob(fourth, log=third.log, is_batch=True, parallelism=2)
+
+
+def test_after_a_batch_has_begun_again_its_end_is_of_its_own_version() -> None:
+    third = ending(3, 1, 2, log=of_two_versions())
+    third.run(lambda: third.runtime.fail_job("sink", "it begins again"))
+    third.advance(60)
+    complete(third)
+    third.crash()
+    assert ending(4, 3, log=third.log).mode == "settle"
