@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
-from immutables import Map
-
 from coordlog.projections.splits.fold import SplitsState, apply_record
 from coordlog.projections.splits.table import Finished, Place, Skipped, SplitTable, WithEnumerator
 from coordlog.schemas.evolution import evolve
@@ -61,7 +59,7 @@ def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> S
         if isinstance(value, ListingStarted):
             return state
         if isinstance(value, SplitsWithdrawn):
-            return _withdrawn(state, value)
+            return _without_names(state, filter(state.is_unassigned, value.split_ids))
         if isinstance(value, KnownSplitsForgotten):
             return _without_names(state, filter(_is_committed(state), value.split_ids))
     if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, SplitsReleased):
@@ -95,24 +93,6 @@ def _with_latest_content(state: SplitsState, value: SplitsDiscovered) -> SplitsS
         if state.is_unassigned(split.split_id) and state.splits[split.split_id].split != split
     ]
     return evolve(state, splits=state.splits.replaced(changed)) if changed else state
-
-
-def _withdrawn(state: SplitsState, value: SplitsWithdrawn) -> SplitsState:
-    """The state without the withdrawn splits that are with the enumerator; others stay."""
-    names = [name for name in value.split_ids if state.is_unassigned(name)]
-    if state.splits.has_gaps:
-        return _without_names(state, names)
-    ordinals = [state.splits.ordinal(name) for name in names]
-    fresh_from = state.fresh_from - sum(1 for ordinal in ordinals if ordinal < state.fresh_from)
-    splits = state.splits.without(names)
-    return evolve(
-        state,
-        splits=splits,
-        fresh_from=fresh_from,
-        passed_over=Map(dict.fromkeys(splits.with_enumerator(fresh_from))),
-        listed_before=state.listed_before
-        - sum(1 for ordinal in ordinals if ordinal < state.listed_before),
-    )
 
 
 def _lasting(before: bytes | None, restored: bytes | None) -> bytes | None:

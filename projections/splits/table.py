@@ -4,7 +4,7 @@ A source may have a million splits. So each split is stored once: a page is pack
 again, and is shared by all states that contain it. A change of a place copies one page of places. Look-up by name uses
 an index, which is not part of snapshots.
 
-A forgotten split leaves a gap: the ordinals of the others stay, and a page of gaps alone is dropped.
+A forgotten or withdrawn split leaves a gap: the ordinals of the others stay, and a page of gaps alone is dropped.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Skipped:
 Place = WithEnumerator | Assigned | Finished | Skipped
 
 FORGOTTEN: Final = Finished(subtask=-1, sequence=-1, last_barrier=-1, is_kept=True)
-"""Place of a gap: the split that had this ordinal is forgotten. No type of its own: it would change the encoding of
+"""Place of a gap, where a split was forgotten or withdrawn. No type of its own: it would change the encoding of
 places, so that earlier snapshots could not be read."""
 
 
@@ -255,7 +255,7 @@ class SplitTable(Mapping[str, KnownSplit]):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether splits were forgotten."""
+        """Whether splits were forgotten or withdrawn."""
         return len(self.ordinals) != self.end
 
     def live(self, first: int = 0) -> Iterable[int]:
@@ -387,16 +387,6 @@ class SplitTable(Mapping[str, KnownSplit]):
             else:
                 pages = pages.set(number, _page_of(new))
         return replace(self, pages=pages, tail=tail)
-
-    def without(self, names: Collection[str]) -> SplitTable:
-        """The table without these splits, and without gaps behind the first of them: later ones move up."""
-        removed = frozenset(names)
-        ordinals = [self.ordinals[name] for name in removed if name in self.ordinals]
-        if not ordinals:
-            return self
-        first = min(ordinals)
-        kept = [self.split_at(n) for n in self.live(first) if self.name_at(n) not in removed]
-        return self.shortened(first).extended(kept, self.place)
 
     def forgetting(self, names: Collection[str]) -> SplitTable:
         """The table with gaps instead of these splits. Costs as much as `names`, not as the table. Raises KeyError."""

@@ -28,14 +28,17 @@ class SharedTLSSocket(ssl.SSLSocket):
     Set as `ssl.SSLContext.sslsocket_class`.
     """
 
-    _lock: threading.Lock
+    _turn: threading.Condition
+    _waiting_count: int
+    """Calls that wait for the network."""
     _wait_s: float | None
     _is_open: bool
 
     def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: ANN401, the library's own
         """See `ssl.SSLSocket`, which has no constructor that runs."""
         created = super().__new__(cls, *args, **options)
-        created._lock, created._wait_s, created._is_open = threading.Lock(), None, False
+        created._turn, created._waiting_count = threading.Condition(), 0
+        created._wait_s, created._is_open = None, False
         return created
 
     def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002, the library's own
@@ -60,26 +63,37 @@ class SharedTLSSocket(ssl.SSLSocket):
 
     def shutdown(self, how: int) -> None:
         """See `ssl.SSLSocket`."""
-        with self._lock:
+        with self._turn:
             super().shutdown(how)
 
     def close(self) -> None:
-        """See `ssl.SSLSocket`; a thread that waits for the network ends its call."""
+        """See `ssl.SSLSocket`; a thread that waits for the network ends its call before."""
         with contextlib.suppress(OSError):  # it is not connected any more
             socket.socket.shutdown(self, socket.SHUT_RDWR)
-        with self._lock:
+        with self._turn:
+            # A selector would forget a descriptor that is closed, and wait for ever.
+            self._turn.wait_for(lambda: self._waiting_count == 0)
             super().close()
 
     def _in_turn(self, action: Callable[[], R]) -> R:
         while True:
-            with self._lock:
+            with self._turn:
                 try:
                     return action()
                 except ssl.SSLWantReadError:
                     event = selectors.EVENT_READ
                 except ssl.SSLWantWriteError:
                     event = selectors.EVENT_WRITE
-            with selectors.DefaultSelector() as selector:
-                selector.register(self, event)
-                if not selector.select(self._wait_s):
-                    raise TimeoutError("timed out")
+                self._waiting_count += 1
+            try:
+                self._wait(event)
+            finally:
+                with self._turn:
+                    self._waiting_count -= 1
+                    self._turn.notify_all()
+
+    def _wait(self, event: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self, event)
+            if not selector.select(self._wait_s):
+                raise TimeoutError("timed out")

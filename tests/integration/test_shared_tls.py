@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import pytest
@@ -95,21 +97,31 @@ def test_a_write_larger_than_the_buffers_waits_for_the_other_side() -> None:
     assert got == [data]
 
 
-def test_a_wait_ends_with_its_time_limit_and_with_the_socket() -> None:
-    is_over = threading.Event()
-
-    def wait(_server: ssl.SSLSocket) -> None:
-        is_over.wait(WAIT_S)
-
-    with served(wait) as (client, threads):
+def test_a_wait_ends_with_its_time_limit() -> None:
+    with served(lambda server: server.recv(1)) as (client, _):
         client.settimeout(0.01)
         with pytest.raises(TimeoutError):
             client.recv(1)
+
+
+def test_a_wait_ends_with_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket is closed once its selector has it, and would forget it."""
+    has_it, closings = threading.Event(), list[Future[None]]()
+
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            has_it.set()
+            while not closings:
+                time.sleep(0.001)
+            # It ends before this wait only if it leaves the selector without its socket.
+            wait(closings, timeout=0.3)
+            return super().select(timeout)
+
+    with served(lambda server: server.recv(1)) as (client, threads):
+        monkeypatch.setattr(selectors, "DefaultSelector", Selector)
         client.settimeout(None)
-        reading = begun(lambda: client.recv(1), threads)
-        client.close()
-        # The end of the data, or a socket that is closed already.
-        assert reading.exception(WAIT_S) is None or isinstance(
-            reading.exception(), OSError | ValueError
-        )
-        is_over.set()
+        reading = threads.submit(client.recv, 1)
+        assert has_it.wait(WAIT_S)
+        closings.append(threads.submit(client.close))
+        assert reading.result(WAIT_S) == b""
+        closings[0].result(WAIT_S)

@@ -1,7 +1,8 @@
 """The fold of a listed source on random histories: no split is forgotten, each is in one place, a snapshot equals it.
 
 Listings change from one to the next, splits are withdrawn, skipped, assigned and read, attempts fail, checkpoints
-complete, and the job goes back to one or to its start. A table by hand says which splits are known and wait.
+complete, read splits are forgotten and found again, and the job goes back to a checkpoint or to its start. A table by
+hand says which splits are known and wait.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.source_types import (
     AddSplits,
+    KnownSplitsForgotten,
     ListingStarted,
     Split,
     SplitsDiscovered,
@@ -44,7 +46,11 @@ class Source:
         self.last = NO_CHECKPOINT
         self.next_checkpoint = 1
         self.barrier = NO_CHECKPOINT
-        self.known: dict[str, None] = {}
+        self.known: dict[str, int] = {}
+        """Known splits, each with the sequence of its discovery."""
+        self.known_at: dict[int, dict[str, int]] = {NO_CHECKPOINT: {}}
+        self.forgotten: set[tuple[str, int]] = set()
+        """Forgotten splits, each with the sequence of its discovery."""
         self.skips: set[str] = set()
 
     def apply(self, kind: Kind, value: Payload | None = None, **said: int) -> None:
@@ -88,14 +94,17 @@ class Source:
         for one in splits:
             if one.split_id in waiting:
                 assert self.state.splits[one.split_id].split == one, "read as it was found last"
-            self.known.setdefault(one.split_id)
+            self.known.setdefault(one.split_id, self.sequence)
 
     def assign(self) -> None:
         free = self.state.unassigned()
         some = self.chance.sample(free, min(len(free), self.chance.choice((1, 1, 3, 40))))
         if some:
-            value = AddSplits(splits=[self.state.splits[one].split for one in some])
-            self.apply(Kind.EVENT_TO_SUBTASK, value, subtask=0, attempt_number=0)
+            self.assign_these(some)
+
+    def assign_these(self, names: Iterable[str]) -> None:
+        value = AddSplits(splits=[self.state.splits[name].split for name in names])
+        self.apply(Kind.EVENT_TO_SUBTASK, value, subtask=0, attempt_number=0)
 
     def read(self) -> None:
         held = self.at(Assigned)
@@ -111,15 +120,17 @@ class Source:
             )
 
     def skip(self) -> None:
-        if self.known:
-            name = self.chance.choice(sorted(self.known))
+        """What was read to its end cannot be skipped."""
+        names = self.at(WithEnumerator, Assigned, Skipped)
+        if names:
+            name = self.chance.choice(names)
             self.skips.add(name)
             self.apply(Kind.FACT, SplitSkipped(split_id=name))
 
     def checkpoint(self) -> None:
         number, self.next_checkpoint = self.next_checkpoint, self.next_checkpoint + 1
         self.apply(Kind.COORDINATOR_CHECKPOINTED, checkpoint_id=number)
-        self.checkpoints[number] = self.state
+        self.checkpoints[number], self.known_at[number] = self.state, dict(self.known)
         self.barrier = number
         if self.chance.random() < 0.7:
             self.apply(Kind.CHECKPOINT_COMPLETED, checkpoint_id=number)
@@ -127,6 +138,14 @@ class Source:
         else:
             self.apply(Kind.CHECKPOINT_ABORTED, checkpoint_id=number)
             del self.checkpoints[number]
+
+    def forget(self) -> None:
+        """Finished splits of the last checkpoint, as if their files were too old, or archived."""
+        safe = [name for name in self.at(Finished) if self.state.splits.place(name).sequence < 0]
+        gone = self.chance.sample(safe, self.chance.randrange(len(safe) + 1))
+        if gone:
+            self.apply(Kind.FACT, KnownSplitsForgotten(split_ids=gone, why="too old"))
+            self.forgotten |= {(name, self.known.pop(name)) for name in gone}
 
     def fail(self) -> None:
         self.apply(Kind.SUBTASK_RESET, subtask=0, checkpoint_id=self.last)
@@ -142,7 +161,16 @@ class Source:
         before, self.state = self.state, LISTED_SPLITS.after_reset(self.state, restored)
         assert set(before.splits) <= set(self.state.splits), "what was found stays known"
         # What was withdrawn since is known again, as the checkpoint knows it: the next listing says.
-        self.known = dict.fromkeys(self.state.splits)
+        then = {
+            name: found
+            for name, found in self.known_at[self.last].items()
+            if (name, found) not in self.forgotten
+            or not isinstance(restored.splits.place(name), Finished)
+        }
+        fresh = {name: found for name, found in self.known.items() if name not in then}
+        assert set(fresh) <= set(self.at(WithEnumerator, Skipped)), "found after the checkpoint"
+        self.known = then | fresh
+        self.forgotten.difference_update(self.known.items())
         self.apply(Kind.RESET_TO_CHECKPOINT, checkpoint_id=self.last)
         for name in sorted(self.skips):
             self.apply(Kind.FACT, SplitSkipped(split_id=name))
@@ -175,6 +203,7 @@ ACTIONS = {
     "read": 6,
     "skip": 1,
     "checkpoint": 3,
+    "forget": 2,
     "fail": 1,
     "go_back": 1,
 }
@@ -205,3 +234,21 @@ def test_no_split_is_forgotten_on_any_history_of_listings_and_resets(seed: int, 
     chance = random.Random(seed)
     for _ in range(4 * dose):
         run(chance.randrange(2**32), steps=chance.choice((15, 40, 80)))
+
+
+@pytest.mark.clause("L6")
+def test_a_forgotten_split_is_new_also_if_others_before_it_were_withdrawn() -> None:
+    """Its name stands further in front then, but it is no split of the checkpoint to which the job goes back."""
+    source = Source(random.Random(0))
+    source.discover(["1", "2", "a"])
+    source.assign_these(["a"])
+    source.read()
+    while source.last == NO_CHECKPOINT:
+        source.checkpoint()
+    source.apply(Kind.FACT, SplitsWithdrawn(split_ids=["1", "2"], why="left out"))
+    source.apply(Kind.FACT, KnownSplitsForgotten(split_ids=["a"], why="too old"))
+    source.discover(["a"])
+
+    assert LISTED_SPLITS.after_reset is not None
+    restored = LISTED_SPLITS.after_reset(source.state, source.checkpoints[source.last])
+    assert restored.unassigned() == ("1", "2", "a")

@@ -390,16 +390,6 @@ def test_a_listing_for_a_closed_coordinator_adds_no_split_to_an_audit(
     assert progress([*job.history(), late]).splits_known == 2
 
 
-@pytest.mark.parametrize("count", [0, 1, PAGE_SPLITS, PAGE_SPLITS + 3, 700])
-@pytest.mark.parametrize("gone", [set(), {"0000"}, {"0100", "0255", "0256"}, {"0699"}])
-def test_a_table_without_some_splits_is_that_of_the_others(count: int, gone: set[str]) -> None:
-    splits = [split(f"{number:04}", b"x") for number in range(count)]
-    table = SplitTable().extended(splits, lambda _: FREE)
-    others = [one for one in splits if one.split_id not in gone]
-
-    assert table.without(gone) == SplitTable().extended(others, lambda _: FREE)
-
-
 @pytest.mark.parametrize("first", [0, 1, PAGE_SPLITS, PAGE_SPLITS + 3])
 def test_a_table_goes_on_with_what_a_later_one_has_beside_it(first: int) -> None:
     splits = [split(f"{number:04}") for number in range(700)]
