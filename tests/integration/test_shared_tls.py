@@ -26,7 +26,7 @@ MESSAGE_COUNT = 400
 
 @contextmanager
 def served(
-    serve: Callable[[ssl.SSLSocket], None],
+    serve: Callable[[ssl.SSLSocket], object],
 ) -> Generator[tuple[ssl.SSLSocket, ThreadPoolExecutor], None, None]:
     """A client whose server does `serve`, and threads for the client's calls."""
     client_side, server_side = socket.socketpair()

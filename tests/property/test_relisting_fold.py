@@ -141,7 +141,10 @@ class Source:
 
     def forget(self) -> None:
         """Finished splits of the last checkpoint, as if their files were too old, or archived."""
-        safe = [name for name in self.at(Finished) if self.state.splits.place(name).sequence < 0]
+        places = ((name, self._place(name)) for name in self.at(Finished))
+        safe = [
+            name for name, place in places if isinstance(place, Finished) and place.sequence < 0
+        ]
         gone = self.chance.sample(safe, self.chance.randrange(len(safe) + 1))
         if gone:
             self.apply(Kind.FACT, KnownSplitsForgotten(split_ids=gone, why="too old"))
