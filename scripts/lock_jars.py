@@ -13,6 +13,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +55,9 @@ SETTINGS: Final = """\
 
 LIMIT_S: Final = 600
 
+Module = tuple[str, str, str] | tuple[str, str, str, str]
+"""Group, artifact, version, and the classifier if it is not the main jar."""
+
 
 def closure(root: tuple[str, str, str]) -> list[tuple[str, str, str]]:
     """The root and all that it depends on, at the versions that Ivy settles on."""
@@ -70,26 +75,26 @@ def closure(root: tuple[str, str, str]) -> list[tuple[str, str, str]]:
     return sorted(found - evicted)
 
 
-def measured(modules: list[tuple[str, str, str]]) -> list[Jar]:
+def measured(modules: Iterable[Module]) -> list[Jar]:
     """These modules as jars with the checksums of what came."""
     unknown = [
-        Jar(group=group, artifact=artifact, version=version, sha256="0" * 64, size=1)
-        for group, artifact, version in modules
+        Jar(
+            group=group,
+            artifact=artifact,
+            version=version,
+            classifier="".join(classifier),
+            sha256="0" * 64,
+            size=1,
+        )
+        for group, artifact, version, *classifier in modules
     ]
     with tempfile.TemporaryDirectory() as folder:
         fetch_with_ivy(unknown, Path(folder), lambda _count: None)
         jars: list[Jar] = []
         for jar in unknown:
             content = Path(folder, jar.file_name).read_bytes()
-            jars.append(
-                Jar(
-                    group=jar.group,
-                    artifact=jar.artifact,
-                    version=jar.version,
-                    sha256=hashlib.sha256(content).hexdigest(),
-                    size=len(content),
-                )
-            )
+            digest = hashlib.sha256(content).hexdigest()
+            jars.append(replace(jar, sha256=digest, size=len(content)))
     return jars
 
 

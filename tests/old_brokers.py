@@ -1,15 +1,12 @@
 """A run's brokers of an older Kafka: `make test-old-broker`, or `--broker VERSION` for pytest.
 
 Every test that asks for an embedded broker gets one of that version. One that needs a ZooKeeper has it: the run has
-one, in which each broker has a place of its own. The jars are pinned in `old_brokers.lock`, as the embedded broker's
-are, and fetched when they are wanted first.
+one, in which each broker has a place of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import subprocess
 import tempfile
 import time
@@ -24,21 +21,16 @@ from coordlog.log.broker import folder as broker_folder
 from coordlog.log.broker import limits as broker_limits
 from coordlog.log.broker import process as broker_process
 from coordlog.log.broker.folder import SETTINGS_FILE, cluster_id, new_cluster_id
-from coordlog.log.broker.jar_cache import cache_lock
-from coordlog.log.broker.jar_lock import Jar, fingerprint
-from coordlog.log.broker.jars import fetch_with_ivy, install
 from coordlog.log.broker.java import find_java
 from coordlog.log.broker.process import is_free
 from coordlog.log.broker.state import DATA_FOLDER, HOST
-from coordlog.log.local.paths import cache_folder, private_folder
+from pinned_jars import class_path
 
 __all__ = ["BROKERS", "holds", "older_brokers"]
 
 BROKERS: Final = ("2.7.2", "2.8.0", "2.8.0-kraft", "3.0.0", "3.0.0-kraft")
 """Versions, with a ZooKeeper or (`-kraft`) without one."""
 
-_LOCK: Final = Path(__file__).with_name("old_brokers.lock")
-_LINE: Final = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) ([0-9a-f]{64}) (\d+)")
 _WITHOUT: Final = "-kraft"
 _CONTROLLER: Final = "CONTROLLER:"
 _NEW_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -58,7 +50,7 @@ def older_brokers(name: str) -> Iterator[None]:
     """Until the end of the block, each broker that is started is of that version. `name` is one of `BROKERS`."""
     assert name in BROKERS, name
     version = name.removesuffix(_WITHOUT)
-    classes = _class_path(version)
+    classes = class_path(version)
     with contextlib.ExitStack() as stack:
         instead: dict[str, object] = {"class_path": lambda *_given, **_named: classes}
         if name == version:
@@ -68,29 +60,6 @@ def older_brokers(name: str) -> Iterator[None]:
         for one, other in instead.items():
             stack.enter_context(mock.patch.object(broker_process, one, other))
         yield
-
-
-def _class_path(version: str) -> str:
-    """The jars of a version, fetched where they are missing."""
-    jars = _jars(version)
-    cache = private_folder(cache_folder() / "old-brokers")
-    folder = cache / f"{version}-{fingerprint(jars)}"
-    with cache_lock(cache):
-        if not folder.is_dir():
-
-            def fetch(target: Path) -> None:
-                fetch_with_ivy(jars, target, lambda _count: None)
-
-            install(folder, jars, fetch, work_in=cache)
-    return os.pathsep.join(str(folder / jar.file_name) for jar in jars)
-
-
-def _jars(version: str) -> tuple[Jar, ...]:
-    _, _, behind = _LOCK.read_text("utf-8").partition(f"\n[{version}]\n")
-    return tuple(
-        Jar(group=group, artifact=artifact, version=number, sha256=sha256, size=int(size))
-        for group, artifact, number, sha256, size in _LINE.findall(behind.partition("\n[")[0])
-    )
 
 
 def _rewritten(change: Callable[[dict[str, str]], None]) -> Write:

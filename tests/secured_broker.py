@@ -139,7 +139,7 @@ def secured_broker(
     """Run one for the block; `folder` takes its keys. Users of PLAIN are known from the start."""
     certificates = _certificates(folder)
     names = ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT", "CONTROLLER")
-    ports: dict[str, int] = dict(zip(names, _free_ports(len(names)), strict=True))
+    ports: dict[str, int] = dict(zip(names, free_ports(len(names)), strict=True))
     users = " ".join(f'user_{one}="{PASSWORD}"' for one in plain_users)
     settings = {
         "listeners": _listeners(ports, "127.0.0.1"),
@@ -167,7 +167,7 @@ def _listeners(ports: Mapping[str, int], host: str = "localhost") -> str:
     return ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     candidates = list(broker_limits.PORTS)
     random.SystemRandom().shuffle(candidates)
     found = [port for port in candidates[: 20 * count] if is_free(port)]

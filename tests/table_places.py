@@ -10,7 +10,7 @@ import json
 import urllib.parse
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import DataScan
@@ -28,15 +29,34 @@ from coordlog.spark_integration.files.store.s3_client import s3_options
 from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.files.tables.iceberg import IcebergSink
 from coordlog.spark_integration.files.tables.sink import TableSink
+from rest_catalog import RunningCatalog
 from s3_server import S3Server
 
-__all__ = ["JOB", "DeltaInBucket", "DeltaPlace", "IcebergInBucket", "IcebergPlace", "Place"]
+__all__ = [
+    "JOB",
+    "DeltaInBucket",
+    "DeltaPlace",
+    "IcebergByRest",
+    "IcebergInBucket",
+    "IcebergPlace",
+    "Place",
+]
 
 JOB = "ingest"
+_NAMESPACES = itertools.count()
 
 
 def no_pause(seconds: float) -> None:
     """Of two commits that meet, the second looks again at once."""
+
+
+def own_words(descriptions: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Of descriptions of commits those of coordlog's, and of them its own keys."""
+    own = (
+        {key: value for key, value in one.items() if key.startswith("coordlog.")}
+        for one in descriptions
+    )
+    return [one for one in own if one]
 
 
 class Place(ABC):
@@ -62,9 +82,13 @@ class Place(ABC):
     def files_for(self, column: str, value: Any) -> int:  # noqa: ANN401, of any column
         """Number of files in which the reader looks for this value."""
 
-    @abstractmethod
     def intents(self) -> list[str]:
         """The intents that its commits name, oldest first."""
+        return [one["coordlog.intent"] for one in self.described()]
+
+    @abstractmethod
+    def described(self) -> list[dict[str, str]]:
+        """How the sink's commits describe themselves, oldest first."""
 
     @abstractmethod
     def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
@@ -121,6 +145,9 @@ def names_below(root: Path) -> list[str]:
 
 
 class IcebergPlace(Place):
+    name = "ns.t"
+    catalog_class: ClassVar[type[Catalog]] = SqlCatalog
+
     def __init__(self, root: Path) -> None:
         root.mkdir()
         self.root = root
@@ -138,10 +165,10 @@ class IcebergPlace(Place):
         return load_catalog("local", **self.properties)
 
     def new_sink(self, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
-        return IcebergSink("ns.t", catalog="local", properties=self.properties, **options)
+        return IcebergSink(self.name, catalog="local", properties=self.properties, **options)
 
     def table(self) -> pa.Table:
-        return self.catalog.load_table("ns.t").scan().to_arrow()
+        return self.catalog.load_table(self.name).scan().to_arrow()
 
     def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
         return sorted(self._scan(column, value).to_arrow()["i"].to_pylist())
@@ -152,16 +179,18 @@ class IcebergPlace(Place):
     def _scan(self, column: str, value: Any) -> DataScan:  # noqa: ANN401, of any column
         if isinstance(value, dt.date):
             value = value.isoformat()
-        return self.catalog.load_table("ns.t").scan(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
+        return self.catalog.load_table(self.name).scan(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
 
-    def intents(self) -> list[str]:
-        snapshots = self.catalog.load_table("ns.t").snapshots()
-        named = [one.summary["coordlog.intent"] for one in snapshots if one.summary is not None]
-        return [str(name) for name in named if name is not None]
+    def described(self) -> list[dict[str, str]]:
+        snapshots = self.catalog.load_table(self.name).snapshots()
+        summaries = [
+            one.summary.additional_properties for one in snapshots if one.summary is not None
+        ]
+        return own_words(summaries)
 
     def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
-        self.catalog.create_namespace_if_not_exists("ns")
-        table = self.catalog.create_table_if_not_exists("ns.t", columns)
+        self.catalog.create_namespace_if_not_exists(self.name.partition(".")[0])
+        table = self.catalog.create_table_if_not_exists(self.name, columns)
         if not table.schema().fields:
             with table.update_schema() as update:
                 update.union_by_name(columns)
@@ -169,20 +198,20 @@ class IcebergPlace(Place):
             self.partition(*partition_by)
 
     def partition(self, *columns: str) -> None:
-        with self.catalog.load_table("ns.t").update_spec() as update:
-            for field in self.catalog.load_table("ns.t").spec().fields:
+        with self.catalog.load_table(self.name).update_spec() as update:
+            for field in self.catalog.load_table(self.name).spec().fields:
                 update.remove_field(field.name)
             for column in columns:
                 update.add_identity(column)
 
     def drop(self) -> None:
-        self.catalog.drop_table("ns.t")
+        self.catalog.drop_table(self.name)
 
     def append(self, rows: pa.Table) -> None:
-        self.catalog.load_table("ns.t").append(rows)
+        self.catalog.load_table(self.name).append(rows)
 
     def rewrite(self) -> None:
-        table = self.catalog.load_table("ns.t")
+        table = self.catalog.load_table(self.name)
         files = [task.file.file_path for task in table.scan().plan_files()]
         table.overwrite(table.scan().to_arrow())
         now = table.current_snapshot()
@@ -196,13 +225,13 @@ class IcebergPlace(Place):
 
     def replace(self) -> None:
         catalog = self.catalog
-        schema = catalog.load_table("ns.t").schema()
-        catalog.drop_table("ns.t")
-        catalog.create_table("ns.t", schema=schema)
+        schema = catalog.load_table(self.name).schema()
+        catalog.drop_table(self.name)
+        catalog.create_table(self.name, schema=schema)
 
     @contextlib.contextmanager
     def broken(self, *, loses: str, times: int) -> Any:  # noqa: ANN401, a context
-        real, left = SqlCatalog.commit_table, itertools.repeat(None, times)
+        real, left = self.catalog_class.commit_table, itertools.repeat(None, times)
 
         def commit_table(*arguments: Any) -> Any:  # noqa: ANN401
             if loses == "answer":
@@ -212,8 +241,20 @@ class IcebergPlace(Place):
             return real(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SqlCatalog, "commit_table", commit_table)
+            patch.setattr(self.catalog_class, "commit_table", commit_table)
             yield
+
+
+class IcebergByRest(IcebergPlace):
+    """A catalog behind HTTP, which all places share: each has a namespace."""
+
+    catalog_class: ClassVar[type[Catalog]] = RestCatalog
+
+    def __init__(self, root: Path, catalog: RunningCatalog) -> None:
+        root.mkdir()
+        namespace = f"ns{next(_NAMESPACES)}"
+        self.name, self.root = f"{namespace}.t", catalog.warehouse / namespace
+        self.properties = {"type": "rest", "uri": catalog.uri}
 
 
 class IcebergInBucket(IcebergPlace):
@@ -266,9 +307,8 @@ class DeltaPlace(Place):
         dataset = self.loaded().to_pyarrow_dataset()
         return len(list(dataset.get_fragments(filter=pc.field(column) == value)))
 
-    def intents(self) -> list[str]:
-        commits = reversed(self.loaded().history())
-        return [one["coordlog.intent"] for one in commits if "coordlog.intent" in one]
+    def described(self) -> list[dict[str, str]]:
+        return own_words(reversed(self.loaded().history()))
 
     def make(self, columns: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         DeltaTable.create(
@@ -355,12 +395,11 @@ class DeltaInBucket(DeltaPlace):
             rows = rows.append_column(name, values)
         return rows.select([name for name in schema.names if name in rows.column_names])
 
-    def intents(self) -> list[str]:
+    def described(self) -> list[dict[str, str]]:
         """See `table`."""
         logs = [name for name in self.names() if "/_delta_log/" in name and name.endswith(".json")]
         lines = [line for log in logs for line in self.server.get(self.bucket, log).splitlines()]
-        described = [json.loads(line).get("commitInfo", {}) for line in lines]
-        return [one["coordlog.intent"] for one in described if "coordlog.intent" in one]
+        return own_words(json.loads(line).get("commitInfo", {}) for line in lines)
 
     def numbers_of(self, column: str, value: Any) -> list[int]:  # noqa: ANN401, of any column
         pytest.skip("needs delta-rs' reader: see `table`")

@@ -17,8 +17,17 @@ from coordlog.errors import SinkError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.payloads import CommitToTable, StagedFile
 from coordlog.spark_integration.files.tables.sink import TableSink
+from rest_catalog import RunningCatalog
 from s3_server import S3Server
-from table_places import JOB, DeltaInBucket, DeltaPlace, IcebergInBucket, IcebergPlace, Place
+from table_places import (
+    JOB,
+    DeltaInBucket,
+    DeltaPlace,
+    IcebergByRest,
+    IcebergInBucket,
+    IcebergPlace,
+    Place,
+)
 
 __all__ = [
     "SAVED",
@@ -43,23 +52,27 @@ SAVED = Counter([0, 10, 1, 11])
 MakePlace = Callable[[], Place]
 
 
-IN_BUCKETS = pytest.mark.tier("matrix")
+LATER = pytest.mark.tier("matrix")
 
 
 @pytest.fixture(
     params=[
         IcebergPlace,
         DeltaPlace,
-        pytest.param(IcebergInBucket, marks=IN_BUCKETS),
-        pytest.param(DeltaInBucket, marks=IN_BUCKETS),
+        pytest.param(IcebergInBucket, marks=LATER),
+        pytest.param(DeltaInBucket, marks=LATER),
+        pytest.param(IcebergByRest, marks=LATER),
     ],
-    ids=["iceberg", "delta", "iceberg-s3", "delta-s3"],
+    ids=["iceberg", "delta", "iceberg-s3", "delta-s3", "iceberg-rest"],
 )
 def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
     numbers = itertools.count()
     if request.param in (IcebergInBucket, DeltaInBucket):
         server: S3Server = request.getfixturevalue("s3_store")
         return lambda: request.param(tmp_path / f"place-{next(numbers)}", server)
+    if request.param is IcebergByRest:
+        catalog: RunningCatalog = request.getfixturevalue("rest_catalog")
+        return lambda: IcebergByRest(tmp_path / f"place-{next(numbers)}", catalog)
     return lambda: request.param(tmp_path / f"place-{next(numbers)}")
 
 
@@ -93,7 +106,7 @@ def write(writer: Operator, batch: pa.RecordBatch) -> None:
 
 
 def intent(files: list[StagedFile], *, number: int = 0, part: int = 0) -> CommitToTable:
-    return CommitToTable(checkpoint_id=7 + number, number=number, part=part, files=files)
+    return CommitToTable(checkpoint_id=7 + number, number=number, part=part, epoch=3, files=files)
 
 
 def staged(place: Place, *batches: pa.RecordBatch, **context: str | int) -> list[StagedFile]:

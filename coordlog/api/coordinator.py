@@ -171,6 +171,11 @@ class CoordinatorContext(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """Epoch of the driver: each takeover has a higher one."""
+        ...
+
+    @property
     def is_batch(self) -> bool:
         """Whether the job runs without checkpoints."""
         ...

@@ -320,6 +320,10 @@ class _Context:
         return self._slot.host.turn.state.job_id
 
     @property
+    def epoch(self) -> int:
+        return self._slot.host.turn.state.epoch
+
+    @property
     def is_batch(self) -> bool:
         return self._slot.host.turn.state.is_batch
 

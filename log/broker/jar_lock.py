@@ -22,7 +22,7 @@ _HEADER: Final = """\
 # Written by scripts/lock_jars.py.
 """
 _LINE: Final = re.compile(
-    r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+) "
+    r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+)(?::(?P<classifier>[\w.-]+))? "
     r"(?P<sha256>[0-9a-f]{64}) (?P<size>[1-9][0-9]*)"
 )
 
@@ -54,16 +54,20 @@ class Jar:
     version: str
     sha256: str
     size: int
+    classifier: str = ""
+    """Which of the jars of this version it is; empty for the main one."""
 
     @property
     def file_name(self) -> str:
         """Its name in a folder of jars."""
-        return f"{self.artifact}-{self.version}.jar"
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{classifier}.jar"
 
     @property
     def coordinates(self) -> str:
         """Its name in a Maven repository."""
-        return f"{self.group}:{self.artifact}:{self.version}"
+        classifier = f":{self.classifier}" if self.classifier else ""
+        return f"{self.group}:{self.artifact}:{self.version}{classifier}"
 
 
 def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
@@ -93,6 +97,7 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
             version=match["version"],
             sha256=match["sha256"],
             size=int(match["size"]),
+            classifier=match["classifier"] or "",
         )
         if jar.file_name in {other.file_name for other in jars}:
             raise ValueError(f"line {number}: {jar.file_name} is listed twice")

@@ -197,7 +197,7 @@ def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], N
         *proxy_options(),
         *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
         *("-settings", str(settings), "-ivy", str(ivy_file), "-cache", str(target / "cache")),
-        *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
+        *("-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     last_lines: deque[str] = deque(maxlen=40)
     reason: str | None = None
@@ -244,16 +244,34 @@ _MISSING: Final = re.compile(r":: (\S+#\S+;\S+): not found")
 def _ivy_module(jars: Sequence[Jar]) -> str:
     """The jars as a module of Ivy that depends on each of them, but not on their own dependencies."""
     dependencies = "".join(
-        f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} "
-        f'rev={quoteattr(jar.version)} conf="default->default" transitive="false"/>\n'
-        for jar in jars
+        f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)} "
+        f'conf="default->default" transitive="false">{_ivy_artifacts(same)}</dependency>\n'
+        for (group, artifact, version), same in _by_module(jars).items()
     )
     return (
-        '<ivy-module version="2.0">\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
         '  <info organisation="coordlog" module="jars"/>\n'
         '  <configurations><conf name="default"/></configurations>\n'
         f"  <dependencies>\n{dependencies}  </dependencies>\n"
         "</ivy-module>\n"
+    )
+
+
+def _by_module(jars: Sequence[Jar]) -> dict[tuple[str, str, str], list[Jar]]:
+    modules: dict[tuple[str, str, str], list[Jar]] = {}
+    for jar in jars:
+        modules.setdefault((jar.group, jar.artifact, jar.version), []).append(jar)
+    return modules
+
+
+def _ivy_artifacts(jars: Sequence[Jar]) -> str:
+    """Which of a module's jars these are, unless it is the main one alone."""
+    if not any(jar.classifier for jar in jars):
+        return ""
+    return "".join(
+        f'<artifact name={quoteattr(jar.artifact)} type="jar" ext="jar"'
+        + (f" m:classifier={quoteattr(jar.classifier)}/>" if jar.classifier else "/>")
+        for jar in jars
     )
 
 

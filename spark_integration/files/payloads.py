@@ -172,6 +172,8 @@ class CommitToTable(Payload):
     """Number of the checkpoint among those of its operator that had files, 0 first; in batch of the job's end."""
     part: int
     """Number of the intent among those of its checkpoint, 0 first."""
+    epoch: int
+    """Epoch of the driver that recorded it, for the description of the commit."""
     files: list[StagedFile]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from coordlog.errors import DestinationMisfitError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from rest_catalog import rest_catalog
 from s3_server import s3_server, s3_store
 from table_places import DeltaPlace, IcebergPlace, Place
 from table_steps import (
@@ -32,7 +33,7 @@ from table_steps import (
     stepping,
 )
 
-__all__ = ["new_place", "place", "s3_server", "s3_store"]
+__all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
 
 # --- values at the edges --------------------------------------------------------------------------
 FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)

@@ -23,6 +23,7 @@ from coordlog.spark_integration.files.payloads import (
     FilesPublished,
 )
 from coordlog.spark_integration.files.tables.sink import TableSink
+from rest_catalog import rest_catalog
 from s3_server import s3_server, s3_store
 from table_places import JOB, Place
 from table_steps import (
@@ -42,7 +43,7 @@ from table_steps import (
 )
 from table_tasks import first_rows, meet
 
-__all__ = ["new_place", "place", "s3_server", "s3_store"]
+__all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
 
 
 @pytest.mark.clause("H3")
@@ -57,7 +58,15 @@ def test_settling_adds_the_files_by_one_commit_and_again_nothing(place: Place) -
 
     assert place.sink().settle(intent(files)) == outcome
     assert place.rows() == SAVED
-    assert place.intents() == ["0.0"]
+    assert place.described() == [
+        {
+            "coordlog.job": JOB,
+            "coordlog.operator": "sink",
+            "coordlog.epoch": "3",
+            "coordlog.checkpoint": "7",
+            "coordlog.intent": "0.0",
+        }
+    ]
     assert place.staged() == []
 
 

@@ -7,6 +7,7 @@ import pickle
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,14 @@ def test_a_lock_that_is_written_is_read_as_the_same() -> None:
     sets = {JarSet.BROKER: (ONE, TWO), JarSet.SPARK: (TWO,)}
 
     assert parse_lock(format_lock(sets)) == sets
+
+
+def test_a_jar_of_a_classifier_is_another_one_than_the_main_jar() -> None:
+    tests = replace(ONE, classifier="tests")
+    sets = {JarSet.BROKER: (ONE, tests), JarSet.SPARK: (TWO,)}
+
+    assert parse_lock(format_lock(sets)) == sets
+    assert (tests.file_name, tests.coordinates) == ("one-1.0-tests.jar", "org.a:one:1.0:tests")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,11 @@ class _TableCommitCoordinator(EventSourcedCoordinator[TableCommits]):
         for part, start in enumerate(range(0, len(committables), self._per_intent)):
             covered = committables[start : start + self._per_intent]
             intent = CommitToTable(
-                checkpoint_id=checkpoint_id, number=number, part=part, files=_files(covered)
+                checkpoint_id=checkpoint_id,
+                number=number,
+                part=part,
+                epoch=self.context.epoch,
+                files=_files(covered),
             )
             is_all = len(covered) == len(committables)
             self.context.commit(checkpoint_id, intent, committables=None if is_all else covered)

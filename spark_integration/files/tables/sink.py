@@ -293,6 +293,7 @@ class TableSink(Sink):
             properties={
                 "coordlog.job": prepared.job_id,
                 "coordlog.operator": self._operator_id,
+                "coordlog.epoch": str(intent.epoch),
                 "coordlog.checkpoint": str(intent.checkpoint_id),
                 "coordlog.intent": f"{intent.number}.{intent.part}",
             },
