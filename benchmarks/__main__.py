@@ -9,20 +9,24 @@ from rich.console import Console
 
 from .command import broker, broker_option, output_option
 from .events import EVENTS_FULL, EVENTS_QUICK, measure_events
+from .figures import FIGURES, draw
 from .files import FILES_FULL, FILES_QUICK, measure_files
 from .measured.append import APPEND_FULL, APPEND_QUICK, measure_appends
 from .measured.kernel import measure_kernel
 from .measured.rebuild import measure_rebuild
-from .results import Row, show, write
-
-RESULTS = Path(__file__).parent / "results.json"
+from .results import RESULTS, Row, show, write
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer rounds: three or four minutes, and less exact.")
 @broker_option
 @output_option(RESULTS)
-def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
+@click.option(
+    "--figures",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where they are drawn, as .svg or .png; by default docs/benchmarks.svg of a whole run.",
+)
+def main(*, quick: bool, bootstrap_servers: str | None, output: Path, figures: Path | None) -> None:
     """Measure the log against plain kafka-python, events and checkpoints, small files, and the kernel, in one run."""
     console = Console(width=100)
     with broker(bootstrap_servers) as servers:
@@ -36,6 +40,10 @@ def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
     show(rows, console)
     write(rows, output, quick=quick)
     console.print(f"written to {output}")
+    picture = figures if quick else figures or FIGURES
+    if picture is not None:
+        draw(output, picture)
+        console.print(f"drawn to {picture}")
 
 
 main()

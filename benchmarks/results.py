@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Final, Literal
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Row", "show", "write"]
+__all__ = ["RESULTS", "Row", "show", "write"]
+
+RESULTS: Final = Path(__file__).parent / "results.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
