@@ -5,20 +5,26 @@
 Both give every record with its envelope's fields as columns, to a sink that drops them. Ours also
 says which records count and splits the key, and has Kafka's consumer take larger steps; a line of
 its own gives the plain read the same steps. Another has payloads decoded to JSON, which the plain
-read leaves as bytes.
+read leaves as bytes; so its limit is a plain read with the shortest function that decodes them, which
+knows their schemas beforehand and checks nothing.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+import fastavro
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.functions import arrow_udf
 from rich.console import Console
 
 from coordlog.log.broker.embedded import embedded_broker
@@ -81,6 +87,11 @@ def _measure(spark: SparkSession, log: KafkaLog, servers: str, end: int, rounds:
         records = source.option("subscribe", log.topic).load().select("offset", "key", decoded)
         return records.select("offset", "key", "record.*")
 
+    def raw_json() -> DataFrame:
+        create_udf: Any = arrow_udf  # the stub has no overload for it
+        texts = create_udf(_bare_texts, "string")("payload_type", "payload")
+        return raw(CONSUMER_OPTIONS).withColumn("payload_json", texts)
+
     def ours() -> DataFrame:
         return history(spark, job_id, bootstrap_servers=servers).drop("payload_json")
 
@@ -92,6 +103,7 @@ def _measure(spark: SparkSession, log: KafkaLog, servers: str, end: int, rounds:
         "tuned": lambda: raw(CONSUMER_OPTIONS),
         "ours": ours,
         "json": with_json,
+        "raw json": raw_json,
     }
     assert ours().where("counts").count() == end, "all of it counts"
     figures: dict[str, list[float]] = {name: [] for name in sides}
@@ -129,9 +141,36 @@ def _measure(spark: SparkSession, log: KafkaLog, servers: str, end: int, rounds:
             raw=tuple(figures["raw"]),
             raw_is=said,
             better="higher",
+            target=0.8,
+        ),
+        Row(
+            name="payload_json beside the shortest function that decodes payloads",
+            unit="records/s",
+            ours=tuple(figures["json"]),
+            raw=tuple(figures["raw json"]),
+            raw_is=f"{said}, with the consumer's settings, fastavro and json in an arrow_udf",
+            better="higher",
             target=None,
         ),
     ]
+
+
+_SCHEMAS: Final = {
+    declared.key: fastavro.parse_schema(json.loads(declared.schema_json))
+    for declared in map(payload_type_of, (Report, Order))
+}
+
+
+def _bare_texts(types: pa.Array, payloads: pa.Array) -> pa.Array:
+    """Payloads as JSON; those of registrations are JSON already."""
+    texts: list[str | None] = []
+    for payload_type, payload in zip(types.to_pylist(), payloads.to_pylist(), strict=True):
+        if payload is None or payload.startswith(b"{"):
+            texts.append(None if payload is None else payload.decode())
+        else:
+            value = fastavro.schemaless_reader(io.BytesIO(payload), _SCHEMAS[payload_type], None)
+            texts.append(json.dumps(value))
+    return pa.array(texts, pa.string())
 
 
 def _fill(log: KafkaLog, count: int) -> int:
