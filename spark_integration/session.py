@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, SessionLostError
 from coordlog.limits import STAGE_END_TIMEOUT_S
 from coordlog.option_types import check_types
 
@@ -69,6 +69,7 @@ def local_session(
 
     Raises:
         OptionError: `slots` is out of range.
+        SessionLostError: The JVM ended while the session was made.
     """
     check_types(local_session, locals())
     chosen = {
@@ -119,6 +120,7 @@ def query_session(
 
     Raises:
         OptionError: `slots` is out of range.
+        SessionLostError: As of `local_session`.
     """
     check_types(query_session, locals())
     return _session(
@@ -165,11 +167,27 @@ def _session(
     chosen.update(settings or {})
     chosen["spark.app.name"] = app_name
     chosen["spark.master"] = master or f"local[{slots},{failures_max}]"
-    _start_jvm(chosen, None if log_file is None else Path(log_file))
-    builder = SparkSession.builder
-    for name, value in sorted(chosen.items()):
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _naming_dead_jvm():
+        _start_jvm(chosen, None if log_file is None else Path(log_file))
+        builder = SparkSession.builder
+        for name, value in sorted(chosen.items()):
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _naming_dead_jvm() -> Generator[None, None, None]:
+    """Replace errors of py4j by SessionLostError if the JVM ends within the block: killed, or without memory."""
+    try:
+        yield
+    except Exception as error:
+        if not _has_jvm_died():
+            raise
+        _forget_jvm()
+        raise SessionLostError(
+            f"Spark's JVM has ended while the session was made ({type(error).__name__}: {error})",
+            "see its output for the cause, such as a lack of memory, then start again",
+        ) from error
 
 
 def _is_installed() -> bool:

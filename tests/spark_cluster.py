@@ -28,6 +28,7 @@ SPARK_HOME: Final = Path(pyspark.__file__).parent
 _TAG: Final = "SPARK_CLUSTER_TAG"
 _WAIT_S: Final = 90.0
 _GONE_S: Final = 30.0
+_OUTPUT_CHARS: Final = 8000
 _QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # They end with the process that has started them, whatever ends that.
 _BOUND: Final = ("setpriv", "--pdeathsig", "KILL", "--")
@@ -239,8 +240,13 @@ class Submission:
         return self._process.pid
 
     def wait(self, limit_s: float) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
-        return self._process.wait(limit_s)
+        """Its exit status. Raises AssertionError, with the end of its output, after the limit."""
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(
+                f"it has not ended within {limit_s:g} s:\n{self.output[-_OUTPUT_CHARS:]}"
+            ) from error
 
     def kill_jvm(self) -> None:
         """End the JVM alone by SIGKILL."""

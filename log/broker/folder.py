@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import re
+import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -22,6 +25,7 @@ __all__ = [
     "SETTINGS_FILE",
     "cluster_id",
     "format_once",
+    "full_disk",
     "java_command",
     "last_lines",
     "new_cluster_id",
@@ -33,6 +37,8 @@ LOG_FILE: Final = "broker.log"
 OUTPUT_FILE: Final = "output.log"
 SETTINGS_FILE: Final = "server.properties"
 _LOGGING_FILE: Final = "log4j2.properties"
+_STATE_BYTES: Final = 64 * 1024
+"""Free bytes without which not even the state of a broker can be written, with its name."""
 
 # Paths are relative: Java runs in the folder. So none needs the escapes of this format. No start begins a new file:
 # a broker that ends with an error starts its logging once more, and the error would be in the file before.
@@ -185,8 +191,20 @@ def last_lines(folder: Path) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())[-limits.FAILED_START_LINES :]
 
 
+def full_disk(folder: Path) -> OSError | None:
+    """The error of a write to the folder if its disk has no room, else None."""
+    if shutil.disk_usage(folder).free >= _STATE_BYTES:
+        return None
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
 def start_failure(folder: Path, what: str) -> BrokerStartError:
-    """The error of a failed start, with the last lines of the broker's output and log."""
+    """The error of a failed start, with the last lines of the broker's output and log; a full disk is its cause."""
     path = folder / LOG_FILE
     shown = path if path.is_file() and path.stat().st_size else folder / OUTPUT_FILE
-    return BrokerStartError(what, str(shown), last_lines(folder))
+    cause = full_disk(folder)
+    if cause is not None:
+        what += f": the disk of {folder} is full; make room, then do the same again"
+    failure = BrokerStartError(what, str(shown), last_lines(folder))
+    failure.__cause__ = cause
+    return failure

@@ -20,6 +20,7 @@ from coordlog.log.broker.folder import (
     SETTINGS_FILE,
     cluster_id,
     format_once,
+    full_disk,
     java_command,
     start_failure,
     write_settings,
@@ -229,8 +230,10 @@ def _wait_for_java(folder: Path, run: str, guard: subprocess.Popen[bytes]) -> Br
         state = read_state(folder)
         if state is not None and state.run == run:
             return state
-        # A child that has forked the guard of a shared broker ends with 0, and soon.
-        if code not in {None, 0} or time.monotonic() > deadline:
+        # A child that has forked the guard of a shared broker ends with 0, and soon. On a full disk the guard ends
+        # without a state, and is no child of this process.
+        is_over = code not in {None, 0} or time.monotonic() > deadline
+        if is_over or full_disk(folder) is not None:
             raise start_failure(folder, "Java could not be started for a Kafka broker")
         time.sleep(limits.POLL_S)
 

@@ -256,6 +256,36 @@ def test_after_the_death_of_its_jvm_a_process_makes_a_new_session(tmp_path: Path
     assert (lines["rows"], lines["again"]) == ("3", "4")
 
 
+A_JVM_THAT_DIES_AT_ONCE: Final = """
+from pyspark import SparkContext
+from coordlog.errors import SessionLostError
+from coordlog.spark_integration import session
+
+start_jvm = session._start_jvm
+
+def start_and_kill(*arguments):
+    start_jvm(*arguments)
+    SparkContext._gateway.proc.kill()
+    SparkContext._gateway.proc.wait()
+
+session._start_jvm = start_and_kill
+try:
+    session.local_session(1)
+except SessionLostError as error:
+    print("lost", error)
+session._start_jvm = start_jvm
+print("rows", session.local_session(1).range(3).count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_a_jvm_that_dies_while_a_session_is_made_is_named(tmp_path: Path) -> None:
+    lost, rows = lines_of(A_JVM_THAT_DIES_AT_ONCE, tmp_path)
+    assert lost.startswith("lost Spark's JVM has ended while the session was made (")
+    assert rows == "rows 3"
+
+
 A_STANDING_JVM: Final = """
 import faulthandler, signal
 from coordlog.spark_integration import session

@@ -86,6 +86,21 @@ def test_each_run_of_a_job_has_a_file_and_the_oldest_of_many_goes(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_the_output_of_a_run_that_has_not_ended_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    living = output_file("ingest").with_name("20200101T000000-1.log")
+    with redirected(living):
+        for number in range(1, 25):
+            output_file("ingest").with_name(f"20200101T0000{number:02}-1.log").touch()
+
+        assert living.exists()
+    output_file("ingest")
+
+    assert not living.exists()
+
+
 def test_what_is_added_to_a_followed_file_is_shown_line_by_line(tmp_path: Path) -> None:
     path, shown = tmp_path / "spark.log", list[str]()
     path.write_text("before\n", encoding="utf-8")

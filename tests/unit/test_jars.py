@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
 import stat
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.log.broker import jars as jars_module
 from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker.folder import start_failure
 from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, format_lock, locked, parse_lock
 from coordlog.log.broker.jars import class_path, install, main, proxy_options, resolve
 from coordlog.log.broker.java import find_java, java_version
@@ -432,3 +436,18 @@ def test_the_last_lines_of_a_failed_start_are_shown() -> None:
     assert str(error) == (
         "it ended; its log is /x/broker.log, and the last that it said is:\n    one\n    two"
     )
+
+
+def test_a_broker_that_does_not_start_on_a_full_disk_is_out_of_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 512
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
+
+    error = start_failure(tmp_path, "Java could not be started")
+
+    assert f"Java could not be started: the disk of {tmp_path} is full; make room" in str(error)
+    assert exit_of(error) is Exit.NO_SPACE
+    free = 1024 * 1024
+    assert str(start_failure(tmp_path, "it ended")).startswith("it ended; its log is ")
+    assert exit_of(start_failure(tmp_path, "it ended")) is Exit.UNREACHABLE

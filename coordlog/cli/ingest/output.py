@@ -7,17 +7,20 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
+from filelock import lock_descriptor
+
+from coordlog.log.local.fsync import open_plain
 from coordlog.log.local.paths import home_folder, private_folder
 
 __all__ = ["Followed", "output_file", "redirected"]
 
 _KEPT: Final = 20
-"""Number of output files kept for each job."""
+"""Number of output files kept for each job, without those of processes that run."""
 
 _POLL_S: Final = 0.2
 """Seconds between two reads of the followed files."""
@@ -27,27 +30,42 @@ _END_S: Final = 2.0
 
 
 def output_file(job_id: str) -> Path:
-    """Path for the output of one run of a job. Deletes the oldest files, so that few remain."""
+    """Path for the output of one run of a job. Deletes the oldest files, so that few remain.
+
+    The file of a run that has not ended stays: a job runs for months, and each start beside it that is refused has
+    a file too.
+    """
     folder = private_folder(home_folder())
     for name in ("jobs", job_id, "output"):
         folder = private_folder(folder / name)
     for old in sorted(folder.glob("*.log"))[: -_KEPT + 1]:
-        old.unlink(missing_ok=True)
+        if not _is_written(old):
+            old.unlink(missing_ok=True)
     now = datetime.now(UTC)
     return folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a process holds the lock that `redirected` took; False if the file system has no locks."""
+    with suppress(OSError), open_plain(path) as file:
+        return not lock_descriptor(file.fileno(), blocking=False)
+    return False
 
 
 @contextmanager
 def redirected(path: Path) -> Iterator[IO[str]]:
     """Redirect this process's standard output and error to a file; yields the original output.
 
-    Child processes inherit the file, so call this before Spark's JVM starts. The original output
-    is restored at the end, so that a last message reaches the terminal.
+    The file is locked until this process and its children have closed it. Child processes inherit the
+    file, so call this before Spark's JVM starts. The original output is restored at the end, so that a
+    last message reaches the terminal.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with suppress(OSError):  # a file system without locks
+        lock_descriptor(file, blocking=False)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
