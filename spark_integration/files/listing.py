@@ -18,6 +18,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
@@ -343,7 +344,7 @@ class InputFiles:
                 f"it has {now.size_bytes} bytes; it had {seen.size_bytes} when the source was "
                 "listed"
             )
-        if seen.real_path and now.real_path and seen.real_path != now.real_path:
+        if leads_elsewhere(now.path, seen.real_path, now.real_path):
             return (
                 f"a link on its way leads to {now.real_path} now; when the source was listed it "
                 f"was {seen.real_path}"

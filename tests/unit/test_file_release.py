@@ -91,6 +91,14 @@ def test_a_read_file_is_moved_to_its_place_in_the_archive(folder: Path, tmp_path
     assert (tmp_path / "done/day/a.csv").stat().st_ino == inode
 
 
+def test_a_file_that_another_folder_has_listed_is_moved(folder: Path, tmp_path: Path) -> None:
+    write(folder / "day/a.csv")
+    file = replace(read_file(folder, target=tmp_path / "done/a.csv"), real_path="a.csv")
+    dispose(files_of(folder), file)
+
+    assert names_below(folder) == ["day"]
+
+
 @pytest.mark.parametrize("is_archived", [True, False])
 @pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
 @pytest.mark.parametrize("step", [*STEPS, "copied"])

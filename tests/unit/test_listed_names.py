@@ -20,7 +20,7 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source import discovery
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.source import FileSource
-from coordlog.spark_integration.files.source.split_bytes import encode_split
+from coordlog.spark_integration.files.source.split_bytes import decode_split, encode_split
 from coordlog.spark_integration.files.source.watch import Watch
 from plain_watch import PlainWatch
 
@@ -135,6 +135,24 @@ def test_a_link_in_a_further_path_is_compared_as_it_was_listed(tmp_path: Path) -
     for file in source._discovery.files.list():
         source._discovery.files.open(file).close()
         assert source._discovery.files.look(file) == file
+
+
+@pytest.mark.parametrize(
+    ("path", "also"),
+    [("a/b", "a"), ("a", "a/b"), ("a/*.csv", "a/b"), ("a/*", "a/b"), ("a/b/2.csv", "a")],
+)
+def test_paths_that_overlap_list_and_open_each_file_once(
+    tmp_path: Path, path: str, also: str
+) -> None:
+    fill(tmp_path, ["a/1.csv", "a/b/2.csv"])
+    source = FileSource(tmp_path / path, also=tmp_path / also)
+
+    splits = source.discover().splits
+    names = [os.path.relpath(split.split_id, tmp_path) for split in splits]
+    assert names in (["a/1.csv", "a/b/2.csv"], ["a/b/2.csv"])
+    for split in splits:
+        source._discovery.files.check(decode_split(split.content))
+    assert source.discover_again(splits).discovered.splits == []
 
 
 def test_a_destination_within_any_of_several_paths_is_refused(tmp_path: Path) -> None:

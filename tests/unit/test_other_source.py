@@ -17,6 +17,7 @@ from coordlog.projections.splits.fold import Finished
 from coordlog.restore.compatibility import describe_operators
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, state_of
 
@@ -92,6 +93,22 @@ def test_a_confirmed_other_path_is_read_and_becomes_the_source(
         log, chain_of(whole / "2024-*.csv"), again=True
     )
     assert HandDrivenJob(chain_of(whole), log=log, again=True).mode == "again"
+
+
+@pytest.mark.parametrize(("was", "new"), [("in/day", "in"), ("in", "in/day"), ("in/day", "far")])
+def test_files_of_a_former_folder_are_read_as_they_were_listed(
+    folder: Path, was: str, new: str
+) -> None:
+    for name in ("in/day/b.csv", "far/c.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("i\n1\n")
+    listed = FileSource(folder / was).discover().splits
+    source = FileSource(folder / new, allow_other_path=True)
+
+    for split in listed:
+        source._discovery.files.open(decode_split(split.content)).close()
+    new_ids = {split.split_id for split in source.discover_again(listed).discovered.splits}
+    assert new_ids.isdisjoint(split.split_id for split in listed)
 
 
 def test_a_path_of_which_nothing_was_listed_may_be_mended(folder: Path) -> None:

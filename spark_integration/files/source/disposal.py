@@ -19,6 +19,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from coordlog.log.local.fsync import sync_path
+from coordlog.spark_integration.files.links import is_behind_link
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, seen_as
 from coordlog.spark_integration.files.payloads import ReadFile
 
@@ -130,8 +131,7 @@ def _names_in(folder: str) -> list[str]:
 def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
     """Move the file into a hidden folder of its own; False if it is gone."""
     try:
-        is_behind_link = file.real_path not in ("", ".", files.below_root(file.path))
-        if is_behind_link or os.path.islink(file.path):  # noqa: PTH114, as above
+        if is_behind_link(file.path, file.real_path) or os.path.islink(file.path):  # noqa: PTH114
             raise NotDisposedError(
                 "a link leads to it, and the file may be in use elsewhere", is_final=True
             )

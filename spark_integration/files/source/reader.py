@@ -23,6 +23,7 @@ from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.bad_rows import BadRow, rejects_batch
 from coordlog.spark_integration.files.formats.formats import FileFormat, SplitRows
+from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.listing import InputFiles, as_listed
 from coordlog.spark_integration.files.payloads import (
     FileChanged,
@@ -285,7 +286,7 @@ class FileReader(SourceReader):
         """
         now = self._options.files.look(split)
         difference = self._options.files.difference(split, now)
-        if difference is None or now.real_path != split.real_path:
+        if difference is None or leads_elsewhere(split.path, split.real_path, now.real_path):
             return split
         _log.warning(
             "%s has changed since the source was listed (%s); no row of it was read before: it is "
