@@ -246,3 +246,26 @@ def test_rows_that_only_another_branch_has_read_do_not_count() -> None:
     assert places(job) == {"a": "finished by 0", "b": "enumerator", "c": "enumerator"}
     assert rows["a"].finished_by == (0, 0)
     assert [rows[name].place for name in "bc"] == [SplitPlace.WAITING] * 2
+
+
+@pytest.mark.clause("J2")
+def test_a_reader_of_a_savepoint_gets_the_skip_that_another_branch_recorded() -> None:
+    """It has the split, and would read on at the place where attempts fail again and again."""
+    job = HandDrivenJob(chain())
+    (attempt,) = job.register_all()
+    ask(attempt)
+    checkpoint(job, attempt)
+    number = checkpoint(job, attempt)
+    job.ask("", TakeSavepoint(name="read", checkpoint=number))
+    job.crash()
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=1)
+    (attempt,) = job.register_all()
+    attempt.last_barrier = 1
+    attempt.skip_split("source", "a", rows=3)
+    job.crash()
+
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=number)
+
+    assert places(job)["a"] == "skipped, None rows"
+    (attempt,) = job.register_all()
+    assert attempt.accepted.skipped_splits == ("a",)
