@@ -12,7 +12,7 @@ from coordlog.errors import PayloadStoreUnreachableError, RecordError
 from coordlog.projections.job import attempts, checkpoints, skips
 from coordlog.projections.job import savepoints as keeps
 from coordlog.projections.job.attempts import with_failure
-from coordlog.projections.job.branches import GOING_BACK
+from coordlog.projections.job.branches import GOING_BACK, is_on_the_way
 from coordlog.projections.job.grants import COVERS, batch_sequences, without_covered
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import JOB, mark_of_stop
@@ -194,13 +194,16 @@ class JobProjection:
     def _reset(self, state: JobState, record: Record) -> JobState:
         initial = self._initial if state.opening is None else state.opening
         changed = checkpoints.reset_to_checkpoint(state, record, initial)
+        is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
         projections = changed.projections
         for operator_id, projection in self._operators.items():
-            before = state.projections[operator_id]
+            before, after_reset = state.projections[operator_id], projection.after_reset
+            if not is_ancestor and projection.after_branch is not None:
+                after_reset = projection.after_branch
             if projection.survives_resets:
                 projections = projections.set(operator_id, before)
-            elif projection.after_reset is not None:
-                kept = projection.after_reset(before, projections[operator_id])
+            elif after_reset is not None:
+                kept = after_reset(before, projections[operator_id])
                 projections = projections.set(operator_id, kept)
         return evolve(changed, projections=projections)
 

@@ -137,12 +137,16 @@ def skip_again(state: JobState, reset: Record) -> tuple[tuple[Record, SplitSkipp
     """The skips of splits as facts, for the projections that a `RESET_TO_CHECKPOINT` has restored.
 
     A fact has the number of rows only if the reader had released the split at the checkpoint: a
-    reader restored from an older place records it anew.
+    reader restored from an older place records it anew. So does one whose split was skipped on
+    another branch, or after the checkpoint.
     """
     checkpoint_id = NO_CHECKPOINT if reset.checkpoint_id is None else reset.checkpoint_id
+    checkpoint = state.completed.get(checkpoint_id)
+    completed = -1 if checkpoint is None else checkpoint.sequence
     facts = []
     for (operator_id, split_id), skip in sorted_items(state.skipped_splits):
-        is_held = skip.last_barrier is not None and skip.last_barrier < checkpoint_id
+        is_before = skip.last_barrier is not None and skip.last_barrier < checkpoint_id
+        is_held = is_before and skip.sequence < completed
         fact = replace(
             reset,
             kind=Kind.FACT,

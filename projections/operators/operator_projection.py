@@ -81,7 +81,7 @@ class OperatorProjection(Generic[S]):
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
     cut of n (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may
-    keep more.
+    keep more, or `after_branch` if n is on another branch.
     """
 
     name: str
@@ -97,6 +97,9 @@ class OperatorProjection(Generic[S]):
     """Earlier versions of the projection whose states in snapshots this version accepts."""
     after_reset: Callable[[S, S], S] | None = None
     """Function of the state before a reset and that of its checkpoint to the state after it; None: the latter."""
+    after_branch: Callable[[S, S], S] | None = None
+    """As `after_reset`, at a reset to a checkpoint that is no ancestor of the state before, as a savepoint of another
+    branch; None: `after_reset`."""
     reads: tuple[type[Payload], ...] | None = None
     """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
     not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""

@@ -22,7 +22,7 @@ from coordlog.projections.operators.operator_projection import (
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.snapshot.codec import SnapshotTooLargeError
 from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record
-from coordlog.projections.splits.relisting import after_reset, apply_listed
+from coordlog.projections.splits.relisting import after_branch, after_reset, apply_listed
 from coordlog.projections.splits.table import Place, SplitPage, SplitTable, indexed, unpacked_page
 from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload
@@ -290,6 +290,7 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     codec=SplitsCodec(),
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
+    after_branch=after_branch,
     reads=(*_READS, KnownSplitsForgotten, SplitsReleased),
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

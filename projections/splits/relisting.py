@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
-from coordlog.projections.splits.fold import SplitsState, apply_record
+from coordlog.projections.splits.fold import Request, SplitsState, apply_record
 from coordlog.projections.splits.table import Finished, Place, Skipped, SplitTable, WithEnumerator
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.source_types import (
     LASTING,
     KnownSplitsForgotten,
@@ -28,7 +28,7 @@ from coordlog.schemas.source_types import (
     SplitsWithdrawn,
 )
 
-__all__ = ["after_reset", "apply_listed"]
+__all__ = ["after_branch", "after_reset", "apply_listed"]
 
 _WITH_ENUMERATOR = WithEnumerator()
 _LASTING = payload_type_of(LastingState)
@@ -39,8 +39,24 @@ def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
 
     A split that was forgotten since then stays so, if the checkpoint has its end and thereby all of its rows.
     """
-    restored = _without_names(restored, _forgotten_since(restored.splits, before.splits))
+    forgotten = _forgotten_since(restored.splits, before.splits)
+    return _continued(before, _without_names(restored, forgotten))
 
+
+def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
+    """The state of a checkpoint of another branch, with the splits found on this one, which no reader has any more.
+
+    A split that this branch does not know may have been withdrawn here, where no reader had it. The checkpoint has its
+    rows all the same: if it were forgotten, a listing would find its file again, and its rows would be read twice.
+    If this branch has found further splits, the checkpoint's listing has not ended: a new one withdraws those that this
+    branch has only cut otherwise.
+    """
+    state = _continued(before, restored)
+    is_more = state.splits is not restored.splits
+    return _listed_again(state) if is_more and state.is_discovery_complete else state
+
+
+def _continued(before: SplitsState, restored: SplitsState) -> SplitsState:
     def place_of(split_id: str) -> Place:
         return Skipped() if split_id in before.skips else _WITH_ENUMERATOR
 
@@ -49,6 +65,29 @@ def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
     if splits is restored.splits and kept == restored.enumerator_state:
         return restored
     return evolve(restored, splits=splits, enumerator_state=kept)
+
+
+def _listed_again(state: SplitsState) -> SplitsState:
+    """The state before the end of its listing: readers that have a `NoMoreSplits` wait for another answer."""
+    readers = state.readers
+    for subtask in sorted(readers):
+        reader = readers[subtask]
+        if reader.is_completed or not reader.has_no_more:
+            continue
+        requests = tuple(
+            replace(request, answered=None)
+            if request.answered == reader.no_more_sequence
+            else request
+            for request in reader.requests
+        )
+        if not any(request.answered is None for request in requests):
+            again = Request(sequence=state.last_cut, last_barrier=NO_CHECKPOINT)
+            requests = (*requests, again)
+        waiting = evolve(
+            reader, requests=requests, no_more_sequence=None, has_no_more_in_checkpoint=False
+        )
+        readers = readers.set(subtask, waiting)
+    return evolve(state, readers=readers, is_discovery_complete=False)
 
 
 def apply_listed(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:

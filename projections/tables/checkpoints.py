@@ -15,7 +15,7 @@ from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.schemas.builtin_types import CheckpointTriggered
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.payload_address import content_length
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = [
     "CheckpointAck",
@@ -37,7 +37,7 @@ class CheckpointStatus(enum.Enum):
     COMPLETED = "completed"
     ABORTED = "aborted"
     ABANDONED = "abandoned"
-    """Completed before the job went back to an older checkpoint."""
+    """Completed, and no ancestor of the branch that the job is on: the job went back to an older checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +137,14 @@ class CheckpointFold:
     def __init__(self) -> None:
         self._checkpoints: dict[int, _Checkpoint] = {}
         self._coordinators: tuple[str, ...] = ()
+        self._last = NO_CHECKPOINT
+        """Last completed checkpoint of the branch."""
+        self._parents: dict[int, int] = {}
+        """Checkpoint before each completed one, on its branch."""
 
     def begin(self, state: JobState) -> None:
         """Begin with the pending checkpoints in the state at the first record of a pruned log."""
-        self._coordinators = state.operators
+        self._coordinators, self._last = state.operators, state.last_checkpoint
         for pending in sorted_values(state.pending):
             self._checkpoints[pending.checkpoint_id] = _Checkpoint(
                 epoch=state.epoch,
@@ -171,7 +175,7 @@ class CheckpointFold:
             )
             return
         if record.kind is Kind.RESET_TO_CHECKPOINT:
-            self._abandon_above(number)
+            self._go_back(number)
             return
         known = self._checkpoints.get(number)
         if known is None:
@@ -189,6 +193,7 @@ class CheckpointFold:
                     _remove(known.subtasks, record.subtask)
             case Kind.CHECKPOINT_COMPLETED:
                 known.status, known.ended_us = CheckpointStatus.COMPLETED, record.timestamp_us
+                self._parents[number], self._last = self._last, number
                 known.coordinators.clear()
                 known.subtasks.clear()
             case Kind.CHECKPOINT_ABORTED:
@@ -203,9 +208,17 @@ class CheckpointFold:
             if known.status is CheckpointStatus.PENDING:
                 _remove(known.subtasks, subtask)
 
-    def _abandon_above(self, number: int) -> None:
+    def _go_back(self, number: int) -> None:
+        """Abandon the checkpoints that are no ancestors of this one; those that are count again."""
+        self._last = number
+        way, ancestor = {number}, self._parents.get(number)
+        while ancestor is not None:
+            way.add(ancestor)
+            ancestor = self._parents.get(ancestor)
         for key, known in self._checkpoints.items():
-            if key > number and known.status is CheckpointStatus.COMPLETED:
+            if key in way and known.status is CheckpointStatus.ABANDONED:
+                known.status, known.reason = CheckpointStatus.COMPLETED, None
+            elif key not in way and known.status is CheckpointStatus.COMPLETED:
                 known.status = CheckpointStatus.ABANDONED
                 known.reason = f"the job went back to checkpoint {number}"
 

@@ -3,8 +3,9 @@
 A *hold* is the time of one attempt with one split. A hold begins when the split is assigned to the
 attempt, or when the attempt starts from a checkpoint at which its subtask had the split unfinished.
 A reset to checkpoint m throws a hold away unless the attempt had finished the split before its
-barrier of m (or, at a reset of one subtask, with kept committables: L4, kept finished splits). A
-hold is thrown away at most once, and then
+barrier of m (or, at a reset of one subtask, with kept committables: L4, kept finished splits). If the
+job goes back to a savepoint of another branch, the holds that this savepoint has count again. A hold is
+thrown away at most once on the way to the present, and then
 
 * *in whole* if the split was assigned after the cut of m: the split is read again from its beginning;
 * *in part* if the subtask had the split at m already: rows read after m, if any, are read again.
@@ -169,6 +170,15 @@ class _Hold:
     """Sequence of the end of the split in this hold: finished or skipped."""
     over: int | None = None
     """Sequence of the reset that threw the hold away."""
+    is_of_query: bool = False
+    """Whether a task of a query has the split: no reset throws it away."""
+
+    def is_in(self, checkpoint_id: int, completed: int) -> bool:
+        """Whether a checkpoint has the end of the split in this hold; `completed` is the sequence of its completion."""
+        if self.finished_barrier is None or self.ended is None:
+            return False
+        was_live = self.over is None or self.over > completed
+        return self.finished_barrier < checkpoint_id and self.ended < completed and was_live
 
     def survives(self, record: Record, checkpoint_id: int) -> bool:
         if self.finished_barrier is None:
@@ -209,6 +219,15 @@ class _Split:
                 thrown.reread_by = thrown.reread_by or key
         return known
 
+    def take_back(self, hold: _Hold) -> None:
+        """The work of the hold is not lost any more."""
+        attempt = (hold.subtask, hold.attempt_number)
+        self.thrown = [
+            thrown
+            for thrown in self.thrown
+            if (thrown.value.subtask, thrown.value.attempt_number) != attempt
+        ]
+
 
 def splits(records: Iterable[Record]) -> tuple[SplitRow, ...]:
     """The splits of a job, by operator and split id.
@@ -246,6 +265,10 @@ class SplitFold:
         self._parallelism = 1
         self._parallelism_of: dict[int, int] = {}
         """Parallelism of each completed checkpoint."""
+        self._completed_at: dict[int, int] = {}
+        """Sequence at which each checkpoint has completed."""
+        self._last = NO_CHECKPOINT
+        """Last completed checkpoint of the branch."""
         self._open_intents: dict[int, int] = {}
         """Checkpoint of each intent that has no outcome, by sequence."""
         self._promised: set[int] = set()
@@ -261,7 +284,7 @@ class SplitFold:
 
         The state has no other splits: those are in the state of the source's coordinator.
         """
-        self._parallelism = state.parallelism
+        self._parallelism, self._last = state.parallelism, state.last_checkpoint
         for key, skipped in sorted_items(state.skipped_splits):
             self._splits[key] = _Split(skipped_because=skipped.reason)
         for key, kept in () if state.is_over else sorted_items(state.kept_splits):
@@ -329,6 +352,8 @@ class SplitFold:
                 self._inherit(record)
             case Kind.SUBTASK_RESET if record.subtask is not None:
                 self._reset(record, [record.subtask], attempts)
+            case Kind.RESET_TO_CHECKPOINT if record.checkpoint_id != self._last:
+                self._change_branch(record, attempts)
             case Kind.RESET_TO_CHECKPOINT:
                 self._reset(record, sorted(self._of_subtask), attempts)
             case Kind.EPOCH_STARTED:
@@ -366,6 +391,7 @@ class SplitFold:
                 self._ackers[number, record.subtask] = record.attempt_number
             case Kind.CHECKPOINT_COMPLETED:
                 self._parallelism_of[number] = self._parallelism
+                self._completed_at[number], self._last = sequence, number
                 self._completed(number, sequence)
                 self._settle(record)
             case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
@@ -418,7 +444,9 @@ class SplitFold:
         attempt = (record.subtask, record.attempt_number)
         self._of_attempt.setdefault(attempt, {})[record.operator_id or "", split_id] = None
         split = self._split(record, split_id)
-        return split.hold(record.subtask, record.attempt_number, assigned, record.sequence)
+        hold = split.hold(record.subtask, record.attempt_number, assigned, record.sequence)
+        hold.is_of_query = record.kind in _OF_QUERIES
+        return hold
 
     def _assigned(self, record: Record, ids: list[str]) -> None:
         assert record.subtask is not None
@@ -519,6 +547,26 @@ class SplitFold:
                         split.thrown.append(self._thrown(key, hold, record, number, attempts))
                 if all(hold.is_over for hold in split.holds.values() if hold.subtask == subtask):
                     del held[key]
+
+    def _change_branch(self, record: Record, attempts: AttemptFold) -> None:
+        """Throw away the holds that the checkpoint does not have, and take back those that it has."""
+        number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
+        completed = self._completed_at.get(number, -1)
+        self._last = number
+        self._of_subtask.clear()
+        for key in sorted(self._splits):
+            split = self._splits[key]
+            for hold in split.holds.values():
+                if hold.is_of_query:
+                    continue
+                if hold.is_in(number, completed):
+                    self._of_subtask.setdefault(hold.subtask, {})[key] = None
+                    if hold.is_over:
+                        hold.is_over, hold.over = False, None
+                        split.take_back(hold)
+                elif not hold.is_over:
+                    hold.is_over, hold.over = True, record.sequence
+                    split.thrown.append(self._thrown(key, hold, record, number, attempts))
 
     def _thrown(
         self,

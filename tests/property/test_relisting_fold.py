@@ -1,8 +1,8 @@
 """The fold of a listed source on random histories: no split is forgotten, each is in one place, a snapshot equals it.
 
 Listings change from one to the next, splits are withdrawn, skipped, assigned and read, attempts fail, checkpoints
-complete, read splits are forgotten and found again, and the job goes back to a checkpoint or to its start. A table by
-hand says which splits are known and wait.
+complete, read splits are forgotten and found again, and the job goes back to a checkpoint, also of another branch, or
+to its start. A table by hand says which splits are known and wait.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Source:
         self.sequence = 0
         self.event_count = 0
         self.checkpoints: dict[int, SplitsState] = {}
+        self.parents: dict[int, int] = {}
         self.last = NO_CHECKPOINT
         self.next_checkpoint = 1
         self.barrier = NO_CHECKPOINT
@@ -134,7 +135,7 @@ class Source:
         self.barrier = number
         if self.chance.random() < 0.7:
             self.apply(Kind.CHECKPOINT_COMPLETED, checkpoint_id=number)
-            self.last = number
+            self.parents[number], self.last = self.last, number
         else:
             self.apply(Kind.CHECKPOINT_ABORTED, checkpoint_id=number)
             del self.checkpoints[number]
@@ -154,20 +155,31 @@ class Source:
         self.apply(Kind.SUBTASK_RESET, subtask=0, checkpoint_id=self.last)
         self.barrier = self.last
 
+    def way(self) -> set[int]:
+        """The last checkpoint and its ancestors."""
+        way, number = {NO_CHECKPOINT}, self.last
+        while number != NO_CHECKPOINT:
+            way.add(number)
+            number = self.parents[number]
+        return way
+
     def go_back(self) -> None:
         choices = [NO_CHECKPOINT, *self.checkpoints]
-        self.last = self.chance.choice([self.last, self.chance.choice(choices)])
-        self.barrier = self.last
+        number = self.chance.choice([self.last, self.chance.choice(choices)])
+        is_on_the_way = number in self.way()
+        self.last = self.barrier = number
         initial = LISTED_SPLITS.initial
         restored = self.checkpoints.get(self.last, initial)
-        assert LISTED_SPLITS.after_reset is not None
-        before, self.state = self.state, LISTED_SPLITS.after_reset(self.state, restored)
+        after = LISTED_SPLITS.after_reset if is_on_the_way else LISTED_SPLITS.after_branch
+        assert after is not None
+        before, self.state = self.state, after(self.state, restored)
         assert set(before.splits) <= set(self.state.splits), "what was found stays known"
         # What was withdrawn since is known again, as the checkpoint knows it: the next listing says.
         then = {
             name: found
             for name, found in self.known_at[self.last].items()
-            if (name, found) not in self.forgotten
+            if not is_on_the_way
+            or (name, found) not in self.forgotten
             or not isinstance(restored.splits.place(name), Finished)
         }
         fresh = {name: found for name, found in self.known.items() if name not in then}
@@ -177,7 +189,8 @@ class Source:
         self.apply(Kind.RESET_TO_CHECKPOINT, checkpoint_id=self.last)
         for name in sorted(self.skips):
             self.apply(Kind.FACT, SplitSkipped(split_id=name))
-        self.checkpoints = {n: one for n, one in self.checkpoints.items() if n <= self.last}
+        kept = {self.last, *sorted(self.checkpoints)[-3:]}
+        self.checkpoints = {n: one for n, one in self.checkpoints.items() if n in kept}
         self.list_again()
 
     # --- what must hold ---

@@ -86,6 +86,11 @@ def back(
     return HandDrivenJob(chain or old.chain, log=old.log, from_checkpoint=number, **options)
 
 
+def abandoned(job: HandDrivenJob) -> list[int]:
+    rows = audit(job.log.read(0, job.log.high_watermark())).checkpoints
+    return [one.checkpoint_id for one in rows if one.status is CheckpointStatus.ABANDONED]
+
+
 def test_a_job_goes_back_as_a_new_branch_and_later_drivers_stay_on_it() -> None:
     provider = NotingProvider()
     old = checkpointed(chain_of(provider), 3)
@@ -242,6 +247,7 @@ def test_a_job_returns_to_another_branchs_savepoint_at_its_destination() -> None
     )
     first = PlacedSink(has_output=True)
     job = back(job, 4, writing("a", first))
+    assert abandoned(job) == [5, 6], "3 and 4, abandoned before, count again"
     more(job, 1, is_committing=True)
     assert first.settled == [("rows of 7",)]
     job.crash()
@@ -250,6 +256,7 @@ def test_a_job_returns_to_another_branchs_savepoint_at_its_destination() -> None
     )
     job = back(job, 6, writing("b", PlacedSink(has_output=True)))
     assert job.runtime.state.last_checkpoint == 6
+    assert abandoned(job) == [3, 4, 7], "the branch of 6 is in force again"
     more(job, 1)
     job.crash()
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 8

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from math import inf
 from typing import Final
 
 from coordlog.coordinators.listing import Relisted
@@ -16,10 +19,13 @@ from coordlog.spark_integration.files.source.bad_files import named_files
 from coordlog.spark_integration.files.source.discovery import Discovery
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["LEFT_OUT", "RECUT", "relisted"]
+__all__ = ["LEFT_OUT", "OTHER_CUT", "RECUT", "relisted"]
 
 RECUT: Final = "a later listing has cut its file otherwise"
 LEFT_OUT: Final = "a later listing has left it out, by `exclude`"
+OTHER_CUT: Final = (
+    "another branch of the job has cut its file otherwise, and this one has rows of it"
+)
 
 
 def relisted(
@@ -39,6 +45,9 @@ def relisted(
     at fault: its reader skips it, and records its name. A file of which some splits are skipped stays cut as it is:
     in other cuts the skipped rows would be read (clause J2: a skip is permanent).
 
+    A job that goes from one branch to a checkpoint of another knows the splits of both. If they cut a file otherwise,
+    only the cut of which splits were read, or skipped, stays.
+
     Args:
         discovery: Makes the splits.
         known: The splits of the earlier listings, by path.
@@ -52,6 +61,7 @@ def relisted(
     Raises:
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
     """
+    known, other_cuts = _of_one_cut(known, unread)
     listed = discovery.files.list(allow_none=bool(known) or modified_from_us is not None)
     too_old = [] if modified_from_us is None else _too_old(listed, known, modified_from_us)
     present = {file.path for file in listed}
@@ -82,12 +92,57 @@ def relisted(
     withdrawn = {
         RECUT: recut,
         LEFT_OUT: [split.split_id for path in sorted(left_out) for split in left_out[path]],
+        OTHER_CUT: other_cuts,
     }
     return Relisted(
         discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
         facts=_left_out(too_old, modified_from_us) if with_new else (),
     )
+
+
+def _of_one_cut(
+    known: Mapping[str, Sequence[FileSplit]], unread: Collection[str]
+) -> tuple[Mapping[str, Sequence[FileSplit]], list[str]]:
+    """The known splits, for each file of which splits were read or skipped those of one cut; and ids of the others."""
+    of_one_cut: dict[str, Sequence[FileSplit]] = {}
+    others: list[str] = []
+    for path, splits in known.items():
+        of_one_cut[path] = splits
+        held = [split for split in splits if split.split_id not in unread]
+        if not held or _is_one_cut(splits):
+            continue
+        taken = sorted(map(_range, held))
+        of_one_cut[path] = kept = held
+        for split in splits:
+            if split.split_id not in unread:
+                continue
+            if split.parts == held[0].parts and not _overlaps(taken, split):
+                insort(taken, _range(split))
+                kept.append(split)
+            else:
+                others.append(split.split_id)
+    return of_one_cut, others
+
+
+def _is_one_cut(splits: Sequence[FileSplit]) -> bool:
+    ranges = sorted(map(_range, splits))
+    are_apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
+    return are_apart and len({split.parts for split in splits}) == 1
+
+
+def _overlaps(taken: Sequence[tuple[float, float]], split: FileSplit) -> bool:
+    """Whether a split overlaps one of these ranges, which are sorted and do not overlap each other."""
+    start, end = _range(split)
+    following = bisect_left(taken, (start, end))
+    return any(
+        start < other_end and other_start < end
+        for other_start, other_end in taken[max(0, following - 1) : following + 1]
+    )
+
+
+def _range(split: FileSplit) -> tuple[float, float]:
+    return split.start, inf if split.end < 0 else split.end
 
 
 def _too_old(
