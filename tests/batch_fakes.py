@@ -61,6 +61,8 @@ class FakeFrame:
     """The rows of one batch."""
 
     mapInArrow: Any = None  # noqa: N815, what tells a frame
+    write: Any = None
+    """Spark's writer of the frame."""
 
     def __init__(self, rows: list[str], *, query_id: str = "q-1", batch_id: int = 0) -> None:
         self.rows = rows

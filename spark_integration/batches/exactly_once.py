@@ -14,7 +14,7 @@ from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.ledger import BatchKey, why_refused
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.payloads import BatchPart
-from coordlog.spark_integration.batches.query import key_of, ranges_of
+from coordlog.spark_integration.batches.query import key_of, ranges_of, run_for_state
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
 from coordlog.spark_integration.driver.stage import name_lost_session
@@ -50,7 +50,8 @@ def exactly_once(
 
     `function` receives the batch and its number and returns the rows to write, without writing them;
     it may be called again for the same batch, and must then return the same rows. A batch is
-    identified by the query's id, from its checkpoint, and its number.
+    identified by the query's id, from its checkpoint, and its number. If a query with a state runs a committed
+    batch again, the batch is run for the state, and its rows are dropped.
 
     The driver of the job starts with the first batch, in this process, and ends with `close`, or with
     the process. Another driver of the job is refused while this one is alive.
@@ -151,6 +152,8 @@ class ExactlyOnce:
         standing = service.standing(key)
         if standing.is_done:
             _log.info("job=%s %s is committed already", service.job_id, key)
+            with name_lost_session(frame.sparkSession):
+                run_for_state(frame, key)
             return
         if not set(standing.left_sinks) <= set(service.sinks):
             raise UsageError(f"job {service.job_id}: {service.why_not_done(key, standing)}")

@@ -14,7 +14,7 @@ from coordlog.spark_integration.batches.ledger import BatchKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ID", "QUERY_ID", "key_of", "ranges_of"]
+__all__ = ["BATCH_ID", "QUERY_ID", "key_of", "ranges_of", "run_for_state"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,11 +85,33 @@ def ranges_of(frame: DataFrame, key: BatchKey) -> str:
     return hashlib.blake2b("\n".join(offsets).encode(), digest_size=8).hexdigest()
 
 
-def _read(spark: SparkSession, name: str) -> bytes | None:
-    """A file of a checkpoint; None if there is none."""
+def run_for_state(frame: DataFrame, key: BatchKey) -> None:
+    """Run a batch whose rows are not written again, if its query has a state; the rows are dropped.
+
+    Spark takes three things from the run of a batch alone, which a restart has lost: the new version of the state
+    (with `stateStore.checkpointFormatVersion` 2 the ids of its files, without which no later batch can run), and the
+    highest event time, from which the watermark follows. A query without a state needs none of these; its rows may be
+    gone from the source by now.
+    """
+    root = _checkpoint_root(frame.sparkSession, key.query_id)
+    if root is None:
+        return
+    files, path = _file(frame.sparkSession, f"{root}/state")
+    if files.exists(path):
+        _log.info("%s is run for the state of its query", key)
+        frame.write.format("noop").mode("append").save()
+
+
+def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """File system and path of a file or folder of a checkpoint."""
     session: Any = spark  # as above
     path = session._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001
-    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    return path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001
+
+
+def _read(spark: SparkSession, name: str) -> bytes | None:
+    """A file of a checkpoint; None if there is none."""
+    files, path = _file(spark, name)
     if not files.exists(path):
         return None
     stream = files.open(path)

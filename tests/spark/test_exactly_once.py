@@ -7,11 +7,14 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import window
 
 from brokers import broker
 from coordlog.errors import UsageError
@@ -118,6 +121,73 @@ def test_a_replanned_batch_is_refused_with_more_rows_and_skipped_if_equal(
         with pytest.raises(Exception, match=r"batch 1 of query .* is committed with other rows"):
             run_stream(spark, tmp_path, write)
     assert lines_in(tmp_path / "out") == lines
+
+
+@pytest.fixture
+def ids_of_state(spark: SparkSession) -> Iterator[None]:
+    """The query's commits name the files of its state."""
+    package = "org.apache.spark.sql.execution.streaming.state"
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": f"{package}.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 5])
+@pytest.mark.usefixtures("ids_of_state")
+def test_a_stateful_query_writes_the_same_rows_after_any_skipped_batch(
+    spark: SparkSession, tmp_path: Path, dies_at: int
+) -> None:
+    """It fails between the outcome and Spark's commit of a batch, whose watermark the next one needs."""
+    log, batches = MemoryLog(), list[int]()
+
+    def note(batch: DataFrame, batch_id: int) -> DataFrame:
+        batches.append(batch_id)
+        return batch
+
+    def at(place: str) -> None:
+        if (
+            place == "outcome recorded"
+            and batches[-1:] == [dies_at]
+            and batches.count(dies_at) == 1
+        ):
+            raise RuntimeError("killed here")
+
+    def run() -> None:
+        sink = ParquetSink(tmp_path / "out")
+        with exactly_once(note, job_id="s", log=log, sink=sink, at=at) as write:
+            lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+            times = lines.selectExpr("cast(value as timestamp) as t").withWatermark(
+                "t", "10 minutes"
+            )
+            hours = times.groupBy(window("t", "1 hour")).count()
+            rows = hours.selectExpr("cast(hour(window.start) as string) || ':' || count as value")
+            writer = rows.writeStream.foreachBatch(write).outputMode("append")
+            writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination(LIMIT_S)
+            finally:
+                query.stop()
+
+    (tmp_path / "in").mkdir()
+    failures = 0
+    for number, times in enumerate(["01:10 01:20", "03:00", "01:30", "05:00"]):
+        text = "".join(f"2024-01-01 {time}:00\n" for time in times.split())
+        (tmp_path / "in" / f"{number}.txt").write_text(text, "utf-8")
+        try:
+            run()
+        except StreamingQueryException as error:
+            assert "killed here" in str(error), error  # noqa: PT017, only the tries differ
+            failures += 1
+            run()
+    assert failures == 1
+    assert lines_in(tmp_path / "out") == Counter(["1:2", "3:1"])
 
 
 def test_a_repeated_batch_is_skipped_and_an_unknown_one_refused(

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -27,7 +29,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import exactly_once as exactly_once_module
-from coordlog.spark_integration.batches import service
+from coordlog.spark_integration.batches import query, service
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
 from coordlog.spark_integration.batches.ledger import BATCHES
 from coordlog.spark_integration.batches.payloads import (
@@ -187,6 +189,28 @@ def test_a_batch_that_is_committed_is_skipped_when_it_is_replayed(drivers: Drive
     assert table.rows == ["a", "b", "c"]
     assert calls == [0, 1]
     assert drivers.kinds().count(Kind.COMMIT_INTENT) == 2
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_skipped_batch_is_run_if_its_query_has_a_state(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_state: bool
+) -> None:
+    """Spark takes the state's version and the watermark from the run alone; its rows go nowhere."""
+    (tmp_path / ("state" if has_state else "offsets")).mkdir()
+    files = SimpleNamespace(exists=lambda path: Path(path).exists())
+    monkeypatch.setattr(query, "_checkpoint_root", lambda _spark, _id: str(tmp_path))
+    monkeypatch.setattr(query, "_check_root", lambda _spark, _id, _root: None)
+    monkeypatch.setattr(query, "_file", lambda _spark, name: (files, name))
+    table, frame = MemoryTable(), FakeFrame(BATCH)
+    frame.write = mock.MagicMock()
+    runs = frame.write.format.return_value.mode.return_value.save
+    driver = drivers.make(table)
+    driver(cast("Any", frame), 0)
+    assert runs.call_count == 0, "staging has run it"
+    driver(cast("Any", frame), 0)
+    assert runs.call_count == has_state
+    assert not has_state or frame.write.format.call_args == mock.call("noop")
+    assert table.rows == BATCH
 
 
 @pytest.mark.clause("H3")
