@@ -220,6 +220,8 @@ class Poll:
     status: PollStatus
     batch: pa.RecordBatch | None = None
     """With BATCH. Rows of one split only."""
+    rejects: pa.RecordBatch | None = None
+    """With BATCH. Batch for the source's followers, which the chain gets before `batch`; no barrier is between them."""
     finished: FinishedSplit | None = None
     """With SPLIT_FINISHED."""
     skipped: SkippedSplit | None = None

@@ -285,8 +285,13 @@ class AttemptRunner:
         poll = self._chain.poll()
         match poll.status:
             case PollStatus.BATCH:
+                assert poll.batch is not None, "`poll` has checked it"
                 self._is_inside_split = True
-                self._chain.process(poll.batch)
+                if poll.rejects is not None:
+                    self._chain.process(poll.rejects)
+                # A source passes on no batch without rows, except for the rejects before it.
+                if poll.batch.num_rows or poll.rejects is None:
+                    self._chain.process(poll.batch)
                 return StepOutcome(status=StepStatus.BATCH)
             case PollStatus.SPLIT_FINISHED:
                 assert poll.finished is not None, "`poll` has checked it"

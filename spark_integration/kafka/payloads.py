@@ -10,8 +10,10 @@ __all__ = [
     "KafkaEnumeratorState",
     "KafkaListing",
     "KafkaReaderState",
+    "KafkaReaderStateV1",
     "KafkaSplit",
     "KafkaSplitProgress",
+    "KafkaSplitProgressV1",
     "KafkaSplitsReturned",
 ]
 
@@ -35,17 +37,39 @@ class KafkaSplit(Payload):
 
 
 @payload("coordlog.kafka_split_progress", version=1)
-class KafkaSplitProgress(Payload):
-    """How far a reader has come in one split."""
+class KafkaSplitProgressV1(Payload):
+    """How far a reader has come in one split, before records could be left out. Read, not written."""
 
     split: KafkaSplit
     position: int
-    """Next offset: every record below it has been emitted to the chain."""
     rows: int
     bytes_read: int
 
 
 @payload("coordlog.kafka_reader_state", version=1)
+class KafkaReaderStateV1(Payload):
+    """A reader's unfinished splits, before records could be left out. Read, not written."""
+
+    parallelism: int
+    splits: list[KafkaSplitProgressV1]
+    to_give_up: list[str]
+
+
+@payload("coordlog.kafka_split_progress", version=2)
+class KafkaSplitProgress(Payload):
+    """How far a reader has come in one split."""
+
+    split: KafkaSplit
+    position: int
+    """Next offset: every record below it has been emitted to the chain, or left out."""
+    rows: int
+    """Number of records emitted to the chain."""
+    rejected: int
+    """Number of bad records that were left out, and emitted as rejects if there is a place for them."""
+    bytes_read: int
+
+
+@payload("coordlog.kafka_reader_state", version=2)
 class KafkaReaderState(Payload):
     """A reader's unfinished splits, in the order in which they were added."""
 

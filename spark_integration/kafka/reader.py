@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Final, Literal, cast
+
+import pyarrow as pa
 
 from coordlog.api.operator import (
-    FinishedSplit,
     OperatorContext,
     Poll,
     PollStatus,
@@ -20,8 +21,9 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.errors import SourceError
-from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
+from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S, SIFTED_ROWS
 from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.spark_integration.kafka.bad_records import BadRecord, rejects_batch
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named
 from coordlog.spark_integration.kafka.consumer import (
     Background,
@@ -36,9 +38,9 @@ from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
     KafkaReaderState,
     KafkaSplit,
-    KafkaSplitProgress,
     KafkaSplitsReturned,
 )
+from coordlog.spark_integration.kafka.progress import Fetched, Progress
 from coordlog.spark_integration.kafka.rows import Received, RowFormat
 from coordlog.spark_integration.kafka.state_bytes import decode_state, encode_state
 
@@ -63,36 +65,9 @@ class KafkaReaderOptions:
     cluster: Cluster
     rows: RowFormat
     batch_rows: int
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Progress:
-    """Progress of one split."""
-
-    split: KafkaSplit
-    position: int
-    rows: int = 0
-    bytes_read: int = 0
-    moved_at: float
-    """Monotonic seconds of the last rise of the position, or of the start of reading."""
-
-    @property
-    def partition(self) -> Partition:
-        return self.split.topic, self.split.partition
-
-    @property
-    def is_at_end(self) -> bool:
-        return self.split.end != UNBOUNDED and self.position >= self.split.end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fetched:
-    """Records of one split that are fetched and not emitted yet."""
-
-    progress: _Progress
-    records: Sequence[Received]
-    next_offset: int
-    """Position after these records."""
+    bad_rows: Literal["fail", "skip", "emit"] = "fail"
+    """Treatment of records that cannot be decoded. `fail`: the attempt fails. `skip`: they are counted and left out.
+    `emit`: they are also emitted as batches of rejects."""
 
 
 class KafkaReader(SourceReader):
@@ -119,10 +94,10 @@ class KafkaReader(SourceReader):
         self._open_consumer = open_consumer or partial(connect, options.cluster)
         self._is_closed = threading.Event()
         self._nothing_from = nothing_from or self._query_nothing_from
-        self._splits: dict[Partition, _Progress] = {}
-        self._fetched: deque[_Fetched] = deque()
-        self._to_return: deque[_Progress] = deque()
-        self._added: deque[_Progress] = deque()
+        self._splits: dict[Partition, Progress] = {}
+        self._fetched: deque[Fetched] = deque()
+        self._to_return: deque[Progress] = deque()
+        self._added: deque[Progress] = deque()
         """Splits of partitions whose earlier split is not returned yet."""
         self._context: OperatorContext | None = None
         self._parallelism = 0
@@ -131,7 +106,7 @@ class KafkaReader(SourceReader):
         """Id of the split that the consumer reads, by partition."""
         self._opening: Background[Consumer] | None = None
         self._probe: Background[int | None] | None = None
-        self._probed: _Progress | None = None
+        self._probed: Progress | None = None
         self._current: KafkaSplit | None = None
         self._no_more_splits = False
         self._answered_at = self._retry_at = self._checked_at = 0.0
@@ -147,7 +122,14 @@ class KafkaReader(SourceReader):
         restored = decode_state(state)
         owed = frozenset(restored.to_give_up)
         for stored in sorted(restored.splits, key=lambda each: each.split.split_id not in owed):
-            progress = self._progress(stored.split, stored.position, stored.rows, stored.bytes_read)
+            progress = Progress(
+                split=stored.split,
+                position=stored.position,
+                rows=stored.rows,
+                rejected=stored.rejected,
+                bytes_read=stored.bytes_read,
+                moved_at=self._monotonic(),
+            )
             if stored.split.split_id in owed:
                 self._to_return.append(progress)
             self._add(progress)
@@ -181,7 +163,7 @@ class KafkaReader(SourceReader):
         """Read these too, each an encoded KafkaSplit."""
         for encoded in splits:
             split = cast("KafkaSplit", _SPLIT.decode(encoded))
-            self._add(self._progress(split, split.start, 0, 0))
+            self._add(Progress(split=split, position=split.start, moved_at=self._monotonic()))
 
     def notify_no_more_splits(self) -> None:
         """End once all splits have been read."""
@@ -203,15 +185,7 @@ class KafkaReader(SourceReader):
         Splits that are to be returned stay so: a reader that is restored from this state returns them
         again, at the same offsets, because other readers may have the rest of them already.
         """
-        splits = [
-            KafkaSplitProgress(
-                split=progress.split,
-                position=progress.position,
-                rows=progress.rows,
-                bytes_read=progress.bytes_read,
-            )
-            for progress in (*self._splits.values(), *self._added)
-        ]
+        splits = [progress.stored() for progress in (*self._splits.values(), *self._added)]
         return encode_state(
             KafkaReaderState(
                 parallelism=self._parallelism,
@@ -265,16 +239,7 @@ class KafkaReader(SourceReader):
 
     # Splits
 
-    def _progress(self, split: KafkaSplit, position: int, rows: int, bytes_read: int) -> _Progress:
-        return _Progress(
-            split=split,
-            position=position,
-            rows=rows,
-            bytes_read=bytes_read,
-            moved_at=self._monotonic(),
-        )
-
-    def _add(self, progress: _Progress) -> None:
+    def _add(self, progress: Progress) -> None:
         before = self._splits.get(progress.partition)
         if before is None:
             self._splits[progress.partition] = progress
@@ -282,24 +247,23 @@ class KafkaReader(SourceReader):
         assert before in self._to_return, "a partition is in one place at a time"
         self._added.append(progress)
 
-    def _active(self) -> list[_Progress]:
+    def _active(self) -> list[Progress]:
         """The splits that are being read."""
         assert self._context is not None, "`open` comes first"
         splits = list(self._splits.values())
         return splits[:1] if self._context.is_batch else splits
 
-    def _finish(self, ended: _Progress) -> Poll:
+    def _finish(self, ended: Progress) -> Poll:
         del self._splits[ended.partition]
         added, self._added = self._added, deque()
         for progress in added:
             self._add(progress)
         self._current = ended.split
-        finished = FinishedSplit(
-            split_id=ended.split.split_id, rows=ended.rows, bytes_read=ended.bytes_read
-        )
-        return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
+        if ended.rejected and self._options.bad_rows == "skip":
+            _log.warning("%s: %d bad records were left out", ended.split.split_id, ended.rejected)
+        return Poll(status=PollStatus.SPLIT_FINISHED, finished=ended.finished())
 
-    def _return(self, progress: _Progress) -> Poll:
+    def _return(self, progress: Progress) -> Poll:
         """End a split at its position; its rest is sent to the enumerator, behind the same barrier."""
         assert self._context is not None, "`open` comes first"
         split = progress.split
@@ -312,17 +276,33 @@ class KafkaReader(SourceReader):
 
     # Records
 
-    def _emit(self, fetched: _Fetched) -> Poll:
+    def _emit(self, fetched: Fetched) -> Poll:
         progress = fetched.progress
         self._current = progress.split
-        batch = self._options.rows.rows(progress.partition, fetched.records)
+        fetched, batch, bad = self._decoded(fetched)
         progress.position = fetched.next_offset
-        progress.rows += len(fetched.records)
+        progress.rows += batch.num_rows
+        progress.rejected += len(bad)
         progress.bytes_read += sum(
             len(record.key or b"") + len(record.value or b"") for record in fetched.records
         )
         progress.moved_at = self._monotonic()
-        return Poll(status=PollStatus.BATCH, batch=batch)
+        if not bad or self._options.bad_rows == "skip":
+            return Poll(status=PollStatus.BATCH, batch=batch)
+        rejects = rejects_batch(progress.partition, bad)
+        return Poll(status=PollStatus.BATCH, batch=batch, rejects=rejects)
+
+    def _decoded(self, fetched: Fetched) -> tuple[Fetched, pa.RecordBatch, Sequence[BadRecord]]:
+        """The rows of the fetched records, and the bad ones; only of the first if many are to be sifted."""
+        rows, partition = self._options.rows, fetched.progress.partition
+        if self._options.bad_rows == "fail":
+            return fetched, rows.rows(partition, fetched.records), ()
+        if (batch := rows.whole(partition, fetched.records)) is not None:
+            return fetched, batch, ()
+        # Sifting takes long: in parts, so that barriers need not wait for all of it.
+        first, *rest = fetched.pieces(SIFTED_ROWS)
+        self._fetched.extendleft(reversed(rest))
+        return first, *rows.sifted(partition, first.records)
 
     def _receive(self, consumer: Consumer) -> None:
         active = {progress.partition: progress for progress in self._active()}
@@ -345,7 +325,7 @@ class KafkaReader(SourceReader):
             if progress is not None and records:
                 self._take(progress, records)
 
-    def _assign(self, consumer: Consumer, active: Mapping[Partition, _Progress]) -> None:
+    def _assign(self, consumer: Consumer, active: Mapping[Partition, Progress]) -> None:
         splits = {partition: progress.split.split_id for partition, progress in active.items()}
         if self._assigned == splits:
             return
@@ -361,7 +341,7 @@ class KafkaReader(SourceReader):
         consumer.assign(positions)
         self._assigned = splits
 
-    def _take(self, progress: _Progress, records: Sequence[Received]) -> None:
+    def _take(self, progress: Progress, records: Sequence[Received]) -> None:
         split, first = progress.split, records[0].offset
         if first < progress.position:
             raise SourceError(
@@ -374,12 +354,12 @@ class KafkaReader(SourceReader):
             records = [record for record in records if record.offset < split.end]
             next_offset = split.end
         if records:
-            fetched = _Fetched(progress=progress, records=records, next_offset=next_offset)
+            fetched = Fetched(progress=progress, records=records, next_offset=next_offset)
             self._fetched.append(fetched)
         else:
             progress.position = next_offset
 
-    def _pass_over(self, consumer: Consumer, quiet: Sequence[_Progress], now: float) -> None:
+    def _pass_over(self, consumer: Consumer, quiet: Sequence[Progress], now: float) -> None:
         """Move positions over offsets without records: markers, and records that compaction removed."""
         for progress in quiet:
             position = consumer.position(progress.partition)
@@ -389,7 +369,7 @@ class KafkaReader(SourceReader):
                 progress.moved_at = now
         self._probe_gap(quiet, now)
 
-    def _probe_gap(self, quiet: Sequence[_Progress], now: float) -> None:
+    def _probe_gap(self, quiet: Sequence[Progress], now: float) -> None:
         """If no record comes before the end of a split, query whether the partition has any more."""
         if self._probe is None:
             stuck = (
@@ -472,7 +452,7 @@ class KafkaReader(SourceReader):
             )
 
     def _check_topics(
-        self, consumer: Consumer, active: Mapping[Partition, _Progress], now: float
+        self, consumer: Consumer, active: Mapping[Partition, Progress], now: float
     ) -> None:
         """Refuse a topic that was made again: it has another id, and other records at the same offsets."""
         topics = {(name, progress.split.topic_id) for (name, _), progress in active.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
@@ -11,13 +12,16 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.formats.bad_rows import shown_text
 from coordlog.spark_integration.files.formats.json.values import parse_json
+from coordlog.spark_integration.kafka.bad_records import BadRecord
 from coordlog.spark_integration.kafka.cluster import Partition, named
 
 __all__ = ["Decode", "Received", "RowFormat"]
 
 Decode = Literal["utf8", "json"]
 
+_ROW: Final = re.compile(r"^JSON parse error: | in row \d+$")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 _NEXT_STEP: Final = "read it without `decode`, and take it apart in a transform"
@@ -91,10 +95,53 @@ class RowFormat:
         Raises:
             SourceError: A value cannot be decoded; with its offset.
         """
+        return self._batch(partition, records, self._values(partition, records))
+
+    def whole(self, partition: Partition, records: Sequence[Received]) -> pa.RecordBatch | None:
+        """The records of one partition, or None if a value cannot be decoded."""
+        try:
+            return self._batch(partition, records, self._decoded(_values_of(records)))
+        except MemoryError:
+            raise
+        except _UNREADABLE:
+            return None
+
+    def sifted(
+        self, partition: Partition, records: Sequence[Received]
+    ) -> tuple[pa.RecordBatch, Sequence[BadRecord]]:
+        """The records of one partition that can be decoded, and the others, both in the order of offsets.
+
+        Values are decoded many at once; what cannot be decoded is halved until the bad records are alone.
+
+        Raises:
+            SourceError: Values that can be decoded alone cannot be decoded together.
+        """
+        bad: list[BadRecord] = []
+        good: list[Received] = []
+        parts = [records]
+        while parts:
+            part = parts.pop()
+            try:
+                self._decoded(_values_of(part))
+            except MemoryError:
+                raise
+            except _UNREADABLE as error:
+                if len(part) > 1:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+                else:
+                    bad.append(_bad_record(part[0], error, self.decode))
+            else:
+                good += part
+        return self.rows(partition, good), bad
+
+    def _batch(
+        self, partition: Partition, records: Sequence[Received], values: pa.Array
+    ) -> pa.RecordBatch:
         count = len(records)
         columns = [
             pa.array([record.key for record in records], pa.binary()),
-            self._values(partition, records),
+            values,
             pa.array([partition[0]] * count, pa.string()),
             pa.array([partition[1]] * count, pa.int32()),
             pa.array([record.offset for record in records], pa.int64()),
@@ -113,11 +160,10 @@ class RowFormat:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _values(self, partition: Partition, records: Sequence[Received]) -> pa.Array:
-        values = [record.value for record in records]
-        if self.decode is None:
-            return pa.array(values, pa.binary())
         try:
-            return self._decoded(values)
+            return self._decoded(_values_of(records))
+        except MemoryError:
+            raise
         except _UNREADABLE as error:
             self._raise_first(partition, records)
             raise SourceError(
@@ -128,6 +174,8 @@ class RowFormat:
             ) from error
 
     def _decoded(self, values: Sequence[bytes | None]) -> pa.Array:
+        if self.decode is None:
+            return pa.array(values, pa.binary())
         if self.decode == "utf8":
             texts = [None if value is None else value.decode("utf-8") for value in values]
             return pa.array(texts, pa.string())
@@ -145,6 +193,19 @@ class RowFormat:
                     f"its value cannot be read as {self.decode}: {error}",
                     _NEXT_STEP,
                 ) from error
+
+
+def _values_of(records: Sequence[Received]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def _bad_record(record: Received, error: Exception, decode: Decode | None) -> BadRecord:
+    problem = _ROW.sub("", str(error))
+    return BadRecord(
+        offset=record.offset,
+        reason=f"the value cannot be read as {decode}: {problem}",
+        text=None if record.value is None else shown_text(record.value),
+    )
 
 
 def _structs(values: Sequence[bytes | None], schema: pa.Schema) -> pa.Array:

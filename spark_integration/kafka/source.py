@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
@@ -27,6 +28,8 @@ from coordlog.log.kafka.client import check_servers
 from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.json.values import check_json_types
+from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
+from coordlog.spark_integration.kafka.bad_records import KAFKA_REJECTS_SCHEMA
 from coordlog.spark_integration.kafka.cluster import Cluster, Isolation, Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
@@ -75,6 +78,11 @@ class KafkaSource:
             are cut into such splits; a task reads one after the other.
         security: TLS and SASL; not in the log. Without it neither is used.
         batch_rows: Greatest number of rows of a batch.
+        bad_rows: Treatment of a record whose value `decode` cannot decode. `"fail"`: the attempt fails. `"skip"`:
+            it is left out; the history has the number for each split. Any other value is a folder or a URL as that
+            of a `ParquetSink`: such records are written there as Parquet, with topic, partition, offset, reason and
+            text, and are published once, with the checkpoint that holds the other rows. A rejects folder belongs to
+            one job.
 
     Raises:
         OptionError: An option is out of range.
@@ -95,6 +103,7 @@ class KafkaSource:
         split_offsets: int = KAFKA_SPLIT_OFFSETS,
         security: Security | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
+        bad_rows: str | os.PathLike[str] = FAIL,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "starting"}
         check_types(type(self).__init__, arguments)  # `_check_starting` knows its types
@@ -108,7 +117,10 @@ class KafkaSource:
             lambda: _check_decode(decode, value_fields),
             lambda: _check_readable(value_fields),
             lambda: _check_positive(batch_rows=batch_rows, split_offsets=split_offsets),
+            lambda: rejects_sink(bad_rows, KAFKA_REJECTS_SCHEMA),
         )
+        self.rejects = rejects_sink(bad_rows, KAFKA_REJECTS_SCHEMA)
+        self._skips_bad_rows = bad_rows == SKIP
         self._split_offsets = split_offsets
         self._cluster = Cluster(
             bootstrap_servers=bootstrap_servers,
@@ -133,12 +145,9 @@ class KafkaSource:
 
         Asks nothing yet: its coordinator does.
         """
-        options = KafkaReaderOptions(
-            cluster=self._cluster, rows=self._rows, batch_rows=self._batch_rows
-        )
         return SourceSpec(
             operator_id=operator_id,
-            create_reader=partial(KafkaReader, options),
+            create_reader=partial(KafkaReader, self._reader_options()),
             merge_states=merge_reader_states,
             inputs=self._urls(),
             is_unbounded=not self._discovery.is_bounded,
@@ -147,6 +156,16 @@ class KafkaSource:
                 enumerator=self._enumerator,
                 payload_types=(KafkaListing, KafkaSplitsReturned),
             ),
+            followers=() if self.rejects is None else (self.rejects.spec(),),
+        )
+
+    def _reader_options(self) -> KafkaReaderOptions:
+        kept: Literal["fail", "skip"] = "skip" if self._skips_bad_rows else "fail"
+        return KafkaReaderOptions(
+            cluster=self._cluster,
+            rows=self._rows,
+            batch_rows=self._batch_rows,
+            bad_rows=kept if self.rejects is None else "emit",
         )
 
     def _urls(self) -> tuple[str, ...]:
@@ -161,13 +180,17 @@ class KafkaSource:
         planned again; unbounded, the cluster is looked at every second, or as often as
         `discovery_interval_s` says.
         """
-        options = KafkaReaderOptions(
-            cluster=self._cluster, rows=self._rows, batch_rows=self._batch_rows
-        )
+        if self.rejects is not None:
+            raise OptionError(
+                "bad_rows",
+                self.rejects.destination,
+                "'fail' or 'skip', if queries read the source: Spark writes their output, and no checkpoint has "
+                "the rejects",
+            )
         is_bounded = self._discovery.is_bounded
         schema = self._rows.schema
         return CoordinatedSource(
-            create_reader=partial(KafkaReader, options),
+            create_reader=partial(KafkaReader, self._reader_options()),
             open_watch=partial(
                 RangeWatch,
                 replace(self._discovery, splits_end=True),

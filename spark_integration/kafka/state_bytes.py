@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordlog.schemas.payload import decode_versioned, encode_versioned
-from coordlog.spark_integration.kafka.payloads import KafkaReaderState
+from coordlog.spark_integration.kafka.payloads import (
+    KafkaReaderState,
+    KafkaReaderStateV1,
+    KafkaSplitProgress,
+)
 
 __all__ = ["decode_state", "encode_state", "merge_reader_states"]
 
@@ -17,7 +21,23 @@ def encode_state(state: KafkaReaderState) -> bytes:
 
 def decode_state(content: bytes) -> KafkaReaderState:
     """The state in `content`. Raises ValueError if it is none that this version knows."""
-    return decode_versioned(KafkaReaderState, content)
+    if content[:1] != b"\x01":
+        return decode_versioned(KafkaReaderState, content)
+    earlier = decode_versioned(KafkaReaderStateV1, content)
+    return KafkaReaderState(
+        parallelism=earlier.parallelism,
+        splits=[
+            KafkaSplitProgress(
+                split=each.split,
+                position=each.position,
+                rows=each.rows,
+                rejected=0,
+                bytes_read=each.bytes_read,
+            )
+            for each in earlier.splits
+        ],
+        to_give_up=earlier.to_give_up,
+    )
 
 
 def merge_reader_states(states: Sequence[bytes]) -> bytes:

@@ -40,6 +40,7 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
         topics.split(","),
         bootstrap_servers=url.netloc,
         batch_rows=options.batch_rows,
+        bad_rows=options.bad_rows,
         security=Security.load(os.environ),
         **keywords,
     )

@@ -136,6 +136,13 @@ _watch: Final = _Group(Part.WATCH, _FILES, _WATCH)
 _csv: Final = _Group(Part.CSV, _FILES, _formats("csv"))
 _texts: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "text"))
 _rows: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl"))
+_rows_or_records: Final = _Group(
+    Part.FILES,
+    _Condition(
+        f"--format csv or jsonl, and {_KAFKA_SCHEME}",
+        lambda options: options.is_kafka or options.format in ("csv", "jsonl"),
+    ),
+)
 _typed: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "parquet"))
 
 
@@ -233,10 +240,10 @@ class IngestOptions:
     on_error: Literal["fail", "skip"] = _files(
         "fail", "Fail, or skip a file or a part of it, if it cannot be read after the listing."
     )
-    bad_rows: str = _rows(
+    bad_rows: str = _rows_or_records(
         "fail",
-        "CSV, JSON lines: fail at a row that cannot be parsed or cast, skip it, or write it to this folder or "
-        "s3:// URL, as Parquet with file, line, offset and reason.",
+        "CSV, JSON lines, topics: fail at a row that cannot be parsed, cast or decoded, skip it, or write it to this "
+        "folder or s3:// URL, as Parquet with its place and the reason.",
         "fail|skip|DIR",
     )
     rescued: str | None = _rows(

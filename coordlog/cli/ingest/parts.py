@@ -56,7 +56,7 @@ class IngestParts:
     @property
     def rejects(self) -> RejectsSink | None:
         """Sink of the rows that the source leaves out; None if they have no place."""
-        return self.source.rejects if isinstance(self.source, FileSource) else None
+        return self.source.rejects
 
     @property
     def sinks(self) -> Sequence[ParquetSink | TableSink]:

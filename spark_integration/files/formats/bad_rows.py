@@ -1,4 +1,4 @@
-"""Rows of a file that are left out because they cannot be parsed or cast: what is kept of each, and their schema."""
+"""Rows that are left out as bad: what is kept of each, and the schemas of their batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from coordlog.limits import BAD_ROW_TEXT_BYTES
 
-__all__ = ["REJECTS_SCHEMA", "BadRow", "are_rejects", "rejects_batch", "shown_text"]
+__all__ = ["REJECTS_SCHEMA", "BadRow", "are_rejects", "marked", "rejects_batch", "shown_text"]
 
 _MARK: Final = {b"coordlog.rejects": b"1"}
 
@@ -23,9 +23,7 @@ REJECTS_SCHEMA: Final = pa.schema(
         pa.field("row", pa.string()),
     ]
 )
-"""Columns of rejects, as their files have them."""
-
-_MARKED: Final = REJECTS_SCHEMA.with_metadata(_MARK)
+"""Columns of rejects of files, as the files of rejects have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +54,15 @@ def rejects_batch(path: str, rows: Sequence[BadRow]) -> pa.RecordBatch:
             pa.array([row.reason for row in rows], pa.string()),
             pa.array([row.text for row in rows], pa.string()),
         ],
-        schema=_MARKED,
+        schema=marked(REJECTS_SCHEMA),
     )
 
 
+def marked(schema: pa.Schema) -> pa.Schema:
+    """The schema of batches that `are_rejects` tells from rows of the source."""
+    return schema.with_metadata(_MARK)
+
+
 def are_rejects(batch: pa.RecordBatch) -> bool:
-    """Whether a batch is one of `rejects_batch`."""
+    """Whether the schema of a batch is one of `marked`."""
     return (batch.schema.metadata or {}).items() >= _MARK.items()

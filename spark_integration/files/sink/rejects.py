@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from coordlog.api.chain import OperatorSpec
 from coordlog.api.operator import Operator, OperatorContext, Snapshot
+from coordlog.errors import OptionError
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.files.formats.bad_rows import REJECTS_SCHEMA, are_rejects
 from coordlog.spark_integration.files.payloads import RejectsPublished
@@ -19,10 +20,14 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.store import At, nowhere
 
-__all__ = ["REJECTS", "RejectsSink"]
+__all__ = ["FAIL", "REJECTS", "SKIP", "RejectsSink", "rejects_sink"]
 
 REJECTS: Final = "rejects"
 """Id of the operator that writes them."""
+FAIL: Final = "fail"
+"""Value of `bad_rows`: a bad row fails its attempt."""
+SKIP: Final = "skip"
+"""Value of `bad_rows`: bad rows are counted and left out."""
 
 
 class RejectsSink(ParquetSink):
@@ -32,13 +37,14 @@ class RejectsSink(ParquetSink):
 
     Args:
         path: As that of a `ParquetSink`.
+        schema: Columns of the rejects, as their source has them.
 
     Raises:
         OptionError, SinkError: As a `ParquetSink`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, schema=REJECTS_SCHEMA)
+    def __init__(self, path: str | os.PathLike[str], *, schema: pa.Schema = REJECTS_SCHEMA) -> None:
+        super().__init__(path, schema=schema)
 
     def spec(self, operator_id: str = REJECTS) -> OperatorSpec:
         """The sink as a link of a chain, directly after its source. It keeps nothing across splits."""
@@ -56,6 +62,22 @@ class RejectsSink(ParquetSink):
             rejects=published.rows,
             reject_bytes=published.size_bytes,
         )
+
+
+def rejects_sink(
+    bad_rows: str | os.PathLike[str], schema: pa.Schema = REJECTS_SCHEMA
+) -> RejectsSink | None:
+    """The sink of a source's option `bad_rows`; None if the value is no folder or URL.
+
+    Raises:
+        OptionError: The value is empty.
+        SinkError: As `RejectsSink`.
+    """
+    if bad_rows in (FAIL, SKIP):
+        return None
+    if not os.fspath(bad_rows):
+        raise OptionError("bad_rows", bad_rows, "fail, skip, a folder, or s3://BUCKET/PREFIX")
+    return RejectsSink(bad_rows, schema=schema)
 
 
 class _RejectsWriter(Operator):

@@ -45,7 +45,7 @@ from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesLeftOut
 from coordlog.spark_integration.files.places import location_of, locations_of
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
-from coordlog.spark_integration.files.sink.rejects import RejectsSink
+from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
 from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
@@ -101,8 +101,6 @@ _PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut)
 """Events and facts of the source's own."""
 _ENCODING: Final = "utf-8"
 _MICROSECOND: Final = timedelta(microseconds=1)
-_FAIL: Final = "fail"
-_SKIP: Final = "skip"
 
 
 class FileSource:
@@ -222,21 +220,21 @@ class FileSource:
                 csv=None if csv == CsvOptions() else csv,
                 encoding=None if encoding == _ENCODING else encoding,
                 block_bytes=None if block_bytes == CSV_BLOCK_BYTES else block_bytes,
-                bad_rows=None if bad_rows == _FAIL else bad_rows,
+                bad_rows=None if bad_rows == FAIL else bad_rows,
                 rescued=rescued,
             ),
             lambda: _check_columns(format, rescued, columns, text.keywords["csv"]),
-            lambda: _rejects_sink(bad_rows),
+            lambda: rejects_sink(bad_rows),
         )
-        self.rejects, self._results = _rejects_sink(bad_rows), ReleaseResults()
+        self.rejects, self._results = rejects_sink(bad_rows), ReleaseResults()
         self._batch_rows, self._assignment = batch_rows, assignment
-        self._skips_unreadable, self._allows_other_path = on_error == _SKIP, allow_other_path
+        self._skips_unreadable, self._allows_other_path = on_error == SKIP, allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or self._skips_unreadable
         self._discovery = Discovery(
             files=_input_files([url, *others], storage_options, changed_by, exclude, watch),
             format=_format_of(
-                format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != _FAIL
+                format, compression, text(), columns, is_lenient=is_lenient, sifts=bad_rows != FAIL
             ),
             schema=with_rescued(columns, rescued) if columns is not None and rescued else columns,
             schemas=schemas,
@@ -614,14 +612,6 @@ def _format_of(
                     "compression", compression, "for other formats: Parquet packs its columns"
                 )
             return ParquetFormat(is_lenient=is_lenient, is_given=schema is not None)
-
-
-def _rejects_sink(bad_rows: str | os.PathLike[str]) -> RejectsSink | None:
-    if bad_rows in (_FAIL, _SKIP):
-        return None
-    if not os.fspath(bad_rows):
-        raise OptionError("bad_rows", bad_rows, "fail, skip, a folder, or s3://BUCKET/PREFIX")
-    return RejectsSink(bad_rows)
 
 
 def _uses(name: Format, **values: object) -> Iterator[Callable[[], object]]:
