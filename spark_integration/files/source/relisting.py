@@ -89,16 +89,16 @@ def relisted(
     fresh_splits, recut = _cut_anew(
         {path: splits for path, splits in waiting.items() if path in present}, fresh_splits, skipped
     )
-    withdrawn = {
-        RECUT: recut,
-        LEFT_OUT: [split.split_id for path in sorted(left_out) for split in left_out[path]],
-        OTHER_CUT: other_cuts,
-    }
+    withdrawn = {RECUT: recut, LEFT_OUT: _split_ids(left_out), OTHER_CUT: other_cuts}
     return Relisted(
         discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
         facts=_left_out(too_old, modified_from_us) if with_new else (),
     )
+
+
+def _split_ids(by_path: Mapping[str, Sequence[FileSplit]]) -> list[str]:
+    return [split.split_id for path in sorted(by_path) for split in by_path[path]]
 
 
 def _of_one_cut(
