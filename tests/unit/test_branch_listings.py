@@ -15,9 +15,12 @@ from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
 from coordlog.schemas.builtin_types import TakeSavepoint
-from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import (
+    LASTING,
+    EnumeratorState,
     KnownSplitsForgotten,
+    LastingState,
     Split,
     SplitsDiscovered,
     SplitsWithdrawn,
@@ -147,6 +150,21 @@ def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:
     assert state_of(job).is_discovery_complete
     (attempt,) = job.register_all()
     assert told(job, attempt) == [NO_MORE]
+
+
+def test_what_another_branch_has_forgotten_is_found_again_from_a_savepoint() -> None:
+    """The limit below which it finds no file is not in force there: the savepoint knows all that it has read."""
+    lasting = payload_type_of(LastingState).encode(LastingState(lasting=b"9", content=None))
+    limit = EnumeratorState(content=LASTING + lasting)
+    job = on_branch(with_savepoint(), 1, limit)
+    assert state_of(job).enumerator_state == limit.content
+
+    other = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+    assert state_of(other).enumerator_state is None
+    other.crash()
+
+    job = HandDrivenJob(chain(), log=on_branch(other, 2, limit).log, from_checkpoint=2)
+    assert state_of(job).enumerator_state == limit.content, "on its own branch"
 
 
 def cut(folder: Path, split_bytes: int) -> list[Split]:
