@@ -108,7 +108,7 @@ def found(*names: str) -> SplitsDiscovered:
     return SplitsDiscovered(splits=[split(name) for name in names], is_complete=False)
 
 
-def test_a_split_that_another_branch_has_withdrawn_stays_read_at_a_savepoint() -> None:
+def test_a_split_withdrawn_on_another_branch_stays_read_at_a_savepoint() -> None:
     """Else its file would be found again, as by a watch, and its rows would be there twice."""
     job = on_branch(with_savepoint(), 1, SplitsWithdrawn(split_ids=["a"], why="left out"))
     assert places(job) == {"b": "enumerator"}
@@ -127,7 +127,7 @@ def test_a_split_forgotten_on_the_way_stays_forgotten_after_a_rollback() -> None
     assert places(job) == {"a": "enumerator", "b": "enumerator"}
 
 
-def test_splits_that_another_branch_has_found_are_read_from_a_savepoint_too() -> None:
+def test_splits_that_another_branch_has_found_are_read_at_a_savepoint() -> None:
     """Its listing has ended there, and its reader has been sent the end: both begin again."""
     job = on_branch(with_savepoint(is_read_to_the_end=True), 1, found("c"))
 
@@ -152,7 +152,7 @@ def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:
     assert told(job, attempt) == [NO_MORE]
 
 
-def test_what_another_branch_has_forgotten_is_found_again_from_a_savepoint() -> None:
+def test_what_another_branch_has_forgotten_is_found_at_a_savepoint() -> None:
     """The limit below which it finds no file is not in force there: the savepoint knows all that it has read."""
     lasting = payload_type_of(LastingState).encode(LastingState(lasting=b"9", content=None))
     limit = EnumeratorState(content=LASTING + lasting)
@@ -267,7 +267,7 @@ def test_rows_that_only_another_branch_has_read_do_not_count() -> None:
 
 
 @pytest.mark.clause("J2")
-def test_a_reader_of_a_savepoint_gets_the_skip_that_another_branch_recorded() -> None:
+def test_a_savepoints_reader_gets_a_skip_recorded_on_another_branch() -> None:
     """It has the split, and would read on at the place where attempts fail again and again."""
     job = HandDrivenJob(chain())
     (attempt,) = job.register_all()
