@@ -40,7 +40,9 @@ def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
     A split that was forgotten since then stays so, if the checkpoint has its end and thereby all of its rows.
     """
     forgotten = _forgotten_since(restored.splits, before.splits)
-    return _continued(before, _without_names(restored, forgotten))
+    state = _continued(before, _without_names(restored, forgotten))
+    kept = _lasting(before.enumerator_state, restored.enumerator_state)
+    return state if kept == state.enumerator_state else evolve(state, enumerator_state=kept)
 
 
 def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
@@ -48,6 +50,9 @@ def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
 
     A split that this branch does not know may have been withdrawn here, where no reader had it. The checkpoint has its
     rows all the same: if it were forgotten, a listing would find its file again, and its rows would be read twice.
+    As none is forgotten, the lasting part of the enumerator's state is that of the checkpoint too: files that only this
+    branch has read and forgotten are found again.
+
     If this branch has found further splits, the checkpoint's listing has not ended: a new one withdraws those that this
     branch has only cut otherwise.
     """
@@ -57,14 +62,13 @@ def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
 
 
 def _continued(before: SplitsState, restored: SplitsState) -> SplitsState:
+    """The restored state, with the splits of the state before that it lacks."""
+
     def place_of(split_id: str) -> Place:
         return Skipped() if split_id in before.skips else _WITH_ENUMERATOR
 
     splits = restored.splits.continued(before.splits, place_of)
-    kept = _lasting(before.enumerator_state, restored.enumerator_state)
-    if splits is restored.splits and kept == restored.enumerator_state:
-        return restored
-    return evolve(restored, splits=splits, enumerator_state=kept)
+    return restored if splits is restored.splits else evolve(restored, splits=splits)
 
 
 def _listed_again(state: SplitsState) -> SplitsState:

@@ -15,9 +15,12 @@ from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
 from coordlog.schemas.builtin_types import TakeSavepoint
-from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import (
+    LASTING,
+    EnumeratorState,
     KnownSplitsForgotten,
+    LastingState,
     Split,
     SplitsDiscovered,
     SplitsWithdrawn,
@@ -105,7 +108,7 @@ def found(*names: str) -> SplitsDiscovered:
     return SplitsDiscovered(splits=[split(name) for name in names], is_complete=False)
 
 
-def test_a_split_that_another_branch_withdrew_stays_read_at_a_savepoint() -> None:
+def test_a_split_withdrawn_on_another_branch_stays_read_at_a_savepoint() -> None:
     """Else its file would be found again, as by a watch, and its rows would be there twice."""
     job = on_branch(with_savepoint(), 1, SplitsWithdrawn(split_ids=["a"], why="left out"))
     assert places(job) == {"b": "enumerator"}
@@ -124,7 +127,7 @@ def test_a_split_forgotten_on_the_way_stays_forgotten_after_a_rollback() -> None
     assert places(job) == {"a": "enumerator", "b": "enumerator"}
 
 
-def test_splits_that_another_branch_found_are_read_from_a_savepoint_too() -> None:
+def test_splits_that_another_branch_has_found_are_read_at_a_savepoint() -> None:
     """Its listing has ended there, and its reader has been sent the end: both begin again."""
     job = on_branch(with_savepoint(is_read_to_the_end=True), 1, found("c"))
 
@@ -147,6 +150,21 @@ def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:
     assert state_of(job).is_discovery_complete
     (attempt,) = job.register_all()
     assert told(job, attempt) == [NO_MORE]
+
+
+def test_what_another_branch_has_forgotten_is_found_at_a_savepoint() -> None:
+    """The limit below which it finds no file is not in force there: the savepoint knows all that it has read."""
+    lasting = payload_type_of(LastingState).encode(LastingState(lasting=b"9", content=None))
+    limit = EnumeratorState(content=LASTING + lasting)
+    job = on_branch(with_savepoint(), 1, limit)
+    assert state_of(job).enumerator_state == limit.content
+
+    other = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+    assert state_of(other).enumerator_state is None
+    other.crash()
+
+    job = HandDrivenJob(chain(), log=on_branch(other, 2, limit).log, from_checkpoint=2)
+    assert state_of(job).enumerator_state == limit.content, "on its own branch"
 
 
 def cut(folder: Path, split_bytes: int) -> list[Split]:
@@ -249,7 +267,7 @@ def test_rows_that_only_another_branch_has_read_do_not_count() -> None:
 
 
 @pytest.mark.clause("J2")
-def test_a_reader_of_a_savepoint_gets_the_skip_of_another_branch() -> None:
+def test_a_savepoints_reader_gets_a_skip_recorded_on_another_branch() -> None:
     """It has the split, and would read on at the place where attempts fail again and again."""
     job = HandDrivenJob(chain())
     (attempt,) = job.register_all()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.job.state import Phase
+from coordlog.projections.job.grants import covering, without_covered
+from coordlog.projections.job.state import Granted, Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
@@ -200,3 +202,32 @@ def test_after_a_batch_has_begun_again_its_end_is_of_its_own_version() -> None:
     complete(third)
     third.crash()
     assert ending(4, 3, log=third.log).mode == "settle"
+
+
+@pytest.mark.clause("H4")
+def test_an_intent_of_neighbours_covers_all_between_the_first_and_the_last() -> None:
+    """If only the ends of a range were covered, the others would be committed a second time."""
+    places = [(8, 0), (7, 5), (7, 0), (7, 2), (7, 1)]
+    grants = Map({7: granted("a", "b", "c", "d", "e", "f"), 8: granted("g", "h")})
+
+    covers = covering(places)
+    left = without_covered(grants, "sink", 8, covers)
+
+    assert covers == "7:0-2,5;8:0"
+    assert {number: [one.content for one in each] for number, each in left.items()} == {
+        7: [b"d", b"e"],
+        8: [b"h"],
+    }
+
+
+def granted(*contents: str) -> tuple[Granted, ...]:
+    return tuple(
+        Granted(
+            operator_id="sink",
+            subtask=0,
+            attempt_number=0,
+            split_id=None,
+            content=content.encode(),
+        )
+        for content in contents
+    )

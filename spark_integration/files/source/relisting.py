@@ -45,9 +45,6 @@ def relisted(
     at fault: its reader skips it, and records its name. A file of which some splits are skipped stays cut as it is:
     in other cuts the skipped rows would be read (clause J2: a skip is permanent).
 
-    A job that goes from one branch to a checkpoint of another knows the splits of both. If they cut a file otherwise,
-    only the cut of which splits were read, or skipped, stays.
-
     Args:
         discovery: Makes the splits.
         known: The splits of the earlier listings, by path.
@@ -104,7 +101,10 @@ def _split_ids(by_path: Mapping[str, Sequence[FileSplit]]) -> list[str]:
 def _of_one_cut(
     known: Mapping[str, Sequence[FileSplit]], unread: Collection[str]
 ) -> tuple[Mapping[str, Sequence[FileSplit]], list[str]]:
-    """The known splits, for each file of which splits were read or skipped those of one cut; and ids of the others."""
+    """The known splits, for each file of which splits were read or skipped those of one cut; and ids of the others.
+
+    A job that goes from one branch to a checkpoint of another knows the splits of both, which may cut a file otherwise.
+    """
     of_one_cut: dict[str, Sequence[FileSplit]] = {}
     others: list[str] = []
     for path, splits in known.items():
