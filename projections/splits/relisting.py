@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import cast
 
 from coordlog.projections.splits.fold import Request, SplitsState, apply_record
-from coordlog.projections.splits.table import Finished, Place, Skipped, SplitTable, WithEnumerator
+from coordlog.projections.splits.table import (
+    Assigned,
+    Finished,
+    Place,
+    Skipped,
+    SplitTable,
+    WithEnumerator,
+)
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
@@ -37,7 +44,9 @@ _LASTING = payload_type_of(LastingState)
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
     """The state of the checkpoint, with the splits found later, which no reader has any more.
 
-    A split that was forgotten since then stays so, if the checkpoint has its end and thereby all of its rows.
+    A split that was released or forgotten since then stays so: a completed checkpoint has all of its rows. If the split
+    is assigned at the cut, either it ended before the barrier, and no reader has it, or the checkpoint is older than
+    its end, and the reader that is restored with it needs no record of it.
     """
     forgotten = _forgotten_since(restored.splits, before.splits)
     state = _continued(before, _without_names(restored, forgotten))
@@ -150,13 +159,13 @@ def _lasting(before: bytes | None, restored: bytes | None) -> bytes | None:
 
 
 def _forgotten_since(then: SplitTable, now: SplitTable) -> list[str]:
-    """Ids of splits that were finished then, and are not known now, or as splits that were discovered later."""
+    """Ids of splits that readers had then, or had read, and that are not known now, or were discovered later."""
     if not now.has_gaps:
         return []
     return [
         name
         for name, ordinal in ((then.name_at(n), n) for n in then.live())
-        if isinstance(then.place_at(ordinal), Finished)
+        if isinstance(then.place_at(ordinal), (Assigned, Finished))
         and (name not in now or now.ordinal(name) > ordinal)
     ]
 

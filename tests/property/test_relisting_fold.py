@@ -180,7 +180,7 @@ class Source:
             for name, found in self.known_at[self.last].items()
             if not is_on_the_way
             or (name, found) not in self.forgotten
-            or not isinstance(restored.splits.place(name), Finished)
+            or not isinstance(restored.splits.place(name), (Assigned, Finished))
         }
         fresh = {name: found for name, found in self.known.items() if name not in then}
         assert set(fresh) <= set(self.at(WithEnumerator, Skipped)), "found after the checkpoint"

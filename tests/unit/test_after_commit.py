@@ -26,6 +26,10 @@ from kernel_fakes import IdleOperator
 from split_fakes import ack_all, ask, state_of, told
 
 LISTED = "coordlog.splits_discovered@"
+TWO_SPLITS: dict[str, Any] = {
+    "split_bytes": 5,
+    "csv": CsvOptions(no_newlines_in_fields=True),
+}
 
 
 @payload("test.release_commit", version=1)
@@ -327,6 +331,75 @@ def test_a_released_name_is_a_new_file_also_over_a_crash(folder: Path) -> None:
     assert again.present == []
     assert len(again.archived) == 2
     assert again.job.history(Kind.GLOBAL_FAILURE) == []
+
+
+def released_over_a_crash(folder: Path, *, is_settled: bool) -> Watched:
+    """A job that was restored from a checkpoint which has all rows of a file, but at its cut not all of its ends."""
+    write(folder / "a.csv", "i\n1\n1\n1\n")
+    job = Watched(folder, **TWO_SPLITS)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+    ask(job.attempt)
+    ack_all(job.attempt)
+    checkpoint_id = job.job.trigger()
+    assert checkpoint_id is not None
+    job.attempt.finish_split("source", told(job.job, job.attempt)[-1], rows=1)
+    job.attempt.ack_checkpoint(checkpoint_id, committables=[("sink", b"rows")])
+    if is_settled:
+        job.settle()
+        assert (job.archived, job.known) == (["a.csv"], [])
+    return job.crash(**TWO_SPLITS)
+
+
+@pytest.mark.fault("X11")
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_ends_at_the_cut_of_a_release_are_of_no_later_file_of_the_name(
+    folder: Path, *, is_settled: bool
+) -> None:
+    job = released_over_a_crash(folder, is_settled=is_settled)
+    assert (job.archived, job.known) == (["a.csv"], [])
+    write(folder / "a.csv", "i\n2\n2\n2\n2\n")
+    job.look(3)
+    assert len(job.known) == 2
+
+    job.read(1)
+    job.checkpoint()
+    job.settle()
+    assert (job.archived, job.present, len(job.known)) == (["a.csv"], ["a.csv"], 2)
+    job.read()
+    job.checkpoint()
+    job.settle()
+    assert (len(job.archived), job.present, job.known) == (2, [], [])
+    assert job.job.history(Kind.GLOBAL_FAILURE, Kind.JOB_FAILED) == []
+
+
+@pytest.mark.fault("X11")
+@pytest.mark.clause("E6")
+def test_a_later_file_of_a_released_name_is_read_again_after_a_crash(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    job = Watched(folder)
+    job.look()
+    ask(job.attempt)
+    ack_all(job.attempt)
+    checkpoint_id = job.job.trigger()
+    assert checkpoint_id is not None
+    job.attempt.finish_split("source", told(job.job, job.attempt)[-1], rows=1)
+    job.attempt.ack_checkpoint(checkpoint_id, committables=[("sink", b"rows")])
+    job.settle()
+    write(folder / "a.csv", "i\n2\n")
+    job.look(3)
+    assert state_of(job.job).waiting_count == 1
+
+    again = job.crash()
+    assert state_of(again.job).waiting_count == 1, "the checkpoint has the former file alone"
+    again.look(3)
+    again.read()
+    again.checkpoint()
+    again.settle()
+    assert (len(again.archived), again.present, again.known) == (2, [], [])
+    assert again.job.history(Kind.GLOBAL_FAILURE, Kind.JOB_FAILED) == []
 
 
 def test_while_a_release_is_open_another_file_of_the_name_waits(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
 from coordlog.limits import PAYLOAD_BYTES_MAX
-from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.fold import SplitsState, WithEnumerator
 from coordlog.schemas.payload import encode_versioned, payload_type_of
 from coordlog.schemas.source_types import ReleasedInput, ReleaseSplits, SplitsReleased
 from coordlog.spark_integration.files.listing import InputFiles
@@ -29,6 +29,7 @@ from coordlog.spark_integration.files.source.release import (
 )
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from split_fakes import split
 
 STEPS = ("checked", "folder made", "set aside", "archived")
 
@@ -512,7 +513,7 @@ def test_an_outcome_of_many_splits_with_long_problems_is_within_a_record(folder:
 
 def test_a_file_of_more_splits_than_a_record_has_room_for_stays(folder: Path) -> None:
     """It fails no job, and the other files go."""
-    found = CommittedFiles(files_of(folder), None, ReleaseResults())
+    found, state = CommittedFiles(files_of(folder), None, ReleaseResults()), SplitsState()
     for name, parts in (("a", 1), ("b", 5_000), ("c", 1)):
         path = str(write(folder / f"day/{name}.csv"))
         (listed,) = [file for file in files_of(folder).walk() if file.path == path]
@@ -529,9 +530,12 @@ def test_a_file_of_more_splits_than_a_record_has_room_for_stays(folder: Path) ->
                 end=4,
                 arrow_schema=b"",
             ),
-            [f"{path}#bytes={number}" for number in range(parts)],
         )
+        names = [f"{path}#bytes={number}" for number in range(parts)]
+        splits = state.splits.extended([split(name) for name in names], lambda _: WithEnumerator())
+        state = replace(state, splits=splits)
+        candidate.ordinals.update({name: splits.ordinal(name) for name in names})
         found._ready.append(candidate)
-    intents = found.intents(SplitsState())
+    intents = found.intents(state)
     assert [len(one.split_ids) for each in intents for one in each.inputs] == [1, 1]
-    assert found.intents(SplitsState()) == []
+    assert found.intents(state) == []

@@ -72,8 +72,19 @@ class _Candidate:
     """A file with committed splits."""
 
     split: FileSplit
-    split_ids: list[str] = field(default_factory=list)
+    ordinals: dict[str, int] = field(default_factory=dict)
+    """Ordinals of the committed splits by their ids."""
     tries: int = 0
+
+    @property
+    def split_ids(self) -> list[str]:
+        """Ids of the committed splits."""
+        return list(self.ordinals)
+
+    def is_known(self, state: SplitsState) -> bool:
+        """Whether its splits are known; False: they were released or forgotten, and others may have their ids."""
+        known = state.splits.ordinals
+        return all(known.get(name) == ordinal for name, ordinal in self.ordinals.items())
 
 
 class CommittedFiles:
@@ -119,6 +130,8 @@ class CommittedFiles:
 
     def _find(self, state: SplitsState) -> None:
         splits, before = state.splits, self._scanned
+        if before.splits.has_gaps or splits.has_gaps:
+            self._partial = {path: c for path, c in self._partial.items() if c.is_known(state)}
         waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
         ordinals = sorted({*splits.changed_since(before.splits), *waiting})
         self._waiting = set()
@@ -132,24 +145,23 @@ class CommittedFiles:
                 continue
             split = decode_split(state.splits.split_at(ordinal).content)
             candidate = self._partial.setdefault(split.path, _Candidate(split))
-            candidate.split_ids.append(split.split_id)
-            if len(candidate.split_ids) >= split.parts:
+            candidate.ordinals[split.split_id] = ordinal
+            if len(candidate.ordinals) >= split.parts:
                 self._ready.append(self._partial.pop(split.path))
+                self._given_up.discard(split.path)
         self._scanned = state
 
     def _note_results(self, state: SplitsState) -> None:
         for path, (_problem, is_final) in sorted(self._results.take().items()):
             candidate = self._given.pop(path, None)
-            if candidate is None or candidate.split_ids[0] not in state.splits:
+            if candidate is None or not candidate.is_known(state):
                 continue
             candidate.tries += 1
             if is_final or candidate.tries >= RELEASE_TRIES_MAX:
                 self._given_up.add(path)
             else:
                 self._again.append((self._calls + 2**candidate.tries // 2, candidate))
-        released = [
-            path for path, each in self._given.items() if each.split_ids[0] not in state.splits
-        ]
+        released = [path for path, each in self._given.items() if not each.is_known(state)]
         for path in released:
             del self._given[path]
 
@@ -158,6 +170,9 @@ class CommittedFiles:
         size_bytes = 0
         while self._ready and len(inputs) < RELEASE_FILES_MAX:
             candidate, path = self._ready[0], self._ready[0].split.path
+            if not candidate.is_known(state):
+                self._ready.popleft()
+                continue
             released = self._input(candidate)
             size_bytes += len(released.content) + _bytes_of(released.split_ids)
             if inputs and size_bytes > _INTENT_BYTES:
