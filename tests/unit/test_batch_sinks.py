@@ -7,6 +7,7 @@ import socket
 import sqlite3
 from collections import Counter
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -292,6 +293,28 @@ def test_a_text_of_which_sqlite_would_make_a_number_is_refused(shop: Shop, text:
 
 def test_a_sqlite_table_may_have_a_schema_in_its_name(shop: Shop) -> None:
     assert in_sqlite(shop, "BIGINT", pa.array([1, 2]), "main.orders") == [1, 2]
+
+
+def connect_attached(folder: Path) -> Connection:
+    """A connection to one file, to which another one is attached."""
+    connection = sqlite3.connect(folder / "main.db")
+    connection.execute("ATTACH ? AS shop", (str(folder / "shop.db"),))
+    return cast("Connection", connection)
+
+
+def test_a_batch_goes_into_a_table_of_an_attached_sqlite_file(shop: Shop) -> None:
+    """Its staging table is in the attached file too, where it is found, and swept by the next start."""
+    connect = partial(connect_attached, shop.path.parent)
+    case = BatchCase(lambda: DatabaseTable(connect, "shop.orders", where="shop"))
+    case.driver()(frame_of([0, 1], [2]), 0)
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(0,), (1,), (2,)]
+    sink = DatabaseTable(connect, "shop.orders", where="shop")
+    sink.prepare("case", cast("Any", None))
+    key = BatchKey(query_id="q-1", batch_id=1)
+    sink.stage(frame_of([3]), Batch(job_id="case", driver_id="d", key=key, sink="sink"))
+    assert shop.tables() > TABLES
+    sink.sweep(lambda: True)
+    assert shop.tables() == TABLES
 
 
 def doubled() -> Any:  # noqa: ANN401, it stands for a DataFrame

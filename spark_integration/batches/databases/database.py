@@ -411,7 +411,8 @@ class DatabaseTable:
     def _names_like(self, connection: Connection, cursor: Any, prefix: str) -> list[str]:  # noqa: ANN401, as above
         """Tables in the schema whose names begin with `prefix`."""
         if isinstance(connection, sqlite3.Connection):
-            cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            # Of the table's own file: another one may be attached to the connection.
+            cursor.execute(f"SELECT name FROM {self._prefix}sqlite_master WHERE type = 'table'")  # noqa: S608, as above
         else:
             cursor.execute(
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
