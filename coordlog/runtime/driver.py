@@ -58,6 +58,7 @@ from coordlog.restore.rebuild import (
     rebuild,
 )
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
+from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
 from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.mailbox import MachineClock, Mailbox
 from coordlog.runtime.ports import Connections, Observer, Stage
@@ -214,7 +215,7 @@ class JobDriver:
         self._close_error: BaseException | None = None
         self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
-        self._is_begun = False
+        self._is_begun = self._is_collector_slower = False
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -259,6 +260,8 @@ class JobDriver:
         self._runtime = self._make_runtime(rebuilt, self._config(projection, rebuilt.state))
         if self._observer is not None:
             self._observer.begin(rebuilt.state, self._mailbox.pulse)
+        begin_slower_collector()
+        self._is_collector_slower = True
         self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
         self._clean_former(appender.epoch, rebuilt.end_offset)
         self._prune_history(self._runtime)
@@ -697,6 +700,8 @@ class JobDriver:
 
     def _close_all(self) -> None:
         try:
+            if self._is_collector_slower:
+                end_slower_collector()
             self._mailbox.close()
             if self._runtime is None and self._appender is not None:
                 self._appender.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import threading
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import FencedError, JobFailedError, RestoreError, SinkError
+from coordlog.limits import COLLECTOR_YOUNG
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.copy import to_append
 from coordlog.log.interface import StoredRecord, UnstoredRecord
@@ -71,6 +73,16 @@ def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing(
     assert result.status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS
     assert pipeline.left_over() == []
+
+
+def test_the_cycle_collector_is_slower_only_while_the_driver_runs(tmp_path: Path) -> None:
+    pipeline, young = Pipeline(tmp_path, is_batch=True, transform=slow), list[int]()
+    before = gc.get_threshold()
+
+    pipeline.drive(at(Kind.SPLIT_FINISHED, 1, lambda *_: young.append(gc.get_threshold()[0])))
+
+    assert young == [max(COLLECTOR_YOUNG, before[0])]
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.clause("E1")
