@@ -11,6 +11,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── NoSinkError              an intent of an operator without a sink
     │   ├── TransformMisfitError     a transform that returns something else than rows
+    │   ├── RowFailuresError         a transform that raises at row after row
     │   ├── CommandError             a command that this job cannot take now
     │   │   ├── SavepointError         a savepoint that cannot be taken, or released
     │   │   └── SkipError              a split or an event that cannot be skipped
@@ -102,6 +103,7 @@ __all__ = [
     "RequestRefusedError",
     "RequestUnansweredError",
     "RestoreError",
+    "RowFailuresError",
     "SavepointError",
     "SessionLostError",
     "SinkError",
@@ -239,6 +241,20 @@ class NoSinkError(UsageError):
         return (
             f"operator {self.operator_id!r} commits an intent and has no sink to settle it: set `sink` "
             "in its provider"
+        )
+
+
+class RowFailuresError(UsageError):
+    """A transform whose source leaves out bad rows has raised at too many rows one after the other."""
+
+    def __init__(self, function: str, rows: int, reason: str) -> None:
+        super().__init__(function, rows, reason)
+        self.function, self.rows, self.reason = function, rows, reason
+
+    def __str__(self) -> str:
+        return (
+            f"transform {self.function} has raised at {self.rows} rows one after the other, which is no fault of "
+            f"single rows; the last: {self.reason}; correct it, or raise `failures_in_a_row_max` of its `row_transform`"
         )
 
 

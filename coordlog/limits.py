@@ -365,6 +365,9 @@ BAD_ROW_TEXT_BYTES: Final = 64 * 1024
 SIFTED_ROWS: Final = 256
 """Rows of a block with bad rows that one poll judges: a tenth of a second if all of them are bad."""
 
+ROW_FAILURES_MAX: Final = 1_000
+"""Rows one after the other at which a transform may raise, if bad rows are left out: a fault of them all is its own."""
+
 BAD_FILES_TRIED_MAX: Final = 256
 """Files of a source that are tried one by one after a bad file, to name all bad files in one run: tens of seconds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +12,9 @@ from coordlog.api.chain import OperatorSpec
 from coordlog.api.operator import Operator
 from coordlog.errors import TransformMisfitError
 from coordlog.option_types import check_types
+from coordlog.spark_integration.files.formats.bad_rows import are_rejects
+from coordlog.spark_integration.files.rejected_rows import merge_counts
+from coordlog.spark_integration.row_transforms import RowTransform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +23,7 @@ __all__ = [
     "PandasFunction",
     "TransformFunction",
     "TransformOperator",
+    "name_of",
     "pandas_transform",
     "transform_spec",
 ]
@@ -39,11 +43,14 @@ class TransformOperator(Operator):
         self._function = function
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Record batches that the function returns for `batch`.
+        """Record batches that the function returns for `batch`; rejects of the source pass through unchanged.
 
         Raises:
             TransformMisfitError: The function returned something else than record batches.
         """
+        if are_rejects(batch):
+            yield batch
+            return
         result = self._function(batch)
         if isinstance(result, pa.RecordBatch):
             yield result
@@ -71,12 +78,35 @@ def transform_spec(function: TransformFunction, *, operator_id: str = "transform
 
     The function is sent to the tasks, so it must pickle (by value in notebooks).
     """
+    leaving_out = None
+    if isinstance(function, RowTransform):
+        leaving_out = partial(_leaving_out, function)
+        function = function.function
     return OperatorSpec(
         operator_id=operator_id,
         create_operator=partial(TransformOperator, function),
+        passes_rejects=True,
+        leaving_out=leaving_out,
+        merge_states=merge_counts,
         keeps_state_across_splits=False,
         groups_splits=True,
     )
+
+
+def _leaving_out(
+    transform: RowTransform,
+    rejects_of: Callable[[pa.RecordBatch, Sequence[str]], pa.RecordBatch] | None,
+) -> Operator:
+    from coordlog.spark_integration.row_transform_operator import (  # noqa: PLC0415, it extends an operator of this module
+        RowTransformOperator,
+    )
+
+    return RowTransformOperator(transform, rejects_of)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Name of a function, for messages."""
+    return str(getattr(function, "__qualname__", repr(function)))
 
 
 def pandas_transform(
@@ -120,6 +150,5 @@ def _apply_pandas(
 def _wrong_type(
     function: Callable[..., object], verb: str, value: object, expected: str
 ) -> TransformMisfitError:
-    name = getattr(function, "__qualname__", repr(function))
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return TransformMisfitError(name, f"{verb} a {kind}", expected)
+    return TransformMisfitError(name_of(function), f"{verb} a {kind}", expected)

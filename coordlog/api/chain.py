@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
 
 from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.api.operator import Operator, SourceReader
@@ -12,7 +15,21 @@ from coordlog.errors import OptionError
 from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import Payload, PayloadTypes
 
-__all__ = ["Chain", "OperatorSpec", "SourceSpec"]
+__all__ = ["Chain", "OperatorSpec", "RowRejects", "SourceSpec"]
+
+RejectsOf = Callable[[pa.RecordBatch, Sequence[str]], pa.RecordBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRejects:
+    """A source's treatment of rows that the operator behind it leaves out. Pickles."""
+
+    create_reader: Callable[[], SourceReader]
+    """Factory of a reader whose batches have the place of their rows; the operator removes it."""
+    rejects_of: RejectsOf | None = None
+    """Factory of batches for the source's followers, of such rows and the reason of each; None: they are counted."""
+    needed_for: str = ""
+    """Name and value of the option that has no effect without such an operator; empty if it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,10 @@ class SourceSpec:
     """Whether a reader may set `FinishedSplit.has_next`."""
 
     followers: Sequence[OperatorSpec] = ()
-    """Operators of the source's own, directly after it: they take batches that are not for the chain."""
+    """Operators of the source's own, directly after it, or after the first operator if that `passes_rejects`: they take
+    batches that are not for the chain."""
+    row_rejects: RowRejects | None = None
+    """None: no operator may leave out rows of this source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +92,11 @@ class OperatorSpec:
     """Payload types of an operator without a coordinator; otherwise the provider declares them."""
     keeps_state_across_splits: bool = True
     """False: after `end_of_split` the operator holds nothing of the split."""
+    passes_rejects: bool = False
+    """Whether batches for the source's followers pass through unchanged: as the first operator it is before them."""
+    leaving_out: Callable[[RejectsOf | None], Operator] | None = None
+    """Factory of an operator that leaves out bad rows, in place of `create_operator`: for the first operator, if the
+    source has `row_rejects`, whose `rejects_of` it gets. Must pickle."""
     groups_splits: bool = False
     """Whether one `end_of_split` may be called for several small splits: a committable may hold rows of all of them.
 
@@ -87,7 +112,7 @@ class Chain:
     """All links of a job, checked as a whole at construction.
 
     Raises:
-        OptionError: Two links of one operator id, or a provider for another id.
+        OptionError: Two links of one operator id, a provider for another id, or rows that no link leaves out.
         PayloadTypeError: A payload type without a name, or two of one name.
     """
 
@@ -96,6 +121,7 @@ class Chain:
     payload_types: PayloadTypes = field(init=False)
 
     def __post_init__(self) -> None:
+        self._let_first_leave_out()
         seen: set[str] = set()
         for link in self.links:
             if not link.operator_id or link.operator_id in seen:
@@ -116,10 +142,31 @@ class Chain:
             classes.extend(operator.payload_types)
         object.__setattr__(self, "payload_types", PayloadTypes(dict.fromkeys(classes)))
 
+    def _let_first_leave_out(self) -> None:
+        """Connect source and first operator, if rows that the operator leaves out have a place."""
+        first, rejects = next(iter(self.operators), None), self.source.row_rejects
+        if rejects is None:
+            return
+        if first is None or first.leaving_out is None:
+            if rejects.needed_for:
+                raise OptionError(
+                    "bad_rows",
+                    rejects.needed_for,
+                    "'fail' here: this source can read all of its rows, so that only a transform declared with "
+                    "`row_transform` has bad ones",
+                )
+            return
+        create_operator = partial(first.leaving_out, rejects.rejects_of)
+        leaving_out = replace(first, create_operator=create_operator, leaving_out=None)
+        source = replace(self.source, create_reader=rejects.create_reader, row_rejects=None)
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "operators", (leaving_out, *self.operators[1:]))
+
     @property
     def links(self) -> tuple[SourceSpec | OperatorSpec, ...]:
         """All links, in order."""
-        return (self.source, *self.source.followers, *self.operators)
+        first = [spec for spec in self.operators[:1] if spec.passes_rejects]
+        return (self.source, *first, *self.source.followers, *self.operators[len(first) :])
 
     @property
     def coordinators(self) -> tuple[CoordinatorProvider, ...]:

@@ -170,6 +170,14 @@ class Operator(ABC):
             pass
         self.end_of_split(split_id)
 
+    def left_out(self, split_id: str) -> int:
+        """Rows of a split that the operator has left out as bad since the split's beginning, once; 0 in most operators.
+
+        Called at the end of the split, behind its last rows, or when it is abandoned. The rows count as the reader's
+        bad rows in the history, and not as good ones.
+        """
+        return 0
+
     def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
         """The remaining batches, for the next operator, after the last `process`.
 

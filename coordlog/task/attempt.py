@@ -10,7 +10,7 @@ import queue
 import resource
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, assert_never
 
 from coordlog.api.chain import Chain
@@ -322,6 +322,10 @@ class AttemptRunner:
         self._is_inside_split = False
         if self._flushes_splits:
             self._chain.flush_split(finished.split_id)
+        if left_out := self._chain.left_out(finished.split_id):
+            finished = replace(
+                finished, rows=finished.rows - left_out, rejected=finished.rejected + left_out
+            )
         self._chain.stop_tracking(finished.split_id)
         self._grouped.append(finished)
         if (

@@ -160,6 +160,8 @@ class OpenChain:
         if self._skipped_splits and self._states.get(self.source_id):
             with self._calling(self._links[0], "skip_splits"):
                 released = tuple(self._reader.skip_splits(self._skipped_splits))
+        for split in released:
+            self.left_out(split.split_id)
         with self._calling(self._links[0], "start"):
             self._reader.start()
         return released
@@ -313,6 +315,16 @@ class OpenChain:
         self._check_size(f"the result of split {split_id!r}", "end_of_split", message)
         return message
 
+    def left_out(self, split_id: str) -> int:
+        """Rows of a split that operators have left out as bad; once, at its end or when it is abandoned."""
+        count = 0
+        for link in self._links[1:]:
+            operator = _operator(link)
+            if type(operator).left_out is not Operator.left_out:
+                with self._calling(link, "left_out"):
+                    count += operator.left_out(split_id)
+        return count
+
     def refuse_skip(self, skipped: SkippedSplit) -> None:
         """Fail the attempt: rows of the skipped split are among those of splits before it.
 
@@ -338,6 +350,7 @@ class OpenChain:
             for link in self._links[1:]:
                 with self._calling(link, "discard_split", is_reading=True):
                     _operator(link).discard_split(split_id)
+        self.left_out(split_id)
         self.stop_tracking(split_id)
         return 0 if is_flushed else skipped.rows
 

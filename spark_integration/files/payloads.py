@@ -17,6 +17,8 @@ __all__ = [
     "PublishFiles",
     "ReadFile",
     "RejectsPublished",
+    "RowsLeftOut",
+    "SplitLeftOut",
     "SplitProgress",
     "SplitProgressV1",
     "StagedFile",
@@ -88,6 +90,21 @@ class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 
     splits: list[SplitProgress]
+
+
+@payload("coordlog.split_left_out", version=1)
+class SplitLeftOut(Payload):
+    """Rows of an unfinished split that a transform has left out."""
+
+    split_id: str
+    rows: int
+
+
+@payload("coordlog.rows_left_out", version=1)
+class RowsLeftOut(Payload):
+    """State of a transform that leaves out rows."""
+
+    splits: list[SplitLeftOut]
 
 
 @event("coordlog.file_changed", version=1)

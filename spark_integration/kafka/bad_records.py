@@ -8,10 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.spark_integration.files.formats.bad_rows import marked
+from coordlog.spark_integration.files.formats.bad_rows import marked, shown_text
+from coordlog.spark_integration.files.rejected_rows import row_texts
 from coordlog.spark_integration.kafka.cluster import Partition
 
-__all__ = ["KAFKA_REJECTS_SCHEMA", "BadRecord", "rejects_batch"]
+__all__ = ["KAFKA_REJECTS_SCHEMA", "BadRecord", "rejects_batch", "rejects_of_records"]
 
 KAFKA_REJECTS_SCHEMA: Final = pa.schema(
     [
@@ -48,3 +49,35 @@ def rejects_batch(partition: Partition, records: Sequence[BadRecord]) -> pa.Reco
         ],
         schema=marked(KAFKA_REJECTS_SCHEMA),
     )
+
+
+def rejects_of_records(rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
+    """Rows of one partition, which an operator has left out, as rejects; the text is that of the value."""
+    value = rows.schema.get_field_index("value")
+    if pa.types.is_struct(rows.schema.field(value).type):
+        texts = _texts_of_objects(rows.column(value))
+    else:
+        texts = [_text(each) for each in rows.column(value).to_pylist()]
+    first = rows.slice(0, 1).to_pylist()[0]
+    offsets = rows.column(rows.schema.get_field_index("offset")).to_pylist()
+    return rejects_batch(
+        (first["topic"], first["partition"]),
+        [
+            BadRecord(offset=offset, reason=reason, text=text)
+            for offset, reason, text in zip(offsets, reasons, texts, strict=True)
+        ],
+    )
+
+
+def _text(value: bytes | str | None) -> str | None:
+    if value is None:
+        return None
+    return shown_text(value if isinstance(value, bytes) else value.encode())
+
+
+def _texts_of_objects(values: pa.StructArray) -> list[str | None]:
+    objects = row_texts(pa.RecordBatch.from_struct_array(values))
+    return [
+        text if is_valid else None
+        for text, is_valid in zip(objects, values.is_valid().to_pylist(), strict=True)
+    ]

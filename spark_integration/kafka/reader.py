@@ -23,6 +23,7 @@ from coordlog.api.operator import (
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S, SIFTED_ROWS
 from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.spark_integration.files.formats.bad_rows import placed
 from coordlog.spark_integration.kafka.bad_records import BadRecord, rejects_batch
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named
 from coordlog.spark_integration.kafka.consumer import (
@@ -68,6 +69,8 @@ class KafkaReaderOptions:
     bad_rows: Literal["fail", "skip", "emit"] = "fail"
     """Treatment of records that cannot be decoded. `fail`: the attempt fails. `skip`: they are counted and left out.
     `emit`: they are also emitted as batches of rejects."""
+    places_rows: bool = False
+    """Whether batches have the place of their rows, for an operator that leaves out some of them."""
 
 
 class KafkaReader(SourceReader):
@@ -287,6 +290,8 @@ class KafkaReader(SourceReader):
             len(record.key or b"") + len(record.value or b"") for record in fetched.records
         )
         progress.moved_at = self._monotonic()
+        if self._options.places_rows:
+            batch = placed(batch, progress.split.split_id)
         if not bad or self._options.bad_rows == "skip":
             return Poll(status=PollStatus.BATCH, batch=batch)
         rejects = rejects_batch(progress.partition, bad)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from coordlog.api.chain import SourceSpec
+from coordlog.api.chain import RowRejects, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.query_source import CoordinatedSource
 from coordlog.coordinators.splits import SplitCoordinatorProvider
@@ -29,7 +29,7 @@ from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
-from coordlog.spark_integration.kafka.bad_records import KAFKA_REJECTS_SCHEMA
+from coordlog.spark_integration.kafka.bad_records import KAFKA_REJECTS_SCHEMA, rejects_of_records
 from coordlog.spark_integration.kafka.cluster import Cluster, Isolation, Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
@@ -78,11 +78,11 @@ class KafkaSource:
             are cut into such splits; a task reads one after the other.
         security: TLS and SASL; not in the log. Without it neither is used.
         batch_rows: Greatest number of rows of a batch.
-        bad_rows: Treatment of a record whose value `decode` cannot decode. `"fail"`: the attempt fails. `"skip"`:
-            it is left out; the history has the number for each split. Any other value is a folder or a URL as that
-            of a `ParquetSink`: such records are written there as Parquet, with topic, partition, offset, reason and
-            text, and are published once, with the checkpoint that holds the other rows. A rejects folder belongs to
-            one job.
+        bad_rows: Treatment of a record whose value `decode` cannot decode, or at which a `row_transform` raises.
+            `"fail"`: the attempt fails. `"skip"`: it is left out; the history has the number for each split. Any
+            other value is a folder or a URL as that of a `ParquetSink`: such records are written there as Parquet,
+            with topic, partition, offset, reason and text, and are published once, with the checkpoint that holds
+            the other rows. A rejects folder belongs to one job.
 
     Raises:
         OptionError: An option is out of range.
@@ -120,7 +120,7 @@ class KafkaSource:
             lambda: rejects_sink(bad_rows, KAFKA_REJECTS_SCHEMA),
         )
         self.rejects = rejects_sink(bad_rows, KAFKA_REJECTS_SCHEMA)
-        self._skips_bad_rows = bad_rows == SKIP
+        self._bad_rows = os.fspath(bad_rows)
         self._split_offsets = split_offsets
         self._cluster = Cluster(
             bootstrap_servers=bootstrap_servers,
@@ -157,10 +157,20 @@ class KafkaSource:
                 payload_types=(KafkaListing, KafkaSplitsReturned),
             ),
             followers=() if self.rejects is None else (self.rejects.spec(),),
+            row_rejects=self._row_rejects(),
+        )
+
+    def _row_rejects(self) -> RowRejects | None:
+        if self._bad_rows == FAIL:
+            return None
+        return RowRejects(
+            create_reader=partial(KafkaReader, replace(self._reader_options(), places_rows=True)),
+            rejects_of=None if self.rejects is None else rejects_of_records,
+            needed_for="" if self._rows.decode is not None else self._bad_rows,
         )
 
     def _reader_options(self) -> KafkaReaderOptions:
-        kept: Literal["fail", "skip"] = "skip" if self._skips_bad_rows else "fail"
+        kept: Literal["fail", "skip"] = "skip" if self._bad_rows == SKIP else "fail"
         return KafkaReaderOptions(
             cluster=self._cluster,
             rows=self._rows,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +24,7 @@ from coordlog.schemas.record import Record
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.row_transforms import row_transform
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import KilledError, kill_driver
@@ -37,6 +39,17 @@ def is_bad(number: int) -> bool:
     return number % 5 == 2
 
 
+def is_refused(number: int) -> bool:
+    """Whether the transform raises at a row."""
+    return number % 7 == 3
+
+
+def refusing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if refused := [number for number in batch.column("a").to_pylist() if is_refused(number)]:
+        raise ValueError(f"{refused[0]} is refused")
+    return batch
+
+
 @dataclass
 class Case:
     """Files with bad rows, a destination, a folder of rejects and one log; a driver after the other."""
@@ -45,6 +58,8 @@ class Case:
     is_batch: bool
     format: str = "csv"
     rescued: str | None = None
+    refuses: bool = False
+    """Whether the transform raises at some rows."""
     log: MemoryLog = field(default_factory=lambda: MemoryLog("job"))
 
     def __post_init__(self) -> None:
@@ -77,9 +92,8 @@ class Case:
         assert source.rejects is not None
         sink.prepare("job")
         source.rejects.prepare("job")
-        chain = Chain(
-            source=source.spec(), operators=[transform_spec(lambda batch: batch), sink.spec()]
-        )
+        transform = row_transform(refusing) if self.refuses else lambda batch: batch
+        chain = Chain(source=source.spec(), operators=[transform_spec(transform), sink.spec()])
         check_apart(chain)
         surroundings = InMemorySurroundings(chain, "job", SUBTASKS)
         seen = 0
@@ -117,24 +131,27 @@ class Case:
             else []
         )
 
-    def rejects(self) -> list[tuple[str, int, int, str]]:
+    def rejects(self) -> list[tuple[str, int | None, int | None, str]]:
         """Published rejects: file, line, offset and row, sorted."""
         folder = self.folder / "rejects"
         if not list(folder.glob("*.parquet")):
             return []
         table = pq.read_table(folder).select(["file", "line", "offset", "row"])
-        return sorted(tuple(row.values()) for row in table.to_pylist())
+        return sorted((tuple(row.values()) for row in table.to_pylist()), key=str)
 
-    def expected_rejects(self) -> list[tuple[str, int, int, str]]:
+    def expected_rejects(self) -> list[tuple[str, int | None, int | None, str]]:
         """As the files have them."""
-        found = []
+        found: list[tuple[str, int | None, int | None, str]] = []
         for path in sorted((self.folder / "in").iterdir()):
             offset = 0
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+                value = line.partition(b",")[0]
                 if b"bad" in line:
                     found.append((str(path), number, offset, line.decode().rstrip("\n")))
+                elif self.refuses and value.isdigit() and is_refused(int(value)):
+                    found.append((str(path), None, None, f'{{"a": {int(value)}, "b": "x"}}'))
                 offset += len(line)
-        return sorted(found)
+        return sorted(found, key=str)
 
     def check_partial(self) -> None:
         """No row and no reject is there twice, or wrong."""
@@ -146,7 +163,11 @@ class Case:
     def check_whole(self) -> None:
         """Each line is published once."""
         every = range(FILES * LINES)
-        assert self.rows() == [number for number in every if not is_bad(number)]
+        assert self.rows() == [
+            number
+            for number in every
+            if not is_bad(number) and not (self.refuses and is_refused(number))
+        ]
         assert self.rejects() == self.expected_rejects()
         assert len(self.rows()) + len(self.rejects()) == FILES * LINES
         staged = self.folder.rglob(".coordlog/staging/**/*")
@@ -182,19 +203,24 @@ def test_each_line_is_a_row_or_a_reject_and_the_history_has_their_numbers(
 
 @pytest.mark.clause("H1")
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+@pytest.mark.parametrize("refuses", [False, True], ids=["parser", "transform"])
 def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
     tmp_path: Path,
+    refuses: bool,  # noqa: FBT001, a parameter
     is_batch: bool,  # noqa: FBT001, a parameter
     seed: int,
     dose: int,
 ) -> None:
-    whole = Case(tmp_path / "whole", is_batch)
+    whole = Case(tmp_path / "whole", is_batch, refuses=refuses)
     whole.drive()
+    whole.check_whole()
+    assert whole.progress().rejected == len(whole.rejects())
+    assert whole.progress().rows == len(whole.rows())
     count = len(whole.records())
     chance = random.Random(seed)
     places = chance.sample(range(1, count), min(count - 1, 8 * dose))
     for place in places:
-        case = Case(tmp_path / str(place), is_batch)
+        case = Case(tmp_path / str(place), is_batch, refuses=refuses)
         try:
             case.drive(kill_after=place)
         except KilledError:
@@ -207,6 +233,7 @@ def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
                 case.drive()
         case.check_whole()
         assert case.progress().rejected == whole.progress().rejected
+        assert case.progress().rows == whole.progress().rows
 
 
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])

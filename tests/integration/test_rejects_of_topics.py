@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,6 +22,8 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.row_transforms import row_transform
+from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import KilledError, kill_driver
 from kafka_topics import Topics, topics_at
@@ -54,6 +57,22 @@ def is_bad(number: int) -> bool:
     return number % 7 == 3
 
 
+def is_refused(number: int) -> bool:
+    """Whether the transform raises at a row."""
+    return number % 11 == 5
+
+
+def refusing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for value in batch.column("value").to_pylist():
+        if is_refused(value["a"] % RECORDS):
+            raise ValueError("it is refused")
+    return batch
+
+
+def is_rejected(number: int) -> bool:
+    return is_bad(number) or is_refused(number)
+
+
 @dataclass
 class Case:
     """A destination, a folder of rejects and one log; a driver after the other."""
@@ -77,7 +96,9 @@ class Case:
         assert source.rejects is not None
         sink.prepare("job")
         source.rejects.prepare("job")
-        chain = Chain(source=source.spec(), operators=[sink.spec()])
+        chain = Chain(
+            source=source.spec(), operators=[transform_spec(row_transform(refusing)), sink.spec()]
+        )
         check_apart(chain)
         surroundings = InMemorySurroundings(chain, "job", SUBTASKS)
         seen = 0
@@ -127,7 +148,7 @@ class Case:
             (self.topic, partition, number, value_of(partition, number))
             for partition in range(PARTITIONS)
             for number in range(RECORDS)
-            if is_bad(number)
+            if is_rejected(number)
         ]
 
     def check_partial(self) -> None:
@@ -140,9 +161,9 @@ class Case:
     def check_whole(self) -> None:
         """Each record is published once, and the history has the numbers."""
         every = range(PARTITIONS * RECORDS)
-        assert self.rows() == [number for number in every if not is_bad(number % RECORDS)]
+        assert self.rows() == [number for number in every if not is_rejected(number % RECORDS)]
         assert self.rejects() == self.expected_rejects()
-        bad = sum(map(is_bad, range(RECORDS)))
+        bad = sum(map(is_rejected, range(RECORDS)))
         counted = {(one.rows, one.rejected) for one in splits(self.records())}
         assert counted == {(RECORDS - bad, bad)}
         assert progress(self.records()).rejected == PARTITIONS * bad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -33,29 +34,53 @@ BAD = 25
 """Bad rows in each file, among the good ones."""
 RECORDS_BEFORE_A_KILL = 90
 
+_TRANSFORM = """
+import time
+
+from coordlog.spark_integration import row_transform
+
+@row_transform
+def slowly(batch):
+    if -1 in batch.column("amount").to_pylist():
+        raise ValueError("an amount below 0")
+    time.sleep(batch.num_rows * {seconds_per_row})
+    return batch
+"""
+
 
 @dataclass(kw_only=True)
 class BadRowsCase(IngestCase):
-    """A case whose files have bad rows too."""
+    """A case whose files have bad rows too, and rows at which the transform raises."""
 
     def __post_init__(self) -> None:
         super().__post_init__()  # which counts the good rows
-        kinds = ("{},ragged\n", "no number {},x,1\n", "{},too,1,long\n", '{},"open,1\n')
+        kinds = (
+            "{},ragged\n",
+            "no number {},x,1\n",
+            "{},too,1,long\n",
+            "{},refused,-1\n",
+            '{},"open,1\n',
+        )
         for number, path in enumerate(sorted(self.source.glob("*.csv"))):
             lines = path.read_text("utf-8").splitlines(keepends=True)
             for index in range(BAD):
                 # A quote that is opened and not closed is the last of its file, or it would take rows with it.
-                kind = kinds[3] if index == 0 else kinds[index % 3]
+                kind = kinds[4] if index == 0 else kinds[index % 4]
                 at = len(lines) if index == 0 else 1 + index * 8 % ROWS
                 lines.insert(at, kind.format(number * BAD + index))
             path.write_text("".join(lines), encoding="utf-8")
+
+    def write_transform(self) -> None:
+        """Write a function that works row by row."""
+        text = _TRANSFORM.format(seconds_per_row=self.seconds_per_row)
+        self.transform.write_text(text, encoding="utf-8")
 
     @property
     def rejects(self) -> Path:
         """The folder of rejects."""
         return self.folder / "rejects"
 
-    def rejects_out(self) -> Counter[tuple[str, int, int, str]]:
+    def rejects_out(self) -> Counter[tuple[str, int | None, int | None, str]]:
         """The rejects that a reader finds now."""
         if not list(self.rejects.glob("*.parquet")):
             return Counter()
@@ -65,15 +90,20 @@ class BadRowsCase(IngestCase):
         columns = (table.column(name).to_pylist() for name in ("file", "line", "offset", "row"))
         return Counter(zip(*columns, strict=True))
 
-    def rejects_in(self) -> Counter[tuple[str, int, int, str]]:
+    def rejects_in(self) -> Counter[tuple[str, int | None, int | None, str]]:
         """The bad rows of the source, found by their text alone."""
-        found: Counter[tuple[str, int, int, str]] = Counter()
+        found: Counter[tuple[str, int | None, int | None, str]] = Counter()
         for path in self.source.glob("*.csv"):
             offset = 0
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
                 text = line.decode().rstrip("\n")
                 if any(word in text for word in ("ragged", "no number", "too,1", '"open')):
                     found[str(path), number, offset, text] += 1
+                if ",refused," in text:
+                    row = json.dumps(
+                        {"id": int(text.split(",")[0]), "name": "refused", "amount": -1}
+                    )
+                    found[str(path), None, None, row] += 1
                 offset += len(line)
         return found
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from chain_fakes import FakeContext, contents
+from coordlog.api.chain import Chain
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_ROW_TEXT_BYTES
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
@@ -21,6 +22,8 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.reader import FileReader
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_state
+from coordlog.spark_integration.row_transforms import row_transform
+from coordlog.spark_integration.transform import transform_spec
 
 TWO = "a bigint, b string"
 
@@ -502,11 +505,17 @@ def test_no_row_is_read_twice_or_passed_over_whatever_options_change(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "text"])
-def test_the_option_is_refused_for_formats_without_bad_rows(
+def test_formats_without_bad_rows_need_a_row_transform_for_the_option(
     tmp_path: Path, kind: Literal["parquet", "text"]
 ) -> None:
-    with pytest.raises(OptionError, match=r"bad_rows .*csv and jsonl"):
-        FileSource(tmp_path, format=kind, bad_rows="skip")
+    source = FileSource(tmp_path, format=kind, bad_rows="skip")
+    for transform in ([], [transform_spec(lambda batch: batch)]):
+        with pytest.raises(OptionError, match=r"bad_rows .*row_transform"):
+            Chain(source=source.spec(), operators=transform)
+    with pytest.raises(OptionError, match=r"bad_rows .*queries"):
+        source.coordinated()
+    declared = transform_spec(row_transform(lambda batch: batch))
+    assert Chain(source=source.spec(), operators=[declared]).source.row_rejects is None
 
 
 def test_queries_have_no_place_for_rejects(tmp_path: Path) -> None:

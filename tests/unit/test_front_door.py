@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_each_name_of_a_door_is_there(door: str) -> None:
     module = importlib.import_module(door)
 
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("door", ["coordlog", "coordlog.spark_integration"])
+def test_no_name_of_a_lazy_door_is_one_of_its_modules(door: str) -> None:
+    """Once such a module is imported, the door would have the module in place of the name."""
+    module = importlib.import_module(door)
+
+    names = [name for name in module.__all__ if importlib.util.find_spec(f"{door}.{name}")]
+    assert names == []
 
 
 def test_a_name_that_a_door_does_not_have_is_an_attribute_error() -> None:

@@ -139,8 +139,10 @@ _rows: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl"))
 _rows_or_records: Final = _Group(
     Part.FILES,
     _Condition(
-        f"--format csv or jsonl, and {_KAFKA_SCHEME}",
-        lambda options: options.is_kafka or options.format in ("csv", "jsonl"),
+        f"--format csv or jsonl, {_KAFKA_SCHEME}, and --transform",
+        lambda options: (
+            options.is_kafka or options.format in ("csv", "jsonl") or options.transform is not None
+        ),
     ),
 )
 _typed: Final = _Group(Part.FILES, _FILES, _formats("csv", "jsonl", "parquet"))
@@ -242,8 +244,8 @@ class IngestOptions:
     )
     bad_rows: str = _rows_or_records(
         "fail",
-        "CSV, JSON lines, topics: fail at a row that cannot be parsed, cast or decoded, skip it, or write it to this "
-        "folder or s3:// URL, as Parquet with its place and the reason.",
+        "Fail at a row that cannot be parsed, cast or decoded, or at which a row_transform raises, skip it, or write "
+        "it to this folder or s3:// URL, as Parquet with its place and the reason.",
         "fail|skip|DIR",
     )
     rescued: str | None = _rows(

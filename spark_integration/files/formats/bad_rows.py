@@ -10,9 +10,22 @@ import pyarrow as pa
 
 from coordlog.limits import BAD_ROW_TEXT_BYTES
 
-__all__ = ["REJECTS_SCHEMA", "BadRow", "are_rejects", "marked", "rejects_batch", "shown_text"]
+__all__ = [
+    "REJECTS_SCHEMA",
+    "BadRow",
+    "are_rejects",
+    "file_of",
+    "marked",
+    "placed",
+    "rejects_batch",
+    "shown_text",
+    "split_of",
+    "unplaced",
+]
 
 _MARK: Final = {b"coordlog.rejects": b"1"}
+_SPLIT: Final = b"coordlog.split"
+_FILE: Final = b"coordlog.file"
 
 REJECTS_SCHEMA: Final = pa.schema(
     [
@@ -66,3 +79,31 @@ def marked(schema: pa.Schema) -> pa.Schema:
 def are_rejects(batch: pa.RecordBatch) -> bool:
     """Whether the schema of a batch is one of `marked`."""
     return (batch.schema.metadata or {}).items() >= _MARK.items()
+
+
+def placed(batch: pa.RecordBatch, split_id: str, file: str = "") -> pa.RecordBatch:
+    """The batch with the place of its rows, for an operator that may leave out some of them."""
+    place = {_SPLIT: split_id.encode(), _FILE: file.encode("utf-8", "surrogateescape")}
+    return batch.replace_schema_metadata({**(batch.schema.metadata or {}), **place})
+
+
+def unplaced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without the place of its rows, as its source has it."""
+    metadata = batch.schema.metadata or {}
+    rest = {key: value for key, value in metadata.items() if key not in (_SPLIT, _FILE)}
+    return batch.replace_schema_metadata(rest or None)
+
+
+def split_of(batch: pa.RecordBatch) -> str:
+    """Id of the split of a `placed` batch."""
+    return _place(batch, _SPLIT).decode()
+
+
+def file_of(batch: pa.RecordBatch) -> str:
+    """File of a `placed` batch."""
+    return _place(batch, _FILE).decode("utf-8", "surrogateescape")
+
+
+def _place(batch: pa.RecordBatch, key: bytes) -> bytes:
+    value: bytes = (batch.schema.metadata or {})[key]
+    return value

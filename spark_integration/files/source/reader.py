@@ -21,7 +21,7 @@ from coordlog.errors import SourceError
 from coordlog.limits import SPLITS_AT_ONCE_WEIGHT
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
-from coordlog.spark_integration.files.formats.bad_rows import BadRow, rejects_batch
+from coordlog.spark_integration.files.formats.bad_rows import BadRow, placed, rejects_batch
 from coordlog.spark_integration.files.formats.formats import FileFormat, SplitRows
 from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.listing import InputFiles, as_listed
@@ -57,6 +57,8 @@ class FileReaderOptions:
     """True: a split whose file is at fault is skipped; else the attempt fails."""
     emits_rejects: bool = False
     """True: rows that the format leaves out are emitted as batches of rejects; else they are counted alone."""
+    places_rows: bool = False
+    """Whether batches have the place of their rows, for an operator that leaves out some of them."""
     run_id: str | None
     """Id of this run of the job, or None. With it a file that an earlier run has listed, and that
     has changed since, is read as it is now, if none of its rows was read before."""
@@ -223,6 +225,9 @@ class FileReader(SourceReader):
         if not batch.num_rows:
             return Poll(status=PollStatus.WAITING, retry_s=0.0)
         self._emitted += batch.num_rows
+        if self._options.places_rows:
+            split = self._splits[0].split
+            batch = placed(batch, split.split_id, split.path)
         return Poll(status=PollStatus.BATCH, batch=batch)
 
     def _open(self, progress: SplitProgress) -> SplitRows:

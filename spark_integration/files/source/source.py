@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -12,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from coordlog.api.chain import SourceSpec
+from coordlog.api.chain import RowRejects, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.listing import Relisted
 from coordlog.coordinators.query_source import CoordinatedSource
@@ -44,6 +45,7 @@ from coordlog.spark_integration.files.formats.json.values import check_json_type
 from coordlog.spark_integration.files.listing import InputFiles, is_local
 from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesLeftOut
 from coordlog.spark_integration.files.places import location_of, locations_of
+from coordlog.spark_integration.files.rejected_rows import rejects_of_rows
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
 from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
 from coordlog.spark_integration.files.source.ages import FileAges
@@ -93,10 +95,11 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
     "csv": ("csv",),
     "encoding": ("csv", "jsonl", "text"),
     "block_bytes": ("csv", "jsonl", "text"),
-    "bad_rows": ("csv", "jsonl"),
     "rescued": ("csv", "jsonl"),
 }
 """Formats for which an option has an effect, if not all."""
+_WITH_BAD_ROWS: Final[tuple[Format, ...]] = ("csv", "jsonl")
+"""Formats with rows that cannot be parsed or cast."""
 _PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut)
 """Events and facts of the source's own."""
 _ENCODING: Final = "utf-8"
@@ -149,11 +152,12 @@ class FileSource:
             split is skipped, and the history has the reason. In batch, if no link of the chain keeps
             state across splits, none of its rows stay; else the rows before the first unreadable one
             stay, and the history has their number.
-        bad_rows: Treatment of a row of CSV or JSON lines that cannot be parsed or cast. `"fail"`: an error
-            of its file, see `on_error`. `"skip"`: it is left out; the history has the number for each
-            split. Any other value is a folder or a URL as that of a `ParquetSink`: such rows are
-            written there as Parquet, with file, line, offset, reason and text, and are published once,
-            with the checkpoint that holds the other rows. A rejects folder belongs to one job.
+        bad_rows: Treatment of a row of CSV or JSON lines that cannot be parsed or cast, and of a row at which a
+            `row_transform` raises. `"fail"`: an error of its file, see `on_error`, or of the attempt.
+            `"skip"`: it is left out; the history has the number for each split. Any other value is a folder or a
+            URL as that of a `ParquetSink`: such rows are written there as Parquet, with file, line, offset, reason
+            and text, and are published once, with the checkpoint that holds the other rows. A rejects folder
+            belongs to one job.
         rescued: Name of a column of strings for fields that `schema` does not have, which is needed: the last
             column, with the fields of a row as the text of one JSON object, or null if it has none. Of JSON lines
             these are fields of the object itself, each with its value as it is written; of CSV columns of the
@@ -220,7 +224,6 @@ class FileSource:
                 csv=None if csv == CsvOptions() else csv,
                 encoding=None if encoding == _ENCODING else encoding,
                 block_bytes=None if block_bytes == CSV_BLOCK_BYTES else block_bytes,
-                bad_rows=None if bad_rows == FAIL else bad_rows,
                 rescued=rescued,
             ),
             lambda: _check_columns(format, rescued, columns, text.keywords["csv"]),
@@ -228,6 +231,7 @@ class FileSource:
         )
         self.rejects, self._results = rejects_sink(bad_rows), ReleaseResults()
         self._batch_rows, self._assignment = batch_rows, assignment
+        self._bad_rows, self._format = os.fspath(bad_rows), format
         self._skips_unreadable, self._allows_other_path = on_error == SKIP, allow_other_path
         self._watching, self._listing_timeout_s = watch, listing_timeout_s
         is_lenient = watch is not None or self._skips_unreadable
@@ -302,6 +306,16 @@ class FileSource:
             groups_splits=options.groups_splits,
             coordinator=provider,
             followers=() if self.rejects is None else (self.rejects.spec(),),
+            row_rejects=self._row_rejects(options),
+        )
+
+    def _row_rejects(self, options: FileReaderOptions) -> RowRejects | None:
+        if self._bad_rows == FAIL:
+            return None
+        return RowRejects(
+            create_reader=partial(FileReader, replace(options, places_rows=True)),
+            rejects_of=None if self.rejects is None else rejects_of_rows,
+            needed_for="" if self._format in _WITH_BAD_ROWS else self._bad_rows,
         )
 
     def coordinated(self) -> CoordinatedSource:
@@ -326,6 +340,12 @@ class FileSource:
                 "after_commit",
                 self._watching.after_commit,
                 "'keep', if queries read the source: Spark writes their output, and may plan a batch again",
+            )
+        if self._bad_rows != FAIL and self._format not in _WITH_BAD_ROWS:
+            raise OptionError(
+                "bad_rows",
+                self._bad_rows,
+                f"'fail' with format={self._format!r}, if queries read the source: all of its rows can be read",
             )
         if self.rejects is not None:
             raise OptionError(
