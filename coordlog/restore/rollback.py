@@ -159,12 +159,12 @@ def check_kept_commits(job_id: str, state: JobState, chain: Chain) -> None:
 def _kept(state: JobState, operator_id: str) -> Iterator[str]:
     """Committables of finished splits and subtasks that no checkpoint grants, in words."""
     for split in sorted_values(state.kept_splits):
-        if any(one.operator_id == operator_id for one in split.committables):
+        if any(part.operator_id == operator_id for part in split.committables):
             yield f"the rows of split {split.split_id!r}, which has finished,"
     for subtask in sorted_values(state.subtasks):
         completion = subtask.completion
         if completion is not None and any(
-            one.operator_id == operator_id for one in completion.all_committables()
+            part.operator_id == operator_id for part in completion.all_committables()
         ):
             yield f"the rows of subtask {subtask.subtask}, which has finished,"
 
