@@ -28,7 +28,13 @@ from coordlog.restore.compatibility import (
     describe_operators,
     stays_finished,
 )
-from coordlog.restore.rollback import branched, check_begun, check_branch, check_goes_on
+from coordlog.restore.rollback import (
+    branched,
+    check_begun,
+    check_branch,
+    check_goes_on,
+    check_kept_commits,
+)
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata, read_metadata
@@ -483,6 +489,8 @@ def check_fits(
         )
         state = branched(state, from_checkpoint)
     way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
+    if way is RestoreMode.RESUME:
+        check_kept_commits(job_id, state, chain)
     allowed = allow_non_restored_state
     check_operators(job_id, state, chain, parallelism=parallelism, mode=way, allowed=allowed)
     _check_parallelism(job_id, state, chain, parallelism, way)

@@ -21,6 +21,7 @@ __all__ = [
     "check_begun",
     "check_branch",
     "check_goes_on",
+    "check_kept_commits",
     "going_back_to",
     "refuse_earlier_output",
 ]
@@ -125,6 +126,47 @@ def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
     for provider in chain.coordinators:
         if provider.sink is not None:
             _check_sink(job_id, state, provider, state.last_checkpoint)
+
+
+def check_kept_commits(job_id: str, state: JobState, chain: Chain) -> None:
+    """Refuse another destination at a resume that keeps work of finished splits and subtasks (E6: no commit is lost).
+
+    Their rows are staged at the former destination, and cannot be published at another one.
+
+    Args:
+        job_id: Id of the job.
+        state: State folded from its log.
+        chain: Chain of the job.
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    for provider in chain.coordinators:
+        operator_id, destination = provider.operator_id, provider.destination
+        was = state.launch_info.destinations.get(operator_id)
+        if provider.sink is None or destination is None or was in (None, destination):
+            continue
+        for kept in _kept(state, operator_id):
+            raise RestoreError(
+                job_id,
+                f"{kept} of operator {operator_id!r}",
+                f"to be committed to {was}",
+                f"to go to {destination}",
+                f"run the job with {was} until it has ended, or read all again with restore='rollback'",
+            )
+
+
+def _kept(state: JobState, operator_id: str) -> Iterator[str]:
+    """Committables of finished splits and subtasks that no checkpoint grants, in words."""
+    for split in sorted_values(state.kept_splits):
+        if any(part.operator_id == operator_id for part in split.committables):
+            yield f"the rows of split {split.split_id!r}, which has finished,"
+    for subtask in sorted_values(state.subtasks):
+        completion = subtask.completion
+        if completion is not None and any(
+            part.operator_id == operator_id for part in completion.all_committables()
+        ):
+            yield f"the rows of subtask {subtask.subtask}, which has finished,"
 
 
 def check_begun(

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.projections.job.grants import COVERS
 from coordlog.projections.job.skips import digest_of
 from coordlog.projections.job.state import GRANTED_AT, MARK, WRITTEN_AT, JobState, sorted_items
 from coordlog.projections.snapshot.codec import (
@@ -70,6 +71,7 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "cluster_id",
         "command",
         "coordlog_version",
+        COVERS,
         "fingerprint",
         "former_logs",
         "held_by",

@@ -201,12 +201,16 @@ class _Split:
     assignments: list[Assignment] = field(default_factory=list)
     holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
     thrown: list[_Thrown] = field(default_factory=list)
+    is_unknown: bool = False
+    """Whether the job went back to a checkpoint from before a pruned log's first record, and no later record is of the
+    split: that checkpoint may have it as read."""
 
     def hold(
         self, subtask: int, attempt_number: int, assigned: int | None, began: int | None
     ) -> _Hold:
         """The attempt's hold, begun now, at that sequence, if it has none."""
         key = (subtask, attempt_number)
+        self.is_unknown = False
         known = self.holds.get(key)
         if known is None:
             known = self.holds[key] = _Hold(
@@ -301,7 +305,11 @@ class SplitFold:
 
     def rows(self) -> tuple[SplitRow, ...]:
         """All splits so far, by operator and split id."""
-        return tuple(self._row(key, self._splits[key]) for key in sorted(self._splits))
+        return tuple(
+            self._row(key, self._splits[key])
+            for key in sorted(self._splits)
+            if not self._splits[key].is_unknown
+        )
 
     def holds(self) -> Iterator[HoldRow]:
         """All holds so far, by operator and split id, those of a split in log order."""
@@ -433,7 +441,9 @@ class SplitFold:
             self._uncommitted_yet.append(newest)
 
     def _split(self, record: Record, split_id: str) -> _Split:
-        return self._splits.setdefault((record.operator_id or "", split_id), _Split())
+        split = self._splits.setdefault((record.operator_id or "", split_id), _Split())
+        split.is_unknown = False
+        return split
 
     def _hold(self, record: Record, split_id: str, assigned: int | None) -> _Hold:
         assert record.subtask is not None
@@ -552,6 +562,7 @@ class SplitFold:
         """Throw away the holds that the checkpoint does not have, and take back those that it has."""
         number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
         completed = self._completed_at.get(number, -1)
+        is_pruned = number != NO_CHECKPOINT and number not in self._completed_at
         self._last = number
         self._of_subtask.clear()
         for key in sorted(self._splits):
@@ -567,6 +578,8 @@ class SplitFold:
                 elif not hold.is_over:
                     hold.is_over, hold.over = True, record.sequence
                     split.thrown.append(self._thrown(key, hold, record, number, attempts))
+            is_live = any(not hold.is_over for hold in split.holds.values())
+            split.is_unknown = is_pruned and not is_live and split.skipped_because is None
 
     def _thrown(
         self,

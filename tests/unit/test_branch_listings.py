@@ -14,7 +14,7 @@ from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
-from coordlog.schemas.builtin_types import TakeSavepoint
+from coordlog.schemas.builtin_types import SnapshotWanted, TakeSavepoint
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import (
     LASTING,
@@ -287,3 +287,26 @@ def test_a_savepoints_reader_gets_a_skip_recorded_on_another_branch() -> None:
     assert places(job)["a"] == "skipped, None rows"
     (attempt,) = job.register_all()
     assert attempt.accepted.skipped_splits == ("a",)
+
+
+def test_a_pruned_history_with_a_change_of_branches_has_no_fault() -> None:
+    """The log does not have the records that say what the savepoint has read."""
+    job = HandDrivenJob(chain(), log=with_savepoint().log)
+    job.ask("", SnapshotWanted(why="prune")).answer()
+    job.log.delete_below(job.runtime.snapshot_offset)
+    job.crash()
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=1)
+    (attempt,) = job.register_all()
+    read_one(attempt, "a")
+    job.crash()
+
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+    (attempt,) = job.register_all()
+    read_one(attempt, "b")
+    ask(attempt)
+    attempt.complete()
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    stored = list(job.log.read(job.log.start_offset(), job.log.high_watermark()))
+    assert verify(stored).faults == []
+    assert [row.split_id for row in audit(stored).splits] == ["b"]

@@ -204,6 +204,46 @@ def test_after_a_batch_has_begun_again_its_end_is_of_its_own_version() -> None:
     assert ending(4, 3, log=third.log).mode == "settle"
 
 
+def batch_to(place: str, log: MemoryLog | None = None, restore: str | None = None) -> HandDrivenJob:
+    """A batch whose operator `sink` commits to this place, and keeps no state across splits."""
+    provider = NotingProvider("sink", sink=FakeSink(), projection=HANDLED)
+    provider.destination = place
+    chain = chain_of(NotingProvider(projection=HANDLED), provider, keeps_state=False)
+    return HandDrivenJob(chain, log=log, is_batch=True, parallelism=2, restore=restore)
+
+
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_split", [True, False])
+def test_a_batch_that_keeps_work_does_not_go_on_elsewhere(
+    is_split: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """Its rows are staged where it was: no commit at another place could find them, and none would go back."""
+    job = batch_to("here")
+    attempt = job.register(0)
+    if is_split:
+        attempt.finish_split("source", "a", committables=[("sink", b"rows")])
+    else:
+        attempt.complete(committables=[("sink", b"rows")])
+    job.crash()
+    before = job.log.high_watermark()
+
+    with pytest.raises(RestoreError, match="to be committed to here in the log and to go to there"):
+        batch_to("there", job.log)
+
+    assert job.log.high_watermark() == before
+    batch_to("here", job.log).crash()
+    batch_to("there", job.log, "rollback").crash()
+
+
+@pytest.mark.clause("E6")
+def test_a_batch_that_keeps_no_rows_goes_on_elsewhere() -> None:
+    job = batch_to("here")
+    job.register(0).finish_split("source", "a")
+    job.crash()
+
+    assert batch_to("there", job.log).mode == "resume"
+
+
 @pytest.mark.clause("H4")
 def test_an_intent_of_neighbours_covers_all_between_the_first_and_the_last() -> None:
     """If only the ends of a range were covered, the others would be committed a second time."""

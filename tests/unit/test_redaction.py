@@ -49,7 +49,17 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
-from kernel_fakes import HANDLED, Down, FakeSink, NotingProvider, Up, chain_of, inside
+from kernel_fakes import (
+    HANDLED,
+    Down,
+    FakeSink,
+    Intent,
+    Noting,
+    NotingProvider,
+    Up,
+    chain_of,
+    inside,
+)
 from one_log import OneLog
 from payload_samples import Colour, Inner, Outer
 from sweep_runs import RUNS
@@ -532,3 +542,24 @@ def test_marks_of_ends_and_former_operators_stay_what_they_were() -> None:
     assert verify(log.records).faults == []
     assert verify(made).faults == []
     assert moment(made).state == redaction.state(moment(log.records).state)
+
+
+def test_what_an_intent_covers_stays_what_it_was() -> None:
+    """Else no reader could fold the history behind the first intent of a part."""
+    provider = NotingProvider("sink", sink=FakeSink(), is_committing=False)
+
+    def odd_ones(coordinator: Noting, checkpoint_id: int) -> None:
+        some = coordinator.context.committables(checkpoint_id)[::2]
+        names = [one.content.decode() for one in some]
+        coordinator.context.commit(checkpoint_id, Intent(names=names), committables=some)
+
+    provider.on["complete"] = odd_ones
+    job = HandDrivenJob(chain_of(NotingProvider(), provider))
+    (attempt,) = job.register_all()
+    number = job.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number, committables=[("sink", b"a"), ("sink", b"b"), ("sink", b"c")])
+
+    plain, _ = redacted(job.log.records)
+
+    assert verify(plain).faults == []
