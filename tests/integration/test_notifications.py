@@ -90,7 +90,14 @@ class Queue:
 class Watched:
     """A watch, and the splits that its log has."""
 
-    def __init__(self, url: str, queue: Queue, *, listing_s: float = 1e9) -> None:
+    def __init__(
+        self,
+        url: str,
+        queue: Queue,
+        *,
+        listing_s: float = 1e9,
+        idle_timeout_s: float | None = None,
+    ) -> None:
         source = FileSource(url, schema="i bigint", watch=Watch(notify=f"sqs://{queue.name}"))
         self.now_s = 0.0
         self.source = source
@@ -99,14 +106,16 @@ class Watched:
             inner,
             SqsQueue(queue.name),
             listing_s=listing_s,
-            idle_timeout_s=None,
+            idle_timeout_s=idle_timeout_s,
             clock=lambda: self.now_s,
         )
         self.known: list[Split] = []
+        self.is_complete = False
 
     def look(self, *, is_recorded: bool = True) -> list[str]:
         found = self.watch.look(self.known)
-        splits = found.discovered.splits if isinstance(found, Relisted) else found.splits
+        discovered = found.discovered if isinstance(found, Relisted) else found
+        splits, self.is_complete = discovered.splits, discovered.is_complete
         if is_recorded:
             self.known += splits
         return [split.split_id for split in splits]
@@ -175,6 +184,25 @@ def test_a_message_stays_if_its_objects_cannot_be_looked_at(
             watched.look()
     assert queue.count == 1
     assert watched.look() == ["notified/refused/a.csv"]
+
+
+def test_an_object_whose_notification_is_lost_is_read_before_the_end(
+    store: Any,  # noqa: ANN401
+) -> None:
+    store.pipe("notified/ending/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/ending", Queue("ending"), idle_timeout_s=10.0)
+    assert watched.look() == ["notified/ending/a.csv"]
+    store.pipe("notified/ending/b.csv", b"i\n1\n")
+    assert watched.look() == []
+
+    watched.now_s = 11.0
+    while not watched.is_complete:
+        watched.look()
+        watched.now_s += 5.0
+    assert [one.split_id for one in watched.known] == [
+        "notified/ending/a.csv",
+        "notified/ending/b.csv",
+    ]
 
 
 def test_doubled_and_late_notifications_find_nothing_twice(store: Any) -> None:  # noqa: ANN401

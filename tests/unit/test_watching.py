@@ -22,6 +22,7 @@ from coordlog.limits import (
     PAYLOAD_BYTES_MAX,
     WATCH_REPORT_S,
 )
+from coordlog.projections.splits.table import Finished, SplitTable
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
@@ -522,6 +523,44 @@ def test_a_watch_ends_when_for_so_long_no_file_was_new(folder: Path) -> None:
     assert (names(first), first.is_complete, clock.now_s) == (["a.csv"], False, 8.0)
     last = watch.look(first.splits)
     assert (names(last), last.is_complete, clock.now_s) == ([], True, 18.0)
+
+
+def test_a_file_that_comes_during_a_long_listing_is_found_before_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = Clock(), InputFiles.walk
+
+    def walked(files: InputFiles) -> Iterator[ListedFile]:
+        yield from real(files)
+        if clock.waits == 3 and not (folder / "a.csv").exists():  # behind all names
+            write(folder / "a.csv", "i\n1\n")
+            clock.now_s += 20.0
+
+    monkeypatch.setattr(InputFiles, "walk", walked)
+    watch = watch_of(folder, clock, idle_timeout_s=10.0)
+    found = watch.look([])
+    while not (found.splits or found.is_complete):
+        found = watch.look([])
+    assert (names(found), found.is_complete) == (["a.csv"], False)
+
+
+def test_a_watch_does_not_end_while_a_name_waits_for_its_former_file(folder: Path) -> None:
+    clock = Clock()
+    write(folder / "a.csv", "i\n1\n")
+    watch = watch_of(folder, clock, idle_timeout_s=5.0)
+    watch.tolerates = lambda _path: True
+    over = Finished(subtask=0, sequence=-1, last_barrier=-1, is_kept=False)
+    table = SplitTable().extended(watch.look([]).splits, lambda _: over)
+    (folder / "a.csv").unlink()
+    write(folder / "a.csv", "i\n2\n2\n")
+
+    waits = watch.look(table.in_order())
+    assert (names(waits), waits.is_complete) == ([], False)
+    released = table.forgetting(list(table))
+    again = watch.look(released.in_order())
+    if not again.splits:  # the next listing finds it the same
+        again = watch.look(released.in_order())
+    assert (names(again), again.is_complete) == (["a.csv"], False)
 
 
 def test_options_of_a_watch_that_do_not_fit_are_refused(tmp_path: Path) -> None:

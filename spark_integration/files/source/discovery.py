@@ -302,8 +302,8 @@ class FileWatch:
     Args:
         discovery: Makes the splits.
         interval_s: Seconds between two listings.
-        idle_timeout_s: Seconds without a new or unsettled file after which the watch ends; None: it
-            does not end.
+        idle_timeout_s: Seconds without a new or unsettled file, up to the begin of a listing, after which the watch
+            ends; None: it does not end.
         as_read: Files that a run without a watch has read otherwise than they were listed, by path;
             may be set anew at any time.
         ages: The age limit, or None: files of any age are discovered, and none is forgotten.
@@ -432,7 +432,8 @@ class FileWatch:
                     if self._facts
                     else discovered
                 )
-            idle_s = self._clock() - self._last_find_s
+            # To the begin of the listing: it may have missed a file that came meanwhile.
+            idle_s = self._listed_s - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
                 return SplitsDiscovered(splits=[], is_complete=True)
             if self._clock() >= until_s:
@@ -508,7 +509,8 @@ class FileWatch:
             self._facts = ages.end(known)
         fresh = {file.path: file for file in candidates if file.size_bytes != 0}
         settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
-        if settled or any(self._unsettled.get(path) != file for path, file in fresh.items()):
+        is_changed = any(self._unsettled.get(path) != file for path, file in fresh.items())
+        if settled or is_changed or self.left_for_later:
             self._last_find_s = self._clock()
         self._unsettled = fresh
         return settled

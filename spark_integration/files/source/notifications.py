@@ -184,7 +184,8 @@ class NotifiedWatch:
         inner: Makes the splits, and compares files with known ones.
         queue: The notifications.
         listing_s: Seconds between two listings.
-        idle_timeout_s: Seconds without a new object after which the watch ends; None: it does not end.
+        idle_timeout_s: Seconds without a new object after which the watch lists once more, and ends if it finds none;
+            None: it does not end.
         clock: Monotonic seconds.
     """
 
@@ -219,19 +220,23 @@ class NotifiedWatch:
         self._delete_handled()
         until_s = self._clock() + WATCH_REPORT_S
         while True:
-            if self._clock() - self._listed_s >= self._listing_s:
+            now_s = self._clock()
+            if now_s - self._listed_s >= self._listing_s:
                 result = inner.found_by_listing(known, skipped)
                 if not inner.has_more:
-                    self._listed_s = self._clock()
+                    self._listed_s = now_s
             else:
                 result = self._found_by_messages(until_s, known, skipped)
             if result.discovered.splits or result.facts:
                 self._last_find_s = self._clock()
                 return result
             self._delete_handled()
-            idle_s = self._clock() - self._last_find_s
-            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+            if inner.left_for_later:
+                self._last_find_s = self._clock()
+            elif self._is_idle_at(self._listed_s):
                 return SplitsDiscovered(splits=[], is_complete=True)
+            elif self._is_idle_at(self._clock()):
+                self._listed_s = -math.inf  # a notification may have been lost
             if self._closed.is_set() or self._clock() >= until_s:
                 return SplitsDiscovered(splits=[], is_complete=False)
 
@@ -239,6 +244,11 @@ class NotifiedWatch:
         """Make a `look` return after its request of the queue, within seconds. Any thread."""
         self._closed.set()
         self._inner.close()
+
+    def _is_idle_at(self, time_s: float) -> bool:
+        return (
+            self._idle_timeout_s is not None and time_s - self._last_find_s >= self._idle_timeout_s
+        )
 
     def _delete_handled(self) -> None:
         """Delete the messages of which the log has everything. The others come again, after their time in the queue."""
