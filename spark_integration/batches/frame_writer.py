@@ -12,7 +12,9 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -32,7 +34,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.batches.ledger import BATCHES, BatchKey, unnamed_write
 from coordlog.spark_integration.batches.parquet import FilesTask, files_part
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
-from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID
+from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID, fingerprint_of
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
@@ -93,14 +95,19 @@ class _Target:
         batch = Batch(job_id=self.job_id, driver_id=self.driver_id, key=key, sink=self.sink)
         return FilesTask.of(self.options, batch)
 
-    def commit(self, key: BatchKey, staged: Iterable[bytes]) -> None:
+    def commit(self, key: BatchKey, staged: Iterable[bytes], ranges: str = "") -> None:
         """Make the files visible and wait for the outcome; delete them if the batch is committed already.
+
+        Args:
+            key: The batch.
+            staged: Its files, encoded.
+            ranges: As in `CommitBatch`.
 
         Raises:
             RequestError: The driver refuses the batch, has ended, or did not commit within the limit.
         """
         part = files_part(self.sink, staged)
-        standing = self._ask(key, [part])
+        standing = self._ask(key, [part], ranges)
         if standing.is_done:
             self._discard(part.files)
             return
@@ -141,7 +148,7 @@ class _Target:
         if not all(message is not None for message in messages):
             self._discard(files_part(self.sink, _staged_of(messages)).files)
 
-    def _ask(self, key: BatchKey, parts: list[BatchPart]) -> BatchStanding:
+    def _ask(self, key: BatchKey, parts: list[BatchPart], ranges: str = "") -> BatchStanding:
         request = CommitBatch(
             query_id=key.query_id,
             batch_id=key.batch_id,
@@ -149,6 +156,7 @@ class _Target:
             instead_of=self.instead_of,
             driver_id=self.driver_id,
             parts=parts,
+            ranges=ranges,
         )
         answer = request_coordinator(
             BATCHES,
@@ -210,8 +218,8 @@ class _FrameWriter(DataSourceArrowWriter):
 class _StreamWriter(DataSourceStreamArrowWriter):
     """Writer of a stream; Spark creates a new one in each process that needs it."""
 
-    def __init__(self, target: _Target) -> None:
-        self._target = target
+    def __init__(self, target: _Target, checkpoint: str) -> None:
+        self._target, self._checkpoint = target, checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a partition."""
@@ -239,7 +247,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
                 f"tasks of batch {batchId} belong to batch {batch_id} of query {query_id}"
                 + "".join(f", to {number} of query {name}" for name, number in others)
             )
-        self._target.commit(BatchKey(query_id=query_id, batch_id=batchId), _staged_of(results))
+        key = BatchKey(query_id=query_id, batch_id=batchId)
+        self._target.commit(key, _staged_of(results), _ranges(self._checkpoint, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, as above
         """Delete the staged files of tasks if not all tasks have succeeded."""
@@ -277,7 +286,19 @@ def stream_writer(
         UsageError, OptionError: As `frame_writer`.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
-    return _StreamWriter(_Target.of(options))
+    # Spark passes names of options in lower case.
+    lower = {name.lower(): value for name, value in options.items()}
+    return _StreamWriter(_Target.of(options), lower.get("checkpointlocation", ""))
+
+
+def _ranges(checkpoint: str, batch_id: int) -> str:
+    """`ranges_of` a batch, from a checkpoint on a disk of this machine; else empty: no JVM is at hand here."""
+    url = urlsplit(checkpoint)
+    path = unquote(url.path) if url.scheme == "file" else checkpoint
+    file = Path(path, "offsets", str(batch_id))
+    if not checkpoint or url.scheme not in ("", "file") or not file.is_file():
+        return ""
+    return fingerprint_of(file.read_bytes())
 
 
 def _refuse_overwrite(schema: StructType, *, overwrite: bool) -> None:

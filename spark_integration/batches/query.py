@@ -14,7 +14,7 @@ from coordlog.spark_integration.batches.ledger import BatchKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ID", "QUERY_ID", "key_of", "ranges_of", "run_for_state"]
+__all__ = ["BATCH_ID", "QUERY_ID", "fingerprint_of", "key_of", "ranges_of", "run_for_state"]
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +78,11 @@ def ranges_of(frame: DataFrame, key: BatchKey) -> str:
     if root is None:
         return ""
     content = _read(frame.sparkSession, f"{root}/offsets/{key.batch_id}")
-    if content is None:
-        return ""
+    return "" if content is None else fingerprint_of(content)
+
+
+def fingerprint_of(content: bytes) -> str:
+    """Fingerprint of the positions in a file of the folder `offsets` of a checkpoint."""
     # A version, then values of this planning (the batch's time, the session's settings), then the offsets.
     offsets = content.decode().splitlines()[2:]
     return hashlib.blake2b("\n".join(offsets).encode(), digest_size=8).hexdigest()

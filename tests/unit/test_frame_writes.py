@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -186,6 +187,31 @@ def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
     with pytest.raises(RequestRefusedError, match="instead_of='q-1'"):
         writer.commit([stage(writer, [2], task=11, query_id="q-2")], 0)
     writer.commit([], 5)
+    assert rows_in(tmp_path) == Counter([1])
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_streams_batch_that_is_planned_anew_with_more_rows_is_refused(
+    service: BatchService, tmp_path: Path, scheme: str
+) -> None:
+    """Its file in the checkpoint was lost: to skip the batch would lose the rows that have arrived since."""
+    checkpoint = tmp_path / "checkpoint %41"
+    offsets = checkpoint / "offsets" / "4"
+    offsets.parent.mkdir(parents=True)
+    url = f"{scheme}{quote(str(checkpoint))}" if scheme else str(checkpoint)
+    options = {**service.options(), "checkpointlocation": url}
+
+    def commit(value: int, task: int) -> None:
+        writer = stream_writer(options, SCHEMA, overwrite=False)
+        writer.commit([stage(writer, [value], task=task, batch_id="4")], 4)
+
+    offsets.write_text('v1\n{"batchTimestampMs":1}\n{"logOffset":4}', "utf-8")
+    commit(1, 7)
+    offsets.write_text('v1\n{"batchTimestampMs":2}\n{"logOffset":4}', "utf-8")
+    commit(1, 8)
+    offsets.write_text('v1\n{"batchTimestampMs":3}\n{"logOffset":5}', "utf-8")
+    with pytest.raises(RequestRefusedError, match="is committed with other rows"):
+        commit(2, 9)
     assert rows_in(tmp_path) == Counter([1])
 
 
