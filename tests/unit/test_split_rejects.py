@@ -33,6 +33,7 @@ from coordlog.spark_integration.files.formats.bad_rows import (
 )
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 SPLIT = Split(split_id="/in/a.csv", content=b"a")
@@ -119,12 +120,28 @@ def test_batches_of_any_size_make_the_same_file(tmp_path: Path, seed: int) -> No
     assert [groups.row_group(n).num_rows for n in range(groups.num_row_groups)] == [1000, 1000, 17]
 
 
-def test_other_rejects_under_the_name_of_a_split_are_an_error(tmp_path: Path) -> None:
+def test_the_first_rejects_of_a_split_stay_whatever_a_later_reader_finds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compacted topic has fewer records later, and another pyarrow writes other bytes."""
     where = place(tmp_path)
-    publish(where, Task(), rejects(1))
-    with pytest.raises(SinkError, match="other content"):
-        publish(where, Task(task_attempt_id=2), rejects(2))
-    assert read(tmp_path) == [1]
+    publish(where, Task(), rejects(1, 2))
+    publish(where, Task(task_attempt_id=2), rejects(2))
+    assert read(tmp_path) == [1, 2]
+    assert "other rejects" in caplog.text
+    staging = tmp_path / "rejects" / ".coordlog" / "staging"
+    assert list(staging.rglob("*.parquet")) == []
+
+
+def test_a_publication_that_the_store_refuses_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise SinkError("/out", "no space", "free some")
+
+    monkeypatch.setattr(LocalStore, "publish", refuse)
+    with pytest.raises(SinkError, match="no space"):
+        publish(place(tmp_path), Task(), rejects(1))
 
 
 def test_a_changed_file_is_another_split(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ each later reader finds it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,6 +27,8 @@ from coordlog.spark_integration.files.sink.rejects import RejectsSink
 from coordlog.spark_integration.files.store.store import At, FileStore, nowhere
 
 __all__ = ["SplitRejects", "SplitRejectsPlace", "SplitRejectsWriter", "name_of"]
+
+_log = logging.getLogger(__name__)
 
 _RULES: Final = f"{HIDDEN}/read-as.txt"
 
@@ -117,10 +120,13 @@ class SplitRejectsWriter:
             self._write_group(SPLIT_REJECTS_GROUP_ROWS)
 
     def publish(self, split: Split, *, at: At = nowhere) -> None:
-        """Publish the rejects of the split, which was read to its end, unless they are; nothing if it has none.
+        """Publish the rejects of the split, which was read to its end; nothing if it has none.
+
+        If the split has rejects already, those stay: they differ if a topic was compacted meanwhile, or if another
+        version of the Parquet library has written them.
 
         Raises:
-            SinkError: The store refuses, or its file of this split has other content.
+            SinkError: The store refuses.
         """
         if self._held_rows:
             self._write_group(self._held_rows)
@@ -137,7 +143,18 @@ class SplitRejectsWriter:
             checksum=checksum,
             rows=output.rows,
         )
-        self._place.store.publish([file], at=at)
+        try:
+            self._place.store.publish([file], at=at)
+        except SinkError:
+            if self._place.store.read(file.final) is None:
+                raise
+            _log.warning("%s: an earlier read has other rejects, which stay", split.split_id)
+            self._place.store.clean(
+                driver_id=self._place.service_id,
+                subtask=self._task.task_attempt_id,
+                attempt_number=self._task.attempt_number,
+                keep=frozenset(),
+            )
 
     def discard(self) -> None:
         """Remove the rejects of a split that was not read to its end."""
