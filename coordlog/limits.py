@@ -368,6 +368,9 @@ SIFTED_ROWS: Final = 256
 ROW_FAILURES_MAX: Final = 1_000
 """Rows one after the other at which a transform may raise, if bad rows are left out: a fault of them all is its own."""
 
+SPLIT_REJECTS_GROUP_ROWS: Final = 1_000
+"""Rows of a row group of a split's rejects, for queries: with texts of 64 KiB it is 64 MiB of a task's memory."""
+
 BAD_FILES_TRIED_MAX: Final = 256
 """Files of a source that are tried one by one after a bad file, to name all bad files in one run: tens of seconds."""
 

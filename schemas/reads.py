@@ -9,6 +9,7 @@ __all__ = [
     "CommitRead",
     "EndQuery",
     "NextSplits",
+    "NextSplitsV1",
     "PlanRead",
     "QueryEnded",
     "QueryReads",
@@ -21,6 +22,7 @@ __all__ = [
     "ReadsProblem",
     "ReadsSeen",
     "SplitRead",
+    "SplitReadV1",
     "SplitsForgotten",
     "SplitsGiven",
 ]
@@ -114,15 +116,51 @@ class ReadPlanned(Payload):
 
 
 @payload("coordlog.split_read", version=1)
-class SplitRead(Payload):
+class SplitReadV1(Payload):
     """A split that a task has read to its end."""
 
     split_id: str
     rows: int
     bytes_read: int
 
+    class Meta:
+        """Name in the schema."""
+
+        schema_name = "SplitRead"
+
 
 @request("coordlog.next_splits", version=1)
+class NextSplitsV1(Payload):
+    """A task asks for more of its partition's splits."""
+
+    read_id: str
+    partition: int
+    position: int
+    task_attempt_id: int
+    spark_attempt_number: int
+    stage_id: int
+    host: str
+    pid: int
+    finished: list[SplitReadV1]
+
+    class Meta:
+        """Name in the schema."""
+
+        schema_name = "NextSplits"
+
+
+@payload("coordlog.split_read", version=2)
+class SplitRead(Payload):
+    """A split that a task has read to its end."""
+
+    split_id: str
+    rows: int
+    rejected: int
+    """Rows of the split that were left out as bad, and are not among `rows`."""
+    bytes_read: int
+
+
+@request("coordlog.next_splits", version=2)
 class NextSplits(Payload):
     """A task asks for more of its partition's splits."""
 

@@ -24,6 +24,7 @@ from coordlog.api.coordinator import (
 from coordlog.api.operator import SourceReader
 from coordlog.coordinators.enumerator import SHARES
 from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.query_rejects import QueryRejects
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import RequestRefusedError
 from coordlog.limits import (
@@ -41,6 +42,7 @@ from coordlog.schemas.reads import (
     CommitRead,
     EndQuery,
     NextSplits,
+    NextSplitsV1,
     PlanRead,
     QueryEnded,
     QueryReads,
@@ -91,6 +93,12 @@ class CoordinatedSource:
     location: str | None = None
     """Location of the input; another one is refused if the history has splits, as in `SourceSpec`."""
     allows_other_location: bool = False
+    rejects: QueryRejects | None = None
+    """Place of the bad rows that `create_reader`'s reader emits as rejects; None: it emits none."""
+    readers: Mapping[str, Callable[[], SourceReader]] = field(
+        default_factory=dict[str, Callable[[], SourceReader]]
+    )
+    """Factories by the value of a query's option `bad_rows`: `fail`, `skip`, or spellings of the place of `rejects`."""
 
 
 class _ListingContext:
@@ -410,6 +418,7 @@ class ReadsProvider(CoordinatorProvider):
             ListingFailed,
             QueryReads,
             NextSplits,
+            NextSplitsV1,
             PlanRead,
             QueryEnded,
             ReadCommitted,

@@ -76,6 +76,8 @@ class ReadTask:
     """Number of splits assigned to the task."""
     finished: int
     rows: int
+    rejected: int
+    """Bad rows of its finished splits, which were left out."""
     reason: str | None
     """Reason of its failure."""
 
@@ -88,6 +90,8 @@ class ReadSplit:
     split_id: str
     rows: int | None
     """Rows of the split, or None if no task has read it to its end."""
+    rejected: int | None
+    """Bad rows of the split, which were left out; None as for `rows`."""
     read_by: tuple[int, ...]
     """Task attempts that have read it to its end, in log order."""
 
@@ -141,6 +145,7 @@ class _Task:
     finished: set[str] = field(default_factory=set)
     """Ids of splits."""
     rows: int = 0
+    rejected: int = 0
     reason: str | None = None
 
 
@@ -149,6 +154,7 @@ class _Split:
     partition: int
     split_id: str
     rows: int | None = None
+    rejected: int | None = None
     read_by: list[int] = field(default_factory=list)
 
 
@@ -248,10 +254,13 @@ class _Fold:
             if split_id in task.finished:
                 continue  # a repeated request repeats the splits that are finished
             task.finished.add(split_id)
+            # Requests of earlier versions have no number of bad rows.
+            rejected = _int(finished, "rejected") if "rejected" in finished else 0
             task.rows += _int(finished, "rows")
+            task.rejected += rejected
             split = read.splits.get(split_id)
             if split is not None:
-                split.rows = _int(finished, "rows")
+                split.rows, split.rejected = _int(finished, "rows"), rejected
                 split.read_by.append(task_attempt_id)
         self._requesting[record.sequence] = task
 
@@ -316,6 +325,7 @@ def _row(read_id: str, read: _Read) -> ReadRow:
                 assigned=item.assigned,
                 finished=len(item.finished),
                 rows=item.rows,
+                rejected=item.rejected,
                 reason=item.reason,
             )
             for item in read.tasks.values()
@@ -325,6 +335,7 @@ def _row(read_id: str, read: _Read) -> ReadRow:
                 partition=item.partition,
                 split_id=item.split_id,
                 rows=item.rows,
+                rejected=item.rejected,
                 read_by=tuple(item.read_by),
             )
             for item in read.splits.values()

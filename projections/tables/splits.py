@@ -493,7 +493,8 @@ class SplitFold:
         by_task = replace(record, subtask=partition, attempt_number=task)
         for split in finished if isinstance(finished, list) else ():
             if isinstance(split, Mapping):
-                self._finished(by_task, cast("Fields", split))
+                rejected = {"rejected": str(split.get("rejected", 0))}
+                self._finished(replace(by_task, attributes=rejected), cast("Fields", split))
 
     def _splits_given(self, record: Record, ids: list[str]) -> None:
         """Apply a response to a task of a query; it may repeat splits that the task has."""

@@ -15,7 +15,10 @@ __all__ = ["with_read_options"]
 _COUNTS: Final = {"partitions": 10_000, "splits_per_batch": 1_000_000}
 """Options of a query that are numbers from 1, with their highest values; `coordinated` has the defaults."""
 
-_KNOWN: Final = ("job", "path", *_COUNTS)
+_BAD_ROWS: Final = "bad_rows"
+_WITHOUT_PLACE: Final = ("fail", "skip")
+"""Values of `bad_rows` for which a reader emits no rejects."""
+_KNOWN: Final = ("job", "path", _BAD_ROWS, *_COUNTS)
 _OF_THE_SOURCE: Final = (
     "options of the source belong to it: FileSource(…) or KafkaSource(…) in coordinated(…)"
 )
@@ -39,6 +42,7 @@ def with_read_options(ticket: Ticket, options: Mapping[str, str]) -> Ticket:
             known = ", ".join(map(repr, _KNOWN))
             raise OptionError(name, value, f"one of {known}{hint} ({_OF_THE_SOURCE})")
     _check_path(ticket, values.get("path"))
+    ticket = _with_bad_rows(ticket, values.get(_BAD_ROWS))
     partitions = _count(values, "partitions")
     splits_max = _count(values, "splits_per_batch")
     return replace(
@@ -46,6 +50,21 @@ def with_read_options(ticket: Ticket, options: Mapping[str, str]) -> Ticket:
         partitions=ticket.partitions if partitions is None else partitions,
         splits_max=ticket.splits_max if splits_max is None else splits_max,
     )
+
+
+def _with_bad_rows(ticket: Ticket, value: str | None) -> Ticket:
+    """The ticket with the reader for a query's own treatment of bad rows."""
+    if value is None:
+        return ticket
+    if value not in ticket.readers:
+        known = ", ".join(map(repr, ticket.readers)) or "left out"
+        raise OptionError(
+            _BAD_ROWS,
+            value,
+            f"one of {known}: a folder is that of the service's source, which has made it ready",
+        )
+    rejects = None if value in _WITHOUT_PLACE else ticket.rejects
+    return replace(ticket, create_reader=ticket.readers[value], rejects=rejects)
 
 
 def _check_path(ticket: Ticket, path: str | None) -> None:

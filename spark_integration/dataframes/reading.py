@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from coordlog.api.operator import PollStatus, SourceReader
+from coordlog.api.operator import Poll, PollStatus, SourceReader
+from coordlog.coordinators.query_rejects import RejectsWriter
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import DATAFRAME_BATCH_BYTES, DATAFRAME_BATCH_ROWS, REASON_CHARS_MAX
 from coordlog.schemas.payload import Payload
@@ -31,6 +32,7 @@ from coordlog.schemas.source_types import RequestSplit, Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.dataframes.query_end import CANCEL_WAIT_S, is_same_again
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, ServiceClient, Ticket
+from coordlog.spark_integration.files.formats.bad_rows import are_rejects
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
 __all__ = ["ReadPartition", "read_partition"]
@@ -116,7 +118,8 @@ def read_partition(
                 ),
                 None,
             )
-            with _Rows(client, reader, partition, task) as rows:
+            rejects = None if ticket.rejects is None else ticket.rejects.writer(task)
+            with _Rows(client, reader, partition, task, rejects) as rows:
                 yield from _merged(rows.batches(), schema)
         except Exception as error:
             _report(client, _failure(partition, task, reader, error))
@@ -151,9 +154,14 @@ class _Rows:
     """
 
     def __init__(
-        self, client: ServiceClient, reader: SourceReader, partition: ReadPartition, task: _Task
+        self,
+        client: ServiceClient,
+        reader: SourceReader,
+        partition: ReadPartition,
+        task: _Task,
+        rejects: RejectsWriter | None = None,
     ) -> None:
-        self._client, self._reader = client, reader
+        self._client, self._reader, self._rejects = client, reader, rejects
         self._partition, self._task = partition, task
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._finished: list[SplitRead] = []
@@ -164,7 +172,9 @@ class _Rows:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Wait for an open request: the connection is for one thread."""
+        """Wait for an open request: the connection is for one thread. Bad rows of a split that is not read whole go."""
+        if self._rejects is not None:
+            self._rejects.discard()
         self._requests.shutdown()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -206,14 +216,16 @@ class _Rows:
         while True:
             poll = reader.poll()
             if poll.status is PollStatus.BATCH:
-                assert poll.batch is not None, "the status has one"
-                yield poll.batch
+                yield from self._passed_on(poll)
             elif poll.status is PollStatus.SPLIT_FINISHED:
                 assert poll.finished is not None, "the status has one"
+                if self._rejects is not None:
+                    self._rejects.publish(split)
                 self._finished.append(
                     SplitRead(
                         split_id=poll.finished.split_id,
                         rows=poll.finished.rows,
+                        rejected=poll.finished.rejected,
                         bytes_read=poll.finished.bytes_read,
                     )
                 )
@@ -227,6 +239,18 @@ class _Rows:
                     f"its reader returns {poll.status.value} before its end",
                     "a query reads every split whole: let the reader raise its error",
                 )
+
+    def _passed_on(self, poll: Poll) -> Iterator[pa.RecordBatch]:
+        """The rows of a poll; its rejects go to their writer."""
+        assert poll.batch is not None, "the status has one"
+        for batch in (poll.rejects, poll.batch):
+            if batch is None:
+                continue
+            if are_rejects(batch):
+                assert self._rejects is not None, "a reader emits rejects only if they have a place"
+                self._rejects.add(batch)
+            else:
+                yield batch
 
 
 def _failure(

@@ -10,10 +10,12 @@ from collections.abc import Collection
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
+from uuid import uuid4
 
 import pyarrow as pa
 
 from coordlog.api.chain import Chain, SourceSpec
+from coordlog.coordinators.query_rejects import RejectsPlace
 from coordlog.coordinators.query_source import CoordinatedSource, ReadsProvider
 from coordlog.errors import (
     CoordinatorRestartingError,
@@ -168,6 +170,9 @@ class CoordinatedReads:
             self._spark, job_id=self.job_id, endpoint=self._endpoint, on_end=self._end_queries
         )
         probe.check()
+        rejects = self._source.rejects
+        if rejects is not None:
+            rejects.prepare(self.job_id)
         driver = self._new_driver(surroundings, log)
         driver.start()
         self._driver = driver
@@ -177,6 +182,8 @@ class CoordinatedReads:
             token=surroundings.token,
             certificate=surroundings.certificate,
             create_reader=self._source.create_reader,
+            rejects=self._claimed(driver, log),
+            readers=self._source.readers,
             schema_json=_spark_schema(self.job_id, self._settled_schema(driver)),
             partitions=partitions,
             splits_max=self._splits_max,
@@ -185,6 +192,15 @@ class CoordinatedReads:
         register_ticket(self._spark, ticket)
         self._ticket = ticket
         warn_of_many_tries(self._spark)
+
+    def _claimed(self, driver: JobDriver, log: Log) -> RejectsPlace | None:
+        """The place of rejects, once the driver's epoch is in force."""
+        rejects, state = self._source.rejects, driver.state
+        if rejects is None:
+            return None
+        assert state is not None, "started"
+        former = state.launch_info.former_logs
+        return rejects.claim(self.job_id, log.identity, former, f"reads-{uuid4().hex}")
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
         provider = ReadsProvider(

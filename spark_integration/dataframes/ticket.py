@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Self, TypeVar
 
 from coordlog.api.operator import SourceReader
+from coordlog.coordinators.query_rejects import RejectsPlace
 from coordlog.errors import (
     CoordinatorRestartingError,
     RequestUnansweredError,
@@ -53,6 +54,12 @@ class Ticket:
     """Number of tasks that may read at once."""
     splits_max: int
     """Most splits of a stream's batch; 0 for no limit."""
+    rejects: RejectsPlace | None = None
+    """Place of the bad rows that the reader emits as rejects; None: it emits none."""
+    readers: Mapping[str, Callable[[], SourceReader]] = field(
+        default_factory=dict[str, Callable[[], SourceReader]]
+    )
+    """Factories of readers for values of a query's option `bad_rows`."""
     locations: tuple[str, ...] = ()
     """Spellings of the source's path that `.load(path)` may use, relative ones first, the absolute path last."""
 

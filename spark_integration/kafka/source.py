@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -29,6 +29,7 @@ from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
+from coordlog.spark_integration.files.sink.split_rejects import SplitRejects
 from coordlog.spark_integration.kafka.bad_records import KAFKA_REJECTS_SCHEMA, rejects_of_records
 from coordlog.spark_integration.kafka.cluster import Cluster, Isolation, Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
@@ -190,17 +191,12 @@ class KafkaSource:
         planned again; unbounded, the cluster is looked at every second, or as often as
         `discovery_interval_s` says.
         """
-        if self.rejects is not None:
-            raise OptionError(
-                "bad_rows",
-                self.rejects.destination,
-                "'fail' or 'skip', if queries read the source: Spark writes their output, and no checkpoint has "
-                "the rejects",
-            )
         is_bounded = self._discovery.is_bounded
-        schema = self._rows.schema
+        schema, readers = self._rows.schema, self._readers_of_queries()
         return CoordinatedSource(
-            create_reader=partial(KafkaReader, self._reader_options()),
+            create_reader=readers[self._bad_rows],
+            readers=readers,
+            rejects=self._rejects_of_queries(),
             open_watch=partial(
                 RangeWatch,
                 replace(self._discovery, splits_end=True),
@@ -213,6 +209,26 @@ class KafkaSource:
             weight_of=weight_of,
             lane_of=lane_of,
         )
+
+    def _readers_of_queries(self) -> dict[str, Callable[[], KafkaReader]]:
+        """Readers by the treatment of bad records."""
+        strict = replace(self._reader_options(), bad_rows="fail")
+        readers: dict[str, Callable[[], KafkaReader]] = {
+            FAIL: partial(KafkaReader, strict),
+            SKIP: partial(KafkaReader, replace(strict, bad_rows="skip")),
+        }
+        if self.rejects is not None:
+            for spelling in (self._bad_rows, self.rejects.destination):
+                readers[spelling] = partial(KafkaReader, replace(strict, bad_rows="emit"))
+        return readers
+
+    def _rejects_of_queries(self) -> SplitRejects | None:
+        if self.rejects is None:
+            return None
+        schema = self._rows.value_schema
+        columns = "" if schema is None else ", ".join(f"{each.name} {each.type}" for each in schema)
+        rules = f"decode={self._rows.decode} value_schema=({columns})"
+        return SplitRejects(self.rejects, KAFKA_REJECTS_SCHEMA, rules)
 
     def settle_schema(self) -> pa.Schema:
         """The schema of the rows; checks that there are topics to read. Blocks.

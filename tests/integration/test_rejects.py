@@ -201,9 +201,31 @@ def test_each_line_is_a_row_or_a_reject_and_the_history_has_their_numbers(
     assert {(one.rows, one.rejected) for one in case.splits()} == {(48, 12)}
 
 
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_rows_at_which_the_transform_raises_are_rejects_after_a_kill_too(
+    tmp_path: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    case = Case(tmp_path, is_batch, refuses=True)
+    with pytest.raises(KilledError):
+        case.drive(kill_after=50)
+    case.check_partial()
+    assert case.drive() is JobStatus.FINISHED
+
+    case.check_whole()
+    counted = case.progress()
+    assert (counted.rows, counted.rejected) == (len(case.rows()), len(case.rejects()))
+
+
 @pytest.mark.clause("H1")
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
-@pytest.mark.parametrize("refuses", [False, True], ids=["parser", "transform"])
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        pytest.param(False, id="parser"),
+        pytest.param(True, id="transform", marks=pytest.mark.tier("faults")),
+    ],
+)
 def test_a_driver_that_dies_after_any_record_loses_and_doubles_no_reject(
     tmp_path: Path,
     refuses: bool,  # noqa: FBT001, a parameter

@@ -31,7 +31,7 @@ from kafka_topics import Topics, topics_at
 PARTITIONS, RECORDS, SUBTASKS = 3, 80, 2
 WAIT_S = 60.0
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.tier("faults")]
 
 
 @pytest.fixture(scope="module")

@@ -97,3 +97,27 @@ def wait_for(batches: dict[int, Counter[str]], count: int) -> None:
     while total() < count:
         assert time.monotonic() < until, f"{total()} of {count} have come"
         time.sleep(0.05)
+
+
+def test_bad_records_of_a_range_are_published_once(
+    session: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    topics.fill(topic, 0, [f'{{"a": {n}}}' if n % 3 else f"bad {n}" for n in range(90)])
+    log, rejects = MemoryLog("topics"), tmp_path / "rejects"
+    source = topics.source(
+        topic, decode="json", value_schema="a bigint", split_offsets=40, bad_rows=rejects
+    )
+    with coordinated(session, "topics", source, log=log, partitions=2) as reads:
+        for _ in range(2):
+            rows = reads.read().select("value.a").collect()
+            assert sorted(row[0] for row in rows) == [n for n in range(90) if n % 3]
+
+    shown = session.read.parquet(str(rejects))
+    assert shown.columns == ["topic", "partition", "offset", "reason", "row"]
+    found = sorted((row.topic, row.partition, row.offset, row.row) for row in shown.collect())
+    assert found == [(topic, 0, n, f"bad {n}") for n in range(0, 90, 3)]
+    first, second = reads_of(audit_records(log.read(0, log.high_watermark())))
+    for read in (first, second):
+        counts = sorted((one.split_id.rpartition("@")[2], one.rejected) for one in read.splits)
+        assert counts == [("0..40", 14), ("40..80", 13), ("80..90", 3)]

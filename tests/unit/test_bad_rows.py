@@ -518,12 +518,6 @@ def test_formats_without_bad_rows_need_a_row_transform_for_the_option(
     assert Chain(source=source.spec(), operators=[declared]).source.row_rejects is None
 
 
-def test_queries_have_no_place_for_rejects(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"bad_rows .*queries"):
-        FileSource(tmp_path, bad_rows=tmp_path / "rejects").coordinated()
-    FileSource(tmp_path, bad_rows="skip").coordinated()
-
-
 def test_deep_json_is_rejected_and_ends_no_process(tmp_path: Path) -> None:
     deep = b'{"c":' * 3000 + b"1" + b"}" * 3000
     data = b'{"a":1}\n' + deep + b"\n" + json.dumps({"a": 2}).encode() + b"\n"

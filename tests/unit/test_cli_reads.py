@@ -19,13 +19,18 @@ JOB = "job"
 FILES = ["a.csv", "b.csv", "c.csv", "d.csv"]
 
 
-def read_by_tasks(reads: ReadsJob, read: ReadPlanned, partition: int, task: int, rows: int) -> None:
+def read_by_tasks(
+    reads: ReadsJob, read: ReadPlanned, partition: int, task: int, rows: int, *, rejected: int = 0
+) -> None:
     """A task that reads all that its partition is given, and says so."""
     asked = next_request(read.read_id, partition, 0, task_attempt_id=task)
     position = 0
     while splits := reads.ask(asked, SplitsGiven).splits:
         position += len(splits)
-        finished = [SplitRead(split_id=one.split_id, rows=rows, bytes_read=9) for one in splits]
+        finished = [
+            SplitRead(split_id=one.split_id, rows=rows, rejected=rejected, bytes_read=9)
+            for one in splits
+        ]
         asked = next_request(
             read.read_id, partition, position, task_attempt_id=task, finished=finished
         )
@@ -105,7 +110,9 @@ def test_a_task_with_no_more_splits_is_done_after_its_last_one() -> None:
     read = reads.plan("r", partitions=1)
     given: list[SplitRead] = []
     while splits := reads.ask(next_request(read.read_id, 0, len(given)), SplitsGiven).splits:
-        given += [SplitRead(split_id=one.split_id, rows=1, bytes_read=9) for one in splits]
+        given += [
+            SplitRead(split_id=one.split_id, rows=1, rejected=0, bytes_read=9) for one in splits
+        ]
 
     (early,) = json.loads(shown(reads.job.log, "reads", "--json"))["tasks"]
     reads.ask(next_request(read.read_id, 0, len(given), finished=given), SplitsGiven)
@@ -142,7 +149,9 @@ def test_a_question_that_was_asked_again_counts_once() -> None:
         given = [reads.ask(asked, SplitsGiven).splits for _ in range(2)][1]
         if not given:
             break
-        finished += [SplitRead(split_id=one.split_id, rows=10, bytes_read=9) for one in given]
+        finished += [
+            SplitRead(split_id=one.split_id, rows=10, rejected=0, bytes_read=9) for one in given
+        ]
 
     (read,) = [json.loads(one) for one in shown(reads.job.log, "reads", "--json").splitlines()]
 
@@ -207,3 +216,20 @@ def test_a_split_that_no_task_has_read_cannot_be_skipped_either() -> None:
 )
 def test_every_command_reads_a_job_without_subtasks(log: MemoryLog, command: tuple[str]) -> None:
     assert shown(log, *command)
+
+
+def test_bad_rows_have_a_column_in_each_table_if_there_are_any(log: MemoryLog) -> None:
+    reads = ReadsJob(Outside(names=FILES))
+    read = reads.plan_batch(0, 4)
+    read_by_tasks(reads, read, 0, 4, rows=10, rejected=3)
+    with_bad = reads.job.log
+
+    for command in (("reads",), ("reads", "--splits"), ("splits",)):
+        assert "BAD ROWS" not in shown(log, *command)
+        assert "BAD ROWS" in shown(with_bad, *command)
+    (task,) = (line.split() for line in shown(with_bad, "reads").splitlines() if " done " in line)
+    assert (task[-2], task[-1]) == ("40", "12"), "rows and bad rows of four splits"
+    splits = [line.split() for line in shown(with_bad, "reads", "--splits").splitlines()[1:5]]
+    assert [(split[3], split[4]) for split in splits] == [("10", "3")] * 4
+    (found,) = map(json.loads, shown(with_bad, "reads", "--json").splitlines())
+    assert [split["rejected"] for split in found["splits"]] == [3] * 4

@@ -24,6 +24,7 @@ from coordlog.spark_integration.dataframes import reading
 from coordlog.spark_integration.dataframes.query_end import is_same_again
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
 from coordlog.spark_integration.dataframes.ticket import Ticket
+from coordlog.spark_integration.files.formats.bad_rows import BadRow, rejects_batch
 
 SCHEMA = pa.schema([("name", pa.string())])
 WAIT_S = 20.0
@@ -36,6 +37,8 @@ class Service:
         self.answers = answers
         self.notes: list[str] = []
         self.ended: list[EndQuery] = []
+        self.rejected: list[int] = []
+        self.has_rejects = False
         self.told: list[str] = []
         """The splits that were said to be finished."""
         self.asks = threading.Semaphore(0)
@@ -53,6 +56,7 @@ class Service:
             return ReadFailureNoted()
         assert isinstance(request, NextSplits)
         self.told += [one.split_id for one in request.finished]
+        self.rejected += [one.rejected for one in request.finished]
         if request.position == self.holds_at:
             self.is_held.set()
             assert self.goes_on.wait(WAIT_S)
@@ -81,7 +85,23 @@ class Service:
         return Reader(self)
 
     def ticket(self) -> Ticket:
-        return cast("Ticket", SimpleNamespace(job_id="job", create_reader=self.create_reader))
+        place = SimpleNamespace(writer=lambda _task: self) if self.has_rejects else None
+        return cast(
+            "Ticket",
+            SimpleNamespace(job_id="job", create_reader=self.create_reader, rejects=place),
+        )
+
+    def add(self, rejects: pa.RecordBatch) -> None:
+        """A `RejectsWriter`'s."""
+        self.notes.append(f"rejects of {rejects.column('file')[0]}")
+
+    def publish(self, split: Split) -> None:
+        """A `RejectsWriter`'s."""
+        self.notes.append(f"publish {split.split_id}")
+
+    def discard(self) -> None:
+        """A `RejectsWriter`'s."""
+        self.notes.append("discard")
 
 
 class Reader:
@@ -104,7 +124,7 @@ class Reader:
     def poll(self) -> Poll:
         if self.finished:
             finished, self.finished = self.finished, ""
-            done = FinishedSplit(split_id=finished, rows=1, bytes_read=1)
+            done = FinishedSplit(split_id=finished, rows=1, rejected=4, bytes_read=1)
             return Poll(status=PollStatus.SPLIT_FINISHED, finished=done)
         name = self.splits[0]
         if name == "bad":
@@ -114,7 +134,13 @@ class Reader:
                 assert self.service.asks.acquire(timeout=WAIT_S), "it asks before it has read all"
         self.service.notes.append(name)
         self.finished = self.splits.pop(0)
-        return Poll(status=PollStatus.BATCH, batch=pa.record_batch([[name]], schema=SCHEMA))
+        batch, rejects = pa.record_batch([[name]], schema=SCHEMA), None
+        if self.service.has_rejects:
+            row = BadRow(line=1, offset=0, reason="bad", text="x")
+            rejects = rejects_batch(name, [row])
+        if name.startswith("only"):
+            return Poll(status=PollStatus.BATCH, batch=rejects)
+        return Poll(status=PollStatus.BATCH, batch=batch, rejects=rejects)
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +249,32 @@ def test_a_query_with_enough_rows_waits_for_its_open_request(
 
     assert service.notes == ["ask 0", "a", "b", "ask 3", "closed"]
     assert not [one for one in threading.enumerate() if one.name.startswith("asks-for-splits")]
+
+
+def test_rejects_are_published_at_the_end_of_their_split_before_it_counts() -> None:
+    service = Service(["a", "only bad"])
+    service.has_rejects = True
+
+    assert rows(service) == ["a"]
+    done = [note for note in service.notes if not note.startswith("ask")]
+    assert done == [
+        *("a", "rejects of a", "publish a"),
+        *("only bad", "rejects of only bad", "publish only bad"),
+        *("discard", "closed"),
+    ]
+    assert service.told == ["a", "only bad"]
+    assert service.rejected == [4, 4], "the number is in the request that a task sends anyway"
+
+
+def test_rejects_of_a_split_that_is_not_read_whole_are_not_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "DATAFRAME_BATCH_ROWS", 1)
+    service = Service(["a"])
+    service.has_rejects = True
+    found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
+    next(found)
+    cast("Any", found).close()
+
+    assert "publish a" not in service.notes
+    assert service.notes[-2:] == ["discard", "closed"]

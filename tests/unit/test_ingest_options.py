@@ -344,6 +344,30 @@ def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
     assert parts.source._cluster.bootstrap_servers == "127.0.0.1:9092,127.0.0.2:9092"
 
 
+def test_bad_rows_of_topics_and_of_transforms_have_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(
+        "from coordlog.spark_integration import row_transform\n"
+        "plain = lambda batch: batch\n"
+        "declared = row_transform(plain)\n"
+    )
+
+    def operators(**given: Any) -> list[str]:  # noqa: ANN401, options
+        options = IngestOptions(
+            destination=str(tmp_path / "out"), bad_rows=str(tmp_path / "rejects"), **given
+        )
+        return [link.operator_id for link in parts_of(options).chain().links]
+
+    topic = "kafka://h:1/t"
+    declared = f"{tmp_path}/rows.py:declared"
+    assert operators(source=topic, decode="utf8") == ["source", "rejects", "sink"]
+    for given in ({"source": topic}, {"source": str(tmp_path / "in"), "format": "parquet"}):
+        assert operators(**given, transform=declared) == ["source", "transform", "rejects", "sink"]
+        with pytest.raises(OptionsError, match=r"bad_rows is .*row_transform"):
+            operators(**given, transform=f"{tmp_path}/rows.py:plain")
+    with pytest.raises(OptionsError, match="--bad-rows is set; it is for --format csv or jsonl"):
+        operators(source=str(tmp_path / "in"), format="parquet")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -32,6 +32,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.compression import Compression, check_compression
+from coordlog.spark_integration.files.formats.bad_rows import REJECTS_SCHEMA
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions, CsvText
 from coordlog.spark_integration.files.formats.csv.rows import check_csv_types
 from coordlog.spark_integration.files.formats.formats import (
@@ -48,6 +49,7 @@ from coordlog.spark_integration.files.places import location_of, locations_of
 from coordlog.spark_integration.files.rejected_rows import rejects_of_rows
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
 from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
+from coordlog.spark_integration.files.sink.split_rejects import SplitRejects
 from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.discovery import (
     Discovery,
@@ -347,13 +349,6 @@ class FileSource:
                 self._bad_rows,
                 f"'fail' with format={self._format!r}, if queries read the source: all of its rows can be read",
             )
-        if self.rejects is not None:
-            raise OptionError(
-                "bad_rows",
-                self.rejects.destination,
-                "'fail' or 'skip', if queries read the source: Spark writes their output, and no checkpoint has "
-                "the rejects",
-            )
         options = FileReaderOptions(
             files=self._discovery.files,
             format=self._discovery.format,
@@ -361,6 +356,7 @@ class FileSource:
             asks_for_splits=False,
             run_id=None,  # files are read as listed, so that a batch that is read again is the same
         )
+        readers = self._readers_of_queries(options)
         open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
         if self._watching is not None:
             watching = self._watching
@@ -374,7 +370,9 @@ class FileSource:
                 return _watch_of(watch, watching)
 
         return CoordinatedSource(
-            create_reader=partial(FileReader, options),
+            create_reader=readers[self._bad_rows],
+            readers=readers,
+            rejects=self._rejects_of_queries(),
             open_watch=open_watch,
             is_unbounded=self._watching is not None,
             schema_of=schema_of,
@@ -384,6 +382,31 @@ class FileSource:
             location=self._location,
             allows_other_location=self._allows_other_path,
         )
+
+    def _readers_of_queries(
+        self, options: FileReaderOptions
+    ) -> dict[str, Callable[[], FileReader]]:
+        """Readers by the treatment of bad rows."""
+        file_format = self._discovery.format
+        if not isinstance(file_format, (CsvFormat, JsonLinesFormat)):
+            return {FAIL: partial(FileReader, options)}
+        strict = replace(options, format=replace(file_format, sifts=False), emits_rejects=False)
+        sifting = replace(options, format=replace(file_format, sifts=True))
+        readers: dict[str, Callable[[], FileReader]] = {
+            FAIL: partial(FileReader, strict),
+            SKIP: partial(FileReader, sifting),
+        }
+        if self.rejects is not None:
+            emitting = replace(sifting, emits_rejects=True)
+            for spelling in (self._bad_rows, self.rejects.destination):
+                readers[spelling] = partial(FileReader, emitting)
+        return readers
+
+    def _rejects_of_queries(self) -> SplitRejects | None:
+        if self.rejects is None:
+            return None
+        rules = f"format={self._format} {self._discovery.format.row_rules()}"
+        return SplitRejects(self.rejects, REJECTS_SCHEMA, rules)
 
     def _settle_or_given(self) -> pa.Schema:
         schema = self._discovery.schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 from rich.text import Text
@@ -50,6 +50,7 @@ _TASK_COLUMNS = (
     Column("ROWS", is_right=True),
     Column("WHY"),
 )
+_BAD_ROWS = Column("BAD ROWS", is_right=True)
 _SPLIT_COLUMNS = (
     Column("READ"),
     Column("PART", is_right=True),
@@ -84,8 +85,10 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
         for read in rows:
             print_json(json_of(read))
         return
-    cells = _by_split(rows) if by_split else _by_task(rows)
-    print_table(new_console(), _SPLIT_COLUMNS if by_split else _TASK_COLUMNS, list(cells))
+    has_rejects = any(task.rejected for read in rows for task in read.tasks)
+    cells = _by_split(rows, has_rejects) if by_split else _by_task(rows, has_rejects)
+    columns = _with_rejects(_SPLIT_COLUMNS if by_split else _TASK_COLUMNS, has_rejects)
+    print_table(new_console(), columns, list(cells))
     tasks = sum(len(read.tasks) for read in rows)
     again = sum(read.plans > 1 for read in rows)
     failed = sum(task.status is TaskEnd.FAILED for read in rows for task in read.tasks)
@@ -103,13 +106,22 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
         click.echo(f"streams: {texts}.")
 
 
-def _by_task(rows: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+def _with_rejects(columns: Sequence[Column], has_rejects: bool) -> list[Column]:  # noqa: FBT001, of a column
+    """The columns, with one for bad rows before the last if there are any."""
+    return [*columns[:-1], *[_BAD_ROWS][:has_rejects], columns[-1]]
+
+
+def _bad_rows(rejected: int | None, has_rejects: bool) -> list[str]:  # noqa: FBT001, as above
+    return [f"{rejected:,}" if rejected else ""] if has_rejects else []
+
+
+def _by_task(rows: Iterable[ReadRow], has_rejects: bool) -> Iterable[tuple[str | Text, ...]]:  # noqa: FBT001, as above
     for read in rows:
         for task in read.tasks:
-            yield _task_cells(read, task)
+            yield _task_cells(read, task, has_rejects)
 
 
-def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
+def _task_cells(read: ReadRow, task: ReadTask, has_rejects: bool) -> tuple[str | Text, ...]:  # noqa: FBT001, as above
     return (
         read.read_id,
         f"{read.start}..{read.end}",
@@ -122,21 +134,23 @@ def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
         f"{task.assigned:,}",
         f"{task.finished:,}",
         f"{task.rows:,}",
+        *_bad_rows(task.rejected, has_rejects),
         reason_text(task.reason),
     )
 
 
-def _by_split(rows: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+def _by_split(rows: Iterable[ReadRow], has_rejects: bool) -> Iterable[tuple[str | Text, ...]]:  # noqa: FBT001, as above
     for read in rows:
         for split in read.splits:
-            yield _split_cells(read, split)
+            yield _split_cells(read, split, has_rejects)
 
 
-def _split_cells(read: ReadRow, split: ReadSplit) -> tuple[str | Text, ...]:
+def _split_cells(read: ReadRow, split: ReadSplit, has_rejects: bool) -> tuple[str | Text, ...]:  # noqa: FBT001, as above
     return (
         read.read_id,
         str(split.partition),
         on_one_line(split.split_id, _REASON_CHARS),
         "" if split.rows is None else f"{split.rows:,}",
+        *_bad_rows(split.rejected, has_rejects),
         " ".join(map(str, split.read_by)),
     )
