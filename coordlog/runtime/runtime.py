@@ -402,7 +402,6 @@ class Runtime:
             sequence=self.state.next_sequence,
             now_us=max(clock_us, self.state.timestamp_us),
             clock_us=clock_us,
-            after=self.state,
             connection_id=connection_id,
         )
         first = fitting_step(self._config, self.state, input_, clock_us)
@@ -478,7 +477,8 @@ class Runtime:
     def _close_turn(self, turn: Turn) -> None:
         if not turn.records and not turn.effects and turn.connection_id is None:
             return
-        turn.after = self.state
+        if self._observer is not None or turn.reads_state:
+            turn.after = self.state
         count = len(turn.records)
         if count > 1:
             turn.records = [
@@ -571,6 +571,7 @@ class Runtime:
             if turn.connection_id is not None:
                 handled[turn.connection_id] = handled.get(turn.connection_id, 0) + 1
             if self._observer is not None and turn.records:
+                assert turn.after is not None, "an observer reads it"
                 self._observer.released(turn.records, turn.after, append_s)
                 append_s = None
         for connection_id, count in handled.items():
@@ -602,11 +603,13 @@ class Runtime:
         self.triggers.released(turn.records)
         if self._on_released is not None and turn.records:
             self._on_released(turn.records)
+        # Effects of a turn without its state read none.
+        after = self.state if turn.after is None else turn.after
         for effect in turn.effects:
             if callable(effect):
                 effect()
             else:
-                self._do(effect, turn.after)
+                self._do(effect, after)
         if turn.payloads:
             self.payloads.release(turn.payloads)
 

@@ -9,7 +9,7 @@ from typing import Final
 from coordlog.errors import TooLargeError, TurnLimitError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import Action, AttemptLost, Input
-from coordlog.kernel.outputs import Effect, Step, StopAckTimer
+from coordlog.kernel.outputs import DeliverEvent, Effect, Step, StopAckTimer
 from coordlog.kernel.step import act, step
 from coordlog.limits import (
     ACK_TIMEOUT_S,
@@ -38,6 +38,7 @@ __all__ = [
     "to_unstored",
 ]
 
+_OF_EVENTS: Final = frozenset({DeliverEvent, StopAckTimer})
 _CHAR_BYTES: Final = 4
 """Maximum length of a character in UTF-8."""
 
@@ -72,8 +73,8 @@ class Turn:
     unstored: Sequence[UnstoredRecord] = ()
     watched: Sequence[int] = ()
     """Indexes of the records whose offsets the snapshots need."""
-    after: JobState
-    """State at the end of the turn."""
+    after: JobState | None = None
+    """State at the end of the turn, or None if no effect reads it: thousands of turns may wait for the log."""
     call_count: int = 0
     """Number of calls and timers that its callbacks have started."""
     acted_records: int = 0
@@ -91,6 +92,11 @@ class Turn:
         return bool(self.watched) or any(
             type(effect) is not StopAckTimer for effect in self.effects
         )
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether one of its effects may read the state at its end; those of most turns are about one event."""
+        return any(type(effect) not in _OF_EVENTS for effect in self.effects)
 
     def add_acted(self, records: Sequence[Record]) -> None:
         """Count the records of an action. Raises TurnLimitError above the turn's limit."""

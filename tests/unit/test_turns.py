@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from coordlog.errors import AppendRefusedError
 from coordlog.limits import APPEND_LINGER_S
 from coordlog.log.memory import Refuse, Unknown
 from coordlog.messages import Accepted
+from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime import runtime
 from coordlog.runtime.runtime import RuntimeOptions
@@ -61,6 +64,24 @@ def test_the_next_turn_finds_things_as_the_log_will_have_them() -> None:
     assert job.log.high_watermark() == end
     assert len(job.runtime.take_group()) == 3, "one append for both turns, and a type"
     assert job.runtime.take_group() == [], "one in flight at a time"
+
+
+def test_states_between_turns_of_events_that_wait_are_freed() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.is_held = True
+    states: list[weakref.ref[JobState]] = []
+    for n in range(3):
+        attempt.send("source", Up(n=n))
+        inside(attempt, provider, lambda coordinator: coordinator.gateways[0].send_event(Down(n=1)))
+        states.append(weakref.ref(job.runtime.state))
+
+    assert job.runtime.unreleased_turns == 6
+    assert [state() is not None for state in states] == [False, False, True]
+
+    job.release()
+    assert delivered(job, attempt) == [1, 1, 1]
 
 
 def test_an_append_without_effects_waits_a_moment_for_company() -> None:
