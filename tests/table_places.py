@@ -128,7 +128,7 @@ class Place(ABC):
 
     def sink(self, pause: Callable[[float], None] = no_pause, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
         sink = self.new_sink(**options)
-        sink._pause = pause
+        sink._files.pause = pause
         sink.spec()
         sink.prepare(JOB)
         return sink

@@ -310,7 +310,8 @@ class _Look:
                 read = partial(self._data_file, commit.root)
                 files = list(pool.map(read, commit.files))
             transaction.set_properties({commit.mark: str(commit.number)})
-            transaction.append(files, dict(commit.properties))
+            if files:
+                transaction.append(files, dict(commit.properties))
             at("after manifests")
             transaction.commit_transaction()
         except refused.CommitFailedException as error:
