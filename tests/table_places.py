@@ -99,6 +99,10 @@ class Place(ABC):
         """Its owner partitions it by these columns from now on."""
 
     @abstractmethod
+    def drop_column(self, column: str) -> None:
+        """Its owner drops a column."""
+
+    @abstractmethod
     def drop(self) -> None:
         """Its owner drops it."""
 
@@ -203,6 +207,10 @@ class IcebergPlace(Place):
                 update.remove_field(field.name)
             for column in columns:
                 update.add_identity(column)
+
+    def drop_column(self, column: str) -> None:
+        with self.catalog.load_table(self.name).update_schema() as update:
+            update.delete_column(column)
 
     def drop(self) -> None:
         self.catalog.drop_table(self.name)
@@ -331,6 +339,10 @@ class DeltaPlace(Place):
     def kept_by_partitioning(self, numbers: list[int]) -> list[int]:
         return []
 
+    def drop_column(self, column: str) -> None:
+        rows = self.table().drop_columns([column])
+        write_deltalake(self.loaded(), rows, mode="overwrite", schema_mode="overwrite")
+
     def drop(self) -> None:
         for name in self.names():
             if "/_delta_log/" in name:
@@ -408,6 +420,9 @@ class DeltaInBucket(DeltaPlace):
         pytest.skip("needs delta-rs' writer: see `table`")
 
     def rewrite(self) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
+
+    def drop_column(self, column: str) -> None:
         pytest.skip("needs delta-rs' writer: see `table`")
 
     def remove(self, name: str) -> None:
