@@ -20,6 +20,8 @@ from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhe
 from coordlog.spark_integration.batches.table import TableBatches
 from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.tables.delta import DeltaSink
+from coordlog.spark_integration.files.tables.iceberg import IcebergSink
 from coordlog.spark_integration.files.tables.sink import TableSink
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ __all__ = ["AnySink", "ExactlyOnce", "Sinks", "exactly_once", "sinks_of"]
 
 _log = logging.getLogger(__name__)
 
-AnySink = BatchSink | ParquetSink | TableSink
+AnySink = BatchSink | ParquetSink | DeltaSink | IcebergSink
 Sinks = AnySink | Mapping[str, AnySink]
 _ONLY = "sink"
 """Name of a sink without others."""

@@ -17,7 +17,7 @@ from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.batches import service as services
-from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
+from coordlog.spark_integration.batches.exactly_once import AnySink, ExactlyOnce
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import Batch
@@ -25,7 +25,7 @@ from coordlog.spark_integration.batches.table import TableBatches, addition_of
 from coordlog.spark_integration.files.tables.sink import TableSink
 from rest_catalog import rest_catalog
 from s3_server import s3_server, s3_store
-from table_places import Place, no_pause
+from table_places import DeltaInBucket, Place, no_pause
 from table_steps import MakePlace, new_place, place, stepping
 
 __all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
@@ -57,7 +57,7 @@ def case_of(place: Place) -> BatchCase:
         sink._files.pause = no_pause
         return sink
 
-    return BatchCase(make_sink)
+    return BatchCase(cast("Callable[[], AnySink]", make_sink))
 
 
 def give(case: BatchCase, *frames: Any) -> None:  # noqa: ANN401, see `frame`
@@ -147,6 +147,7 @@ def test_a_commit_of_a_batch_without_an_answer_is_made_once(place: Place, loses:
 def test_rows_that_another_program_adds_beside_a_batch_stay(place: Place) -> None:
     case, appended = case_of(place), list[str]()
     give(case, frame([0]))
+    place.append(pa.table({"i": [90]}))
 
     def at(name: str) -> None:
         if name.startswith(("before commit", "after manifests", "after footers")):
@@ -157,11 +158,11 @@ def test_rows_that_another_program_adds_beside_a_batch_stay(place: Place) -> Non
     driver = case.driver(at)
     case.give(driver, 1, frame([1], batch_id=1))
     driver.close()
-    assert place.rows() == Counter([0, 1, 91, 92])
+    assert place.rows() == Counter([0, 1, 90, 91, 92])
 
 
 @pytest.mark.clause("H3")
-def test_a_batch_is_known_after_its_files_were_rewritten_and_its_outcome_lost(
+def test_a_batch_is_known_after_a_rewrite_of_its_files_without_its_outcome(
     place: Place,
 ) -> None:
     case = case_of(place)
@@ -282,6 +283,8 @@ def test_a_log_made_again_after_batch_writes_is_refused(place: Place) -> None:
 # --- batches that the table does not take --------------------------------------------------------
 def changed_at(place: Place, name: str) -> Callable[[str], None]:
     """The table's owner drops column `s` once a driver passes there."""
+    if isinstance(place, DeltaInBucket):
+        pytest.skip("needs delta-rs' writer")  # not within a driver's thread
     passed: list[str] = []
 
     def at(here: str) -> None:
@@ -375,7 +378,7 @@ def test_a_table_that_takes_no_commit_fails_the_job_and_not_the_batch(place: Pla
     assert place.rows() == Counter([0])
 
 
-def test_a_write_after_its_log_lost_its_end_is_not_taken_for_an_earlier_one(place: Place) -> None:
+def test_a_write_to_a_log_without_its_end_is_not_taken_for_an_earlier_one(place: Place) -> None:
     log = MemoryLog()
     for number in (1, 2):
         sink = TableBatches(place.new_sink(), "sink")
