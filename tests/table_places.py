@@ -130,6 +130,10 @@ class Place(ABC):
     def names(self) -> list[str]:
         """All that stands there, hidden things too."""
 
+    @abstractmethod
+    def remove_file(self, name: str) -> None:
+        """Remove one of `names`."""
+
     def sink(self, pause: Callable[[float], None] = no_pause, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
         sink = self.new_sink(**options)
         sink._files.pause = pause
@@ -163,6 +167,9 @@ class IcebergPlace(Place):
 
     def names(self) -> list[str]:
         return names_below(self.root)
+
+    def remove_file(self, name: str) -> None:
+        Path(name).unlink()
 
     @property
     def catalog(self) -> Catalog:
@@ -282,6 +289,9 @@ class IcebergInBucket(IcebergPlace):
     def names(self) -> list[str]:
         return self.server.keys(self.bucket)
 
+    def remove_file(self, name: str) -> None:
+        self.server.client.delete_object(Bucket=self.bucket, Key=name)
+
 
 class DeltaPlace(Place):
     widens_types = False
@@ -293,7 +303,7 @@ class DeltaPlace(Place):
     def names(self) -> list[str]:
         return names_below(Path(self.root))
 
-    def remove(self, name: str) -> None:
+    def remove_file(self, name: str) -> None:
         Path(name).unlink()
 
     def loaded(self) -> DeltaTable:
@@ -346,7 +356,7 @@ class DeltaPlace(Place):
     def drop(self) -> None:
         for name in self.names():
             if "/_delta_log/" in name:
-                self.remove(name)
+                self.remove_file(name)
 
     def append(self, rows: pa.Table) -> None:
         write_deltalake(self.loaded(), rows, mode="append")
@@ -358,7 +368,7 @@ class DeltaPlace(Place):
         table.create_checkpoint()
         commits = [one for one in self.names() if "/_delta_log/" in one and one.endswith(".json")]
         for commit in sorted(commits)[:-1]:
-            self.remove(commit)
+            self.remove_file(commit)
 
     def replace(self) -> None:
         schema = self.loaded().schema()
@@ -425,5 +435,5 @@ class DeltaInBucket(DeltaPlace):
     def drop_column(self, column: str) -> None:
         pytest.skip("needs delta-rs' writer: see `table`")
 
-    def remove(self, name: str) -> None:
+    def remove_file(self, name: str) -> None:
         self.server.client.delete_object(Bucket=self.bucket, Key=name)

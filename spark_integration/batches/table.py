@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from coordlog.errors import DestinationMisfitError, SinkError
+from coordlog.errors import DestinationMisfitError, FilesGoneError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.batches.parquet import staged_part
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
@@ -76,7 +76,8 @@ class TableBatches:
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: one commit adds the files and sets the mark.
 
-        The outcome is not done if columns or partitions of the table were changed so that it does not take the files.
+        The outcome is not done if columns or partitions of the table were changed so that it does not take the files,
+        or if files are gone.
         A commit without files has recorded this in the table before, so that no slower driver adds them.
         """
         details = {"files": str(len(part.files))}
@@ -85,7 +86,7 @@ class TableBatches:
             is_done, reason = False, "the table has refused it before"
             try:
                 is_done = self._files.add(addition, at=at)
-            except DestinationMisfitError as error:
+            except (DestinationMisfitError, FilesGoneError) as error:
                 is_done, reason = not self._files.refuse(addition, at=at), error.problem
             if not is_done:
                 details["refused"] = reason

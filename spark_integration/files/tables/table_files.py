@@ -254,7 +254,8 @@ class TableFiles:
 
         Raises:
             DestinationMisfitError: The table has changed, and does not take the files.
-            SinkError: A file is gone or damaged, or other writers have been faster each time.
+            FilesGoneError: A file is neither staged nor published.
+            SinkError: A file is damaged, or other writers have been faster each time.
             JobMovedError: The job was adopted since `claim`, and another log writes here.
         """
         self.check_held()
