@@ -50,6 +50,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   └── SourceUnavailableError   the input, or the network to it, is unavailable now
     ├── SinkError                  a destination that cannot be written, or belongs to another job
     │   ├── DestinationMisfitError   rows that are incompatible with its schema: trying again cannot help
+    │   ├── FilesGoneError           files of an intent are neither staged nor published: they are made again, or lost
     │   ├── JobMovedError            the job was adopted, and continues there with another log
     │   └── OutOfSpaceError          no space is left at the destination
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
@@ -79,6 +80,7 @@ __all__ = [
     "EnvironmentSetupError",
     "FencedAttemptError",
     "FencedError",
+    "FilesGoneError",
     "GatewayFullError",
     "JobFailedError",
     "JobMovedError",
@@ -688,6 +690,10 @@ class SinkError(CoordlogError):
 
 class DestinationMisfitError(SinkError):
     """Rows are incompatible with the schema of a destination: another try cannot help."""
+
+
+class FilesGoneError(SinkError):
+    """Files of an intent are neither staged nor published: only a sink whose rows can be made again may go on."""
 
 
 class JobMovedError(SinkError):

@@ -302,13 +302,6 @@ TABLE_COMMIT_WAIT_S: Final = 10.0
 TABLE_FOOTER_THREADS: Final = 8
 """Threads that read the footers of new data files, each a request to an object store."""
 
-TABLE_LOCK_S: Final = 3000.0
-"""Wait for another process that commits to a table on a local disk: less than `SETTLE_CALL_S`, so that the error of
-the try names that process."""
-
-TABLE_LOCK_SLOW_S: Final = 60.0
-"""Wait for that process after which the logging names it."""
-
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
 """If a history's last record is further ahead of this machine's clock, the writer's clock or this one is wrong."""

@@ -37,15 +37,6 @@ SPARK: Final = (
     ("org.apache.spark", "spark-avro_2.13", "4.1.1"),
 )
 
-# For Spark 4.1; what these need besides, Spark has.
-DELTA: Final = (
-    ("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
-    ("io.delta", "delta-storage", "4.4.0"),
-    ("io.delta", "delta-kernel-api", "4.4.0"),
-    ("io.delta", "delta-kernel-defaults", "4.4.0"),
-)
-ICEBERG: Final = (("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),)
-
 SETTINGS: Final = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -103,8 +94,6 @@ def main() -> int:
     sets = {
         JarSet.BROKER: measured([*closure(BROKER), *BESIDE_THE_BROKER]),
         JarSet.SPARK: measured(list(SPARK)),
-        JarSet.DELTA: measured(list(DELTA)),
-        JarSet.ICEBERG: measured(list(ICEBERG)),
     }
     LOCK_PATH.write_text(format_lock(sets), "utf-8")
     for jar_set, jars in sets.items():

@@ -99,6 +99,10 @@ class Place(ABC):
         """Its owner partitions it by these columns from now on."""
 
     @abstractmethod
+    def drop_column(self, column: str) -> None:
+        """Its owner drops a column."""
+
+    @abstractmethod
     def drop(self) -> None:
         """Its owner drops it."""
 
@@ -126,9 +130,13 @@ class Place(ABC):
     def names(self) -> list[str]:
         """All that stands there, hidden things too."""
 
+    @abstractmethod
+    def remove_file(self, name: str) -> None:
+        """Remove one of `names`."""
+
     def sink(self, pause: Callable[[float], None] = no_pause, **options: Any) -> TableSink:  # noqa: ANN401, the sink's own
         sink = self.new_sink(**options)
-        sink._pause = pause
+        sink._files.pause = pause
         sink.spec()
         sink.prepare(JOB)
         return sink
@@ -159,6 +167,9 @@ class IcebergPlace(Place):
 
     def names(self) -> list[str]:
         return names_below(self.root)
+
+    def remove_file(self, name: str) -> None:
+        Path(name).unlink()
 
     @property
     def catalog(self) -> Catalog:
@@ -203,6 +214,10 @@ class IcebergPlace(Place):
                 update.remove_field(field.name)
             for column in columns:
                 update.add_identity(column)
+
+    def drop_column(self, column: str) -> None:
+        with self.catalog.load_table(self.name).update_schema() as update:
+            update.delete_column(column)
 
     def drop(self) -> None:
         self.catalog.drop_table(self.name)
@@ -274,6 +289,9 @@ class IcebergInBucket(IcebergPlace):
     def names(self) -> list[str]:
         return self.server.keys(self.bucket)
 
+    def remove_file(self, name: str) -> None:
+        self.server.client.delete_object(Bucket=self.bucket, Key=name)
+
 
 class DeltaPlace(Place):
     widens_types = False
@@ -285,7 +303,7 @@ class DeltaPlace(Place):
     def names(self) -> list[str]:
         return names_below(Path(self.root))
 
-    def remove(self, name: str) -> None:
+    def remove_file(self, name: str) -> None:
         Path(name).unlink()
 
     def loaded(self) -> DeltaTable:
@@ -331,10 +349,14 @@ class DeltaPlace(Place):
     def kept_by_partitioning(self, numbers: list[int]) -> list[int]:
         return []
 
+    def drop_column(self, column: str) -> None:
+        rows = self.table().drop_columns([column])
+        write_deltalake(self.loaded(), rows, mode="overwrite", schema_mode="overwrite")
+
     def drop(self) -> None:
         for name in self.names():
             if "/_delta_log/" in name:
-                self.remove(name)
+                self.remove_file(name)
 
     def append(self, rows: pa.Table) -> None:
         write_deltalake(self.loaded(), rows, mode="append")
@@ -346,7 +368,7 @@ class DeltaPlace(Place):
         table.create_checkpoint()
         commits = [one for one in self.names() if "/_delta_log/" in one and one.endswith(".json")]
         for commit in sorted(commits)[:-1]:
-            self.remove(commit)
+            self.remove_file(commit)
 
     def replace(self) -> None:
         schema = self.loaded().schema()
@@ -410,5 +432,8 @@ class DeltaInBucket(DeltaPlace):
     def rewrite(self) -> None:
         pytest.skip("needs delta-rs' writer: see `table`")
 
-    def remove(self, name: str) -> None:
+    def drop_column(self, column: str) -> None:
+        pytest.skip("needs delta-rs' writer: see `table`")
+
+    def remove_file(self, name: str) -> None:
         self.server.client.delete_object(Bucket=self.bucket, Key=name)

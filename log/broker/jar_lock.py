@@ -34,15 +34,6 @@ class JarSet(enum.Enum):
     """A Kafka broker, complete."""
     SPARK = "spark"
     """Jars that Spark 4.1 needs besides its own to read a topic of Avro records."""
-    DELTA = "delta"
-    """Jars that Spark 4.1 needs to read and write Delta tables; fetched on demand."""
-    ICEBERG = "iceberg"
-    """Jars that Spark 4.1 needs to read and write Iceberg tables; fetched on demand."""
-
-    @property
-    def is_on_demand(self) -> bool:
-        """Whether set-up leaves the set out."""
-        return self in (JarSet.DELTA, JarSet.ICEBERG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +93,7 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
         if jar.file_name in {other.file_name for other in jars}:
             raise ValueError(f"line {number}: {jar.file_name} is listed twice")
         jars.append(jar)
-    missing = [
-        jar_set.value for jar_set in JarSet if not sets.get(jar_set) and not jar_set.is_on_demand
-    ]
+    missing = [jar_set.value for jar_set in JarSet if not sets.get(jar_set)]
     if missing:
         raise ValueError(f"no jars of {', '.join(missing)}")
     return {jar_set: tuple(jars) for jar_set, jars in sets.items()}

@@ -1,8 +1,7 @@
 """Fetches the needed jars into a cache of this user, once; later runs need no network.
 
 The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; each file is checked
-here, by its SHA-256. `python -m coordlog.log.broker.jars` fetches the sets that are not on demand,
-`python -m coordlog.log.broker.jars delta iceberg` these two.
+here, by its SHA-256. `python -m coordlog.log.broker.jars` fetches all sets.
 
 Ivy fetches from Maven Central, through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`.
 `COORDLOG_IVY_SETTINGS` is the path of a settings file of Ivy, for a mirror.
@@ -129,15 +128,9 @@ def install(
         checked.rename(folder)
 
 
-def main(named: Sequence[str] = ()) -> int:
-    """Fetch the named sets, or those that are not on demand; prints a line each. Returns the exit status."""
-    known = [jar_set.value for jar_set in JarSet]
-    if unknown := [name for name in named if name not in known]:
-        print(f"error: no set {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)  # noqa: T201, a command prints
-        return 2
+def main() -> int:
+    """Fetch all sets; prints a line each. Returns the exit status."""
     for jar_set in JarSet:
-        if jar_set.value not in named and (named or jar_set.is_on_demand):
-            continue
         try:
             paths = resolve(jar_set, progress=functools.partial(print, flush=True))
         except CoordlogError as error:
@@ -319,4 +312,4 @@ def _bounded(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

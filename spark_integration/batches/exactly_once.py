@@ -17,8 +17,12 @@ from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.query import key_of, ranges_of, run_for_state
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.batches.table import TableBatches
 from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.tables.delta import DeltaSink
+from coordlog.spark_integration.files.tables.iceberg import IcebergSink
+from coordlog.spark_integration.files.tables.sink import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +31,7 @@ __all__ = ["AnySink", "ExactlyOnce", "Sinks", "exactly_once", "sinks_of"]
 
 _log = logging.getLogger(__name__)
 
-AnySink = BatchSink | ParquetSink
+AnySink = BatchSink | ParquetSink | DeltaSink | IcebergSink
 Sinks = AnySink | Mapping[str, AnySink]
 _ONLY = "sink"
 """Name of a sink without others."""
@@ -60,8 +64,8 @@ def exactly_once(
         function: Function from a batch to the rows to write; None writes the batch itself. With several
             sinks it returns a frame for each, by name.
         job_id: Id of the job, `[a-z0-9][a-z0-9-]{0,99}`.
-        sink: Destination: a `ParquetSink`, a `DatabaseTable`, a `DeltaTable`, an `IcebergTable`, a
-            `BatchSink` of your own; or several by name.
+        sink: Destination: a `ParquetSink`, a `DeltaSink`, an `IcebergSink`, a `DatabaseTable`, a `BatchSink` of
+            your own; or several by name.
         bootstrap_servers: Kafka's; the job's topic is created if it does not exist.
         log: Instead of the servers: log of this job and of no other.
         instead_of: Id of the job's earlier query, if this is a new query with another checkpoint that
@@ -99,10 +103,13 @@ def exactly_once(
 def sinks_of(sink: Sinks) -> dict[str, BatchSink]:
     """The sinks by name; a sink without others is called `sink`."""
     named = sink if isinstance(sink, Mapping) else {_ONLY: sink}
-    return {
-        name: ParquetBatches(target) if isinstance(target, ParquetSink) else target
-        for name, target in named.items()
-    }
+    return {name: _of_batches(name, target) for name, target in named.items()}
+
+
+def _of_batches(name: str, target: AnySink) -> BatchSink:
+    if isinstance(target, ParquetSink):
+        return ParquetBatches(target)
+    return TableBatches(target, name) if isinstance(target, TableSink) else target
 
 
 class ExactlyOnce:

@@ -6,7 +6,6 @@ reached by its endpoint, with the driver's token from its file or `COORDLOG_TOKE
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -32,15 +31,14 @@ from coordlog.errors import (
 from coordlog.limits import BATCH_COMMIT_S, BATCH_SILENCE_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.batches.ledger import BATCHES, BatchKey, unnamed_write
-from coordlog.spark_integration.batches.parquet import FilesTask, files_part
+from coordlog.spark_integration.batches.parquet import FilesTask, files_part, writers_name
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
 from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID, fingerprint_of
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
 from coordlog.spark_integration.files.payloads import StagedFile
-from coordlog.spark_integration.files.sink.sink import ParquetSink
-from coordlog.spark_integration.files.sink.writer import ParquetWriterOptions
+from coordlog.spark_integration.files.sink.writer import FileWriters
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,11 +60,11 @@ class _Target:
     driver_id: str
     sink: str
     instead_of: str
-    options: ParquetWriterOptions
+    writers: FileWriters
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> _Target:
-        required = ("job", "endpoint", "driver", "sink", "files")
+    def of(cls, options: Mapping[str, str], writers: Mapping[str, FileWriters]) -> _Target:
+        required = ("job", "endpoint", "driver", "sink")
         missing = [name for name in required if not options.get(name)]
         if missing:
             raise OptionError(
@@ -81,19 +79,24 @@ class _Target:
                 f"the driver that commits the batches of job {job_id} has ended: start one again, "
                 "and pass its options to the write"
             )
-        files = json.loads(options["files"])
+        sink = options["sink"]
+        if (name := writers_name(job_id, sink)) not in writers:
+            raise UsageError(
+                f"this session does not know sink {sink!r} of job {job_id}: take the options from its "
+                "`BatchService` in this session"
+            )
         return cls(
             job_id=job_id,
             endpoint=endpoint,
             driver_id=options["driver"],
-            sink=options["sink"],
+            sink=sink,
             instead_of=options.get("instead_of", ""),
-            options=ParquetSink(**files).writer_options,
+            writers=writers[name],
         )
 
     def task(self, key: BatchKey) -> FilesTask:
         batch = Batch(job_id=self.job_id, driver_id=self.driver_id, key=key, sink=self.sink)
-        return FilesTask.of(self.options, batch)
+        return FilesTask.of(self.writers, batch)
 
     def commit(self, key: BatchKey, staged: Iterable[bytes], ranges: str = "") -> None:
         """Make the files visible and wait for the outcome; delete them if the batch is committed already.
@@ -135,9 +138,11 @@ class _Target:
                     f"{key}: its driver has not answered for {BATCH_SILENCE_S:g} s ({error}); its "
                     "intent is in the log, and the next start of the job settles it",
                 ) from error
-        assert standing.is_done or self.sink in standing.done_sinks, (
-            "files are settled, or the settling is retried"
-        )
+        if not standing.is_done and self.sink not in standing.done_sinks:
+            raise UsageError(
+                f"{key} is not committed: sink {self.sink!r} refused its part, with the reason in the outcome "
+                f"(`coordlog history {self.job_id}`). Fix the rows or the destination, then write again"
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete staged files that no intent names.
@@ -172,7 +177,7 @@ class _Target:
             folder, _, name = file.staged.rpartition("/")
             numbers = STAGED_NAME.fullmatch(name)
             assert numbers is not None, "a task has named it"
-            self.options.store.clean(
+            self.writers.options.store.clean(
                 driver_id=folder.rpartition("/")[2],
                 subtask=int(numbers[1]),
                 attempt_number=int(numbers[2]),
@@ -256,29 +261,43 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
 
 def frame_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    options: Mapping[str, str],
+    schema: StructType,
+    writers: Mapping[str, FileWriters],
+    *,
+    overwrite: bool,
 ) -> DataSourceArrowWriter:
     """Writer of `df.write.format("coordlog")`, which appends. For `DataSource.writer`.
+
+    Args:
+        options: Options of the write.
+        schema: Columns of its rows.
+        writers: Writers of the session's sinks, by `writers_name`.
+        overwrite: Whether Spark is to replace the rows.
 
     A write with the option `write_id` is done once for each value of the option and each sink in the life of the job.
 
     Raises:
-        UsageError: The write is to overwrite, or the driver has ended.
+        UsageError: The write is to overwrite, the driver has ended, or the session does not know the sink.
         OptionError: An option is missing.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
     write_id = options.get("write_id")
     if not write_id:
-        return _FrameWriter(_Target.of(options), unnamed_write(secrets.token_hex(8)))
+        return _FrameWriter(_Target.of(options, writers), unnamed_write(secrets.token_hex(8)))
     if not _WRITE_ID.fullmatch(write_id):
         raise OptionError(
             "write_id", write_id, "letters, digits, dots, hyphens and underscores, at most 64"
         )
-    return _FrameWriter(_Target.of(options), write_id)
+    return _FrameWriter(_Target.of(options, writers), write_id)
 
 
 def stream_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    options: Mapping[str, str],
+    schema: StructType,
+    writers: Mapping[str, FileWriters],
+    *,
+    overwrite: bool,
 ) -> DataSourceStreamArrowWriter:
     """Writer of `df.writeStream.format("coordlog")`, which appends. For `DataSource.streamWriter`.
 
@@ -288,7 +307,7 @@ def stream_writer(
     _refuse_overwrite(schema, overwrite=overwrite)
     # Spark passes names of options in lower case.
     lower = {name.lower(): value for name, value in options.items()}
-    return _StreamWriter(_Target.of(options), lower.get("checkpointlocation", ""))
+    return _StreamWriter(_Target.of(options, writers), lower.get("checkpointlocation", ""))
 
 
 def _ranges(checkpoint: str, batch_id: int) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "BatchProvider",
     "BatchesState",
     "Standing",
+    "free_place",
     "is_unnamed",
     "standing_of",
     "unnamed_write",
@@ -96,6 +97,10 @@ class BatchesState:
     snapshots, is finished at all sinks."""
     unnamed_done: tuple[str, ...] = ()
     """Newest finished writes without a name, by id and sink, oldest first."""
+    last_number: int = 0
+    """Number of the newest intent."""
+    places: Map[int, int] = field(default_factory=Map)
+    """Places of the intents without an outcome, by their sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +161,12 @@ def is_unnamed(write_id: str) -> bool:
 def _write_name(write_id: str, sink: str) -> str:
     """Key of a write to a sink; ids of writes have no slash."""
     return f"{write_id}/{sink}"
+
+
+def free_place(state: BatchesState) -> int:
+    """Lowest place that no open intent has."""
+    taken = set(state.places.values())
+    return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
 def why_refused(
@@ -238,8 +249,13 @@ def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None
 # --- the fold ---------------------------------------------------------------------------------------------------------
 def _apply(state: BatchesState, record: Record, value: Payload | None) -> BatchesState:
     if record.kind is Kind.COMMIT_INTENT and isinstance(value, BatchIntent):
-        return _intent(state, record.sequence or 0, value)
+        sequence = record.sequence or 0
+        places = state.places.set(sequence, value.place)
+        state = replace(state, last_number=value.number, places=places)
+        return _intent(state, sequence, value)
     if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, BatchOutcome):
+        if record.cause is not None and record.cause in state.places:
+            state = replace(state, places=state.places.delete(record.cause))
         return _outcome(state, record.sequence or 0, value)
     return state
 
@@ -347,6 +363,9 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
                     is_write=request.is_write,
                     parts=request.parts,
                     ranges=request.ranges,
+                    number=max(self.state.last_number + 1, self.context.now_us()),
+                    place=free_place(self.state),
+                    epoch=self.context.epoch,
                 ),
             )
             standing = standing_of(self.state, key, sinks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -13,19 +13,33 @@ from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
-from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink.sink import ParquetSink
-from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
+from coordlog.spark_integration.files.sink.writer import FileWriters
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FilesTask", "ParquetBatches", "files_part"]
+__all__ = ["FilesSink", "FilesTask", "ParquetBatches", "files_part", "staged_part", "writers_name"]
 
 _STAGED = payload_type_of(StagedFile)
 _COLUMN = "staged"
+
+
+@runtime_checkable
+class FilesSink(BatchSink, Protocol):
+    """A `BatchSink` whose rows are staged as files, by any of Spark's processes."""
+
+    def file_writers(self) -> FileWriters:
+        """Makes the writers of the files, in tasks. Pickles; after `prepare`."""
+        ...
+
+
+def writers_name(job_id: str, sink: str) -> str:
+    """Key of a sink's writers among those of a session."""
+    return f"{job_id}/{sink}"  # no job's id has a slash
 
 
 class ParquetBatches:
@@ -42,20 +56,9 @@ class ParquetBatches:
         """See `BatchSink`."""
         return self._sink.destination
 
-    def as_options(self) -> dict[str, Any]:
-        """Arguments that create the same sink in another process, in types of JSON."""
-        options = self._sink.writer_options
-        return {
-            "path": self._sink.destination,
-            "compression": options.compression,
-            "row_group_rows": options.row_group_rows,
-            "row_group_bytes": options.row_group_bytes,
-            "partition_by": list(options.partition_by),
-            "roll_bytes": options.roll_bytes,
-            "roll_rows": options.roll_rows,
-            "roll_seconds": options.roll_s,
-            "widen": options.widens,
-        }
+    def file_writers(self) -> FileWriters:
+        """See `FilesSink`."""
+        return FileWriters(options=self._sink.writer_options)
 
     def prepare(self, job_id: str, spark: SparkSession) -> None:
         """See `BatchSink`."""
@@ -66,10 +69,8 @@ class ParquetBatches:
         self._sink.claim(job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
-        """See `BatchSink`: one file for each partition that has rows, or more by the sink's options."""
-        task = FilesTask.of(self._sink.writer_options, batch)
-        rows = frame.mapInArrow(task, f"{_COLUMN} binary").collect()
-        return files_part(batch.sink, [bytes(row[0]) for row in rows])
+        """See `BatchSink`."""
+        return staged_part(frame, self.file_writers(), batch)
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: a file with its final name and this content is done."""
@@ -86,6 +87,12 @@ class ParquetBatches:
         self._sink.sweep(is_in_force=is_in_force)
 
 
+def staged_part(frame: DataFrame, writers: FileWriters, batch: Batch) -> BatchPart:
+    """Part of a batch, whose rows are staged here: one file for each partition with rows, or more by the options."""
+    rows = frame.mapInArrow(FilesTask.of(writers, batch), f"{_COLUMN} binary").collect()
+    return files_part(batch.sink, [bytes(row[0]) for row in rows])
+
+
 def files_part(sink: str, staged: Iterable[bytes]) -> BatchPart:
     """Part of a batch from its staged files, each encoded by the task that wrote it."""
     files = [cast("StagedFile", _STAGED.decode(content)) for content in staged]
@@ -97,7 +104,7 @@ def files_part(sink: str, staged: Iterable[bytes]) -> BatchPart:
 class FilesTask:
     """Writes one partition's rows to hidden files, in a Spark task; pickles."""
 
-    options: ParquetWriterOptions
+    writers: FileWriters
     job_id: str
     folder: str
     """Folder of the staged files: driver and query."""
@@ -106,11 +113,11 @@ class FilesTask:
     batch_id: int
 
     @classmethod
-    def of(cls, options: ParquetWriterOptions, batch: Batch) -> FilesTask:
+    def of(cls, writers: FileWriters, batch: Batch) -> FilesTask:
         """The task of a batch."""
         key = batch.key
         return cls(
-            options=options,
+            writers=writers,
             job_id=batch.job_id,
             folder=f"{batch.driver_id}.{key.query_id}",
             label=f"{'write' if key.is_write else 'batch'}-{key.query_id[:8]}",
@@ -129,7 +136,7 @@ class FilesTask:
         keep_archives()
         task = TaskContext.get()
         assert task is not None, "in a task"
-        writer = ParquetFileWriter(self.options, label=self.label)
+        writer = self.writers(self.label)
         context = _Context(
             job_id=self.job_id,
             driver_id=self.folder,

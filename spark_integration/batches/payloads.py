@@ -82,6 +82,13 @@ class BatchIntent(Payload):
     parts: list[BatchPart]
     ranges: str = ""
     """As in `CommitBatch`."""
+    number: int = 0
+    """Number of the intent, above those of all earlier ones; by the driver's clock in microseconds, so that it is also
+    above those of a log that was lost."""
+    place: int = 0
+    """Place among the open intents of the job: the lowest one that no other had when it was recorded."""
+    epoch: int = 0
+    """Epoch of the driver that recorded it."""
 
 
 @payload("coordlog.batch_outcome", version=1)

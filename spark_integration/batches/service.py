@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,7 +32,7 @@ from coordlog.spark_integration.batches.ledger import (
     Standing,
     standing_of,
 )
-from coordlog.spark_integration.batches.parquet import ParquetBatches
+from coordlog.spark_integration.batches.parquet import FilesSink, writers_name
 from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
 from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
@@ -214,7 +213,7 @@ class BatchService:
         return self._surroundings.address
 
     def options(self, sink: str = "sink") -> dict[str, str]:
-        """Options of `format("coordlog")` for a sink of Parquet files.
+        """Options of `format("coordlog")` for a sink that writes files.
 
         Call it after `start`, on the thread that writes: it registers the format, which Spark finds by the active
         session of the thread.
@@ -223,29 +222,28 @@ class BatchService:
         machine.
 
         Raises:
-            OptionError: There is no such sink, or it does not write Parquet files.
+            OptionError: There is no such sink, or it does not write files.
             UsageError: The service has not been started.
         """
         target = self.sinks.get(sink)
-        if not isinstance(target, ParquetBatches):
+        if not isinstance(target, FilesSink):
             names = sorted(self.sinks)
-            files = [name for name in names if isinstance(self.sinks[name], ParquetBatches)]
+            files = [name for name in names if isinstance(self.sinks[name], FilesSink)]
             raise OptionError(
                 "sink",
                 sink,
-                f"a sink of Parquet files ({', '.join(files) or 'this service has none'}); write to other "
+                f"a sink of files or of a table's ({', '.join(files) or 'this service has none'}); write to other "
                 "sinks with `exactly_once`",
             )
         endpoint = self.endpoint
         assert self._spark is not None, "it has been started"
-        register_format(self._spark)
+        register_format(self._spark, {writers_name(self.job_id, sink): target.file_writers()})
         return {
             "job": self.job_id,
             "endpoint": endpoint,
             "driver": self.driver_id,
             "sink": sink,
             "instead_of": self.instead_of,
-            "files": json.dumps(target.as_options(), sort_keys=True),
         }
 
     # --- batches ------------------------------------------------------------------------------------------------------

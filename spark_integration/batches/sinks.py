@@ -41,6 +41,12 @@ class Batch:
     key: BatchKey
     sink: str
     """Name of the sink in the job."""
+    number: int = 0
+    """Number of the batch's intent, as in `BatchIntent`; 0 while it is staged, as of the following."""
+    place: int = 0
+    """Place of the batch's intent, as in `BatchIntent`."""
+    epoch: int = 0
+    """Epoch of the driver that recorded the intent."""
 
 
 @runtime_checkable
@@ -69,9 +75,9 @@ class BatchSink(Protocol):
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """Check which steps of the part are done, and do the missing ones.
 
-        The outcome has `is_done=False` if the sink needs the rows themselves, which are lost after a crash, or if the
-        table refuses the rows, with the reason as `refused` in the details. The batch is then staged again when Spark
-        replays it; nothing of this part is visible, nor will be later.
+        The outcome has `is_done=False` if the staged rows are lost or the table refuses them, with the reason as
+        `refused` in the details. The batch is then staged again when Spark replays it; nothing of this part is visible,
+        nor will be later.
 
         Raises:
             SinkError: The part cannot be settled; the call is repeated, a few times.
@@ -127,7 +133,15 @@ class PartsSink:
                     f"{key} has a part for it, and the job has no such sink any more",
                     "start the job with this sink until the part is settled",
                 )
-            batch = Batch(job_id=self._job_id, driver_id=self.driver_id, key=key, sink=part.sink)
+            batch = Batch(
+                job_id=self._job_id,
+                driver_id=self.driver_id,
+                key=key,
+                sink=part.sink,
+                number=intent.number,
+                place=intent.place,
+                epoch=intent.epoch,
+            )
             self._at(f"before part {part.sink}")
             assert self.spark is not None, "started"
             with name_lost_session(self.spark):

@@ -9,7 +9,7 @@ from coordlog.limits import LOG_TIMEOUT_S
 from coordlog.log.interface import Log
 from coordlog.option_types import check_types
 from coordlog.spark_integration.batches.exactly_once import Sinks, sinks_of
-from coordlog.spark_integration.batches.parquet import ParquetBatches
+from coordlog.spark_integration.batches.parquet import FilesSink
 from coordlog.spark_integration.batches.service import BatchService
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def coordinated_writes(
     Args:
         spark: The session, owned by this process.
         job_id: Id of the job whose log records the writes, `[a-z0-9][a-z0-9-]{0,99}`.
-        sink: A `ParquetSink`, or several by name.
+        sink: A `ParquetSink`, a `DeltaSink` or an `IcebergSink`, or several by name.
         bootstrap_servers: Kafka's; the job's topic is created if it does not exist.
         log: Instead of the servers: log of this job and of no other.
         instead_of: Id of the older query that a new one may replace.
@@ -116,17 +116,17 @@ def coordinated_writes(
         payload_store: Store of payloads that are too large for the log, as for a `Job`.
 
     Raises:
-        OptionError: An option has a wrong type or is out of range, or a sink is not of Parquet files.
+        OptionError: An option has a wrong type or is out of range, or a sink does not write files.
         OptionsError: Several options have a wrong type.
     """
     check_types(coordinated_writes, locals())
     sinks = sinks_of(sink)
     for name, target in sinks.items():
-        if not isinstance(target, ParquetBatches):
+        if not isinstance(target, FilesSink):
             raise OptionError(
                 "sink",
                 f"{name}: {type(target).__name__}",
-                "a `ParquetSink`: others are written with `exactly_once`",
+                "a `ParquetSink`, `DeltaSink` or `IcebergSink`: others are written with `exactly_once`",
             )
     service = BatchService(
         job_id=job_id,

@@ -6,12 +6,13 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from coordlog.spark_integration.dataframes.query_end import PlanSeal
 from coordlog.spark_integration.dataframes.ticket import Ticket
+from coordlog.spark_integration.files.sink.writer import FileWriters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,15 +28,18 @@ class _Registered:
 
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
+        self.writers: dict[str, FileWriters] = {}
         self.seals: list[tuple[PlanSeal, list[Ticket]]] = []
         """Seal of each registered class with services, and those of its services that have not ended."""
 
 
-def register_format(spark: SparkSession) -> None:
-    """Register the format with the session, for writing. Any thread."""
+def register_format(spark: SparkSession, writers: Mapping[str, FileWriters]) -> None:
+    """Register the format with the session, for writing, with these writers and the earlier ones. Any thread."""
     with _lock:
         # At each call: a session that was stopped and started again may have lost it.
-        _register(spark, _registered.setdefault(spark, _Registered()))
+        registered = _registered.setdefault(spark, _Registered())
+        registered.writers.update(writers)
+        _register(spark, registered)
 
 
 def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
@@ -69,7 +73,7 @@ def _register(spark: SparkSession, registered: _Registered) -> None:
     _show_py_files()
     seal = _seal_of(spark, registered)
     with _active(spark):
-        spark.dataSource.register(with_tickets(registered.tickets, seal))
+        spark.dataSource.register(with_tickets(registered.tickets, registered.writers, seal))
 
 
 def _seal_of(spark: SparkSession, registered: _Registered) -> PlanSeal:

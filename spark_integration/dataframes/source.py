@@ -38,6 +38,7 @@ from coordlog.spark_integration.dataframes.query_end import PlanSeal
 from coordlog.spark_integration.dataframes.read_options import with_read_options
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
+from coordlog.spark_integration.files.sink.writer import FileWriters
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
 __all__ = ["FORMAT", "CoordlogDataSource", "with_tickets"]
@@ -53,6 +54,8 @@ class CoordlogDataSource(DataSource):
 
     tickets: ClassVar[Mapping[str, Ticket]] = {}
     """Tickets of the session's services, by job id."""
+    writers: ClassVar[Mapping[str, FileWriters]] = {}
+    """Writers of the session's sinks of batches, by `writers_name`; a table's may have a catalog's password."""
     seal: ClassVar[PlanSeal] = PlanSeal()
     """Seal of the plans made with this class."""
 
@@ -78,14 +81,14 @@ class CoordlogDataSource(DataSource):
         from coordlog.spark_integration.batches.frame_writer import frame_writer  # noqa: PLC0415, planners of reads wait
 
         keep_archives()
-        return frame_writer(self.options, schema, overwrite=overwrite)
+        return frame_writer(self.options, schema, self.writers, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
         """See `stream_writer`."""
         from coordlog.spark_integration.batches.frame_writer import stream_writer  # noqa: PLC0415, as above
 
         keep_archives()
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        return stream_writer(self.options, schema, self.writers, overwrite=overwrite)
 
     def _ticket(self) -> Ticket:
         keep_archives()  # here, because each of Spark's processes calls this first
@@ -113,13 +116,16 @@ class CoordlogDataSource(DataSource):
         return ticket
 
 
-def with_tickets(tickets: Mapping[str, Ticket], seal: PlanSeal) -> type[CoordlogDataSource]:
-    """The class to register: created at each call, so that Spark ships it by value, with its tickets."""
+def with_tickets(
+    tickets: Mapping[str, Ticket], writers: Mapping[str, FileWriters], seal: PlanSeal
+) -> type[CoordlogDataSource]:
+    """The class to register: created at each call, so that Spark ships it by value, with tickets and writers."""
 
     class Registered(CoordlogDataSource):
         """The format of one session."""
 
-    Registered.tickets, Registered.seal = dict(tickets), seal
+    Registered.tickets, Registered.writers = dict(tickets), dict(writers)
+    Registered.seal = seal
     return Registered
 
 

@@ -143,6 +143,22 @@ def test_changed_partitions_stop_the_commit_until_they_are_put_back(
     assert place.rows() == Counter([*place.kept_by_partitioning([1, 2]), 3])
 
 
+def test_a_column_dropped_during_a_settlement_stops_its_commit(place: Place) -> None:
+    """Between the comparison of the columns and the commit."""
+    place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
+    files = staged(place, pa.record_batch({"i": [1], "s": ["x"]}))
+    passed: list[str] = []
+
+    def at(name: str) -> None:
+        if name in ("after manifests", "after footers") and not passed:
+            passed.append(name)
+            place.drop_column("s")
+
+    error = refusal(lambda: place.sink().settle(intent(files), at=at))
+    assert "column 's' was dropped" in error.problem
+    assert place.rows() == Counter()
+
+
 def test_an_existing_table_without_partitions_is_not_given_any(place: Place) -> None:
     place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
 

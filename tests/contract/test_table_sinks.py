@@ -115,7 +115,7 @@ def test_without_the_look_for_its_mark_a_second_driver_commits_again(
     """The control of the tests before."""
     files = staged(place)
     place.sink().settle(intent(files))
-    look = type(place.sink()._table.look())
+    look = type(place.sink()._files._table.look())
     monkeypatch.setattr(look, "settled", lambda _look, _mark: None)
     place.sink().settle(intent(files))
 
@@ -421,7 +421,7 @@ def test_rows_of_partitions_are_read_back_with_their_values(place: Place) -> Non
     assert place.numbers_of("d", dt.date(2013, 1, 4)) == [3]
     with pytest.raises(SinkError, match="it is partitioned by w, n, d, b, the job by s"):
         place.sink(partition_by=["s"])
-    assert place.sink()._writers.options.partition_by == ("w", "n", "d", "b")  # type: ignore[union-attr]
+    assert place.sink()._writers.writers.options.partition_by == ("w", "n", "d", "b")  # type: ignore[union-attr]
 
 
 def test_statistics_of_the_files_show_where_no_value_is(place: Place) -> None:

@@ -1,7 +1,8 @@
-"""A program that a test kills: a stream of files into Parquet, the plain way and with `exactly_once`.
+"""A program that a test kills: a stream of files, with `exactly_once`, and the plain way.
 
-`python batch_script.py FOLDER SERVERS PLACE`: reads FOLDER/in, file by file; writes FOLDER/plain, then FOLDER/once,
-each with a checkpoint of its own. At the first PLACE it kills itself; at `-` nowhere.
+`python batch_script.py FOLDER SERVERS PLACE KIND`: reads FOLDER/in, file by file; writes FOLDER/once, with a checkpoint
+of its own, of Parquet files or as a table: KIND is `parquet`, `delta` or `iceberg`. For `parquet` also FOLDER/plain.
+At the first PLACE it kills itself; at `-` nowhere.
 """
 
 from __future__ import annotations
@@ -14,12 +15,39 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from coordlog.spark_integration import KafkaLog, ParquetSink, exactly_once, local_session
+from coordlog.spark_integration import (
+    DeltaSink,
+    IcebergSink,
+    KafkaLog,
+    ParquetSink,
+    exactly_once,
+    local_session,
+)
 
 Write = Callable[[DataFrame, int], None]
+AnySink = ParquetSink | DeltaSink | IcebergSink
 
 
-def main(folder: Path, servers: str, place: str) -> None:
+def catalog_of(folder: Path) -> dict[str, str]:
+    """Properties of a catalog in a file."""
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/once",
+    }
+
+
+def sink_of(folder: Path, kind: str) -> AnySink:
+    match kind:
+        case "delta":
+            return DeltaSink(folder / "once")
+        case "iceberg":
+            return IcebergSink("ns.once", catalog="local", properties=catalog_of(folder))
+        case _:
+            return ParquetSink(folder / "once")
+
+
+def main(folder: Path, servers: str, place: str, kind: str) -> None:
     spark = local_session(2)
 
     def at(here: str) -> None:
@@ -44,13 +72,14 @@ def main(folder: Path, servers: str, place: str) -> None:
         )
         query.awaitTermination()
 
-    run("plain", plain)
-    log = KafkaLog.for_job("stream", servers)
+    if kind == "parquet":
+        run("plain", plain)
+    log = KafkaLog.for_job(f"stream-{kind}", servers)
     log.create()
-    sink = ParquetSink(folder / "once")
-    with exactly_once(function, job_id="stream", log=log, sink=sink, at=at) as write:
+    sink = sink_of(folder, kind)
+    with exactly_once(function, job_id=f"stream-{kind}", log=log, sink=sink, at=at) as write:
         run("once", write)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:4])
+    main(Path(sys.argv[1]), *sys.argv[2:5])

@@ -477,7 +477,7 @@ def test_a_new_session_of_a_session_with_services_has_its_own(
 def test_registrations_beside_one_service_share_a_seal(session: SparkSession, folder: Path) -> None:
     with service(session, FileSource(folder), MemoryLog("reads")) as reads:
         for _ in range(3):
-            register_format(session)  # as each write does
+            register_format(session, {})  # as each write does
         assert len(_registered[session].seals) == 1
         frame = reads.read()
     assert _registered[session].seals == []

@@ -209,9 +209,9 @@ def test_a_repeated_batch_is_skipped_and_an_unknown_one_refused(
     assert lines_in(tmp_path / "out") == Counter(str(n) for n in range(10))
 
 
-def run_script(folder: Path, servers: str, place: str) -> int:
+def run_script(folder: Path, servers: str, place: str, kind: str = "parquet") -> int:
     """Run the program; its exit status."""
-    command = [sys.executable, str(SCRIPT), str(folder), servers, place]
+    command = [sys.executable, str(SCRIPT), str(folder), servers, place, kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     print(place, done.returncode, done.stderr[-2000:] if done.returncode > 0 else "")
     return done.returncode
@@ -238,7 +238,7 @@ def test_a_driver_killed_between_every_two_steps_loses_and_doubles_nothing(
     assert set(control) == set(lines)
     assert sum(control.values()) == sum(lines.values()) + LINES_A_FILE, "its batch is there twice"
 
-    log = KafkaLog.for_job("stream", servers)
+    log = KafkaLog.for_job("stream-parquet", servers)
     kinds = [
         one.record.kind
         for one in audit_records(log.read(0, log.high_watermark()))

@@ -177,7 +177,7 @@ def test_only_sinks_of_files_and_whole_options_are_taken(
     spark: SparkSession, tmp_path: Path, service: BatchService
 ) -> None:
     service.options()  # gives the session the format
-    with pytest.raises(Exception, match=r"job, endpoint, driver, sink, files"):
+    with pytest.raises(Exception, match=r"job, endpoint, driver, sink"):
         write(values(spark.range(1)), {})
     sinks = sinks_of({"table": DatabaseTable.sqlite(tmp_path / "x.db", "t")})
     with pytest.raises(OptionError, match="write to other sinks with `exactly_once`"):

@@ -11,6 +11,7 @@ from coordlog.spark_integration.batches.ledger import (
     BatchesState,
     BatchKey,
     BatchProvider,
+    free_place,
     standing_of,
     unnamed_write,
     why_refused,
@@ -29,7 +30,7 @@ class Ledger:
     def __init__(self) -> None:
         self.state, self.sequence = BatchesState(), 0
 
-    def record(self, kind: Kind, value: Payload) -> None:
+    def record(self, kind: Kind, value: Payload, cause: int | None = None) -> int:
         self.sequence += 1
         record = Record(
             kind=kind,
@@ -38,9 +39,32 @@ class Ledger:
             sequence=self.sequence,
             timestamp_us=0,
             job_id="orders",
+            cause=cause,
         )
         assert BatchProvider.projection is not None
         self.state = BatchProvider.projection.apply(self.state, record, value)
+        return self.sequence
+
+    def begin(self, write_id: str, *, number: int, place: int) -> int:
+        """An intent of a batch write; its sequence."""
+        part = BatchPart(sink="sink", rows=1, files=[], details={})
+        return self.record(
+            Kind.COMMIT_INTENT,
+            BatchIntent(
+                query_id=write_id,
+                batch_id=0,
+                is_write=True,
+                parts=[part],
+                number=number,
+                place=place,
+            ),
+        )
+
+    def end(self, write_id: str, intent: int) -> None:
+        """Its outcome."""
+        part = PartOutcome(sink="sink", is_done=True, rows=1, details={})
+        outcome = BatchOutcome(query_id=write_id, batch_id=0, is_write=True, parts=[part])
+        self.record(Kind.COMMIT_OUTCOME, outcome, intent)
 
     def give(
         self,
@@ -177,3 +201,18 @@ def test_a_query_is_refused_once_as_many_others_have_been_before_it(
     said = why_refused(books.state, BatchKey(query_id="q-3", batch_id=0), "q-2")
     assert said is not None
     assert "has had 1 queries before query q-2" in said
+
+
+def test_an_intent_has_the_lowest_place_without_an_open_one() -> None:
+    books = Ledger()
+    assert free_place(books.state) == 0
+    first = books.begin("a", number=5, place=0)
+    second = books.begin("b", number=6, place=1)
+    assert free_place(books.state) == 2
+    books.end("a", first)
+    assert free_place(books.state) == 0
+    third = books.begin("c", number=7, place=0)
+    assert free_place(books.state) == 2
+    books.end("c", third)
+    books.end("b", second)
+    assert (free_place(books.state), books.state.last_number) == (0, 7)

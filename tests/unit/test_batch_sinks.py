@@ -10,12 +10,10 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, PythonException, UnknownException
 
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
@@ -29,7 +27,6 @@ from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
-from coordlog.spark_integration.batches.tables.delta import DeltaTable
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 pytestmark = pytest.mark.slow
@@ -562,90 +559,3 @@ def test_a_destination_shows_no_password() -> None:
     with pytest.raises(OptionError, match="table"):
         DatabaseTable.sqlite("shop.db", " ")
     assert DatabaseTable.sqlite("/x/shop.db", "orders").destination == "/x/shop.db orders"
-
-
-def test_a_delta_table_at_a_relative_path_is_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQL would look for it in a database, or in another folder than the writer."""
-    monkeypatch.chdir(tmp_path)
-    table = DeltaTable("out/orders")
-    monkeypatch.chdir("/")
-    assert table.destination == f"delta {tmp_path}/out/orders"
-    for url in ("s3a://bucket/orders", "file:/data/orders", "hdfs://name:8020/orders"):
-        assert DeltaTable(url).destination == f"delta {url}"
-    assert DeltaTable("~/orders").destination == f"delta {Path.home()}/orders"
-
-
-def test_rows_that_an_earlier_driver_staged_for_delta_are_not_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Their session may have been stopped: each start would fail on them. Spark gives the batch again."""
-    table, frame = DeltaTable("/orders"), MagicMock()
-    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
-    key = BatchKey(query_id="q-1", batch_id=0)
-    first, second = (
-        Batch(job_id="case", driver_id=driver_id, key=key, sink="sink") for driver_id in "ab"
-    )
-    part = table.stage(frame, first)
-    assert not table.settle(part, second).is_done
-    assert frame.write.mock_calls == []
-    assert table.settle(table.stage(frame, second), second).is_done
-    assert len(frame.write.format.mock_calls) > 0
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        AnalysisException("[DELTA_METADATA_MISMATCH] A schema mismatch"),
-        PythonException("A schema mismatch in the function that makes the rows"),
-    ],
-)
-def test_a_batch_of_other_columns_than_a_delta_tables_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, given: Exception
-) -> None:
-    """Each retry would fail, and the next start could not settle the intent either."""
-    table, frame = DeltaTable("/orders"), MagicMock()
-    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
-    saved = frame.write.format().mode().option().option().option().save
-    saved.side_effect = given
-    batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
-    outcome = table.settle(table.stage(frame, batch), batch)
-    assert not outcome.is_done
-    assert "A schema mismatch" in outcome.details["refused"]
-    assert table.settle(table.stage(MagicMock(), batch), batch).is_done
-
-
-@pytest.mark.parametrize(
-    ("kept_as", "name", "is_lasting"),
-    [
-        ("java_exception", "DeltaInvariantViolationException", True),
-        ("_origin", "DeltaInvariantViolationException", True),
-        ("java_exception", "ConcurrentAppendException", False),
-    ],
-)
-def test_a_batch_that_a_delta_table_would_never_take_is_given_back_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-    kept_as: str,
-    name: str,
-    is_lasting: bool,  # noqa: FBT001, a parameter of the test
-) -> None:
-    """Not a retry of each of Spark's retries: the error of a task is the cause of the job's."""
-    table, frame = DeltaTable("/orders"), MagicMock()
-    monkeypatch.setattr(DeltaTable, "_has", lambda _self, _name: False)
-    job, task = MagicMock(), MagicMock()
-    job.getClass().getSimpleName.return_value = "SparkException"
-    job.getCause.return_value = task
-    task.getClass().getSimpleName.return_value = name
-    task.getCause.return_value = None
-    error = UnknownException("Job aborted")
-    vars(error)[kept_as] = job  # PySpark's errors, and py4j's
-    frame.write.format().mode().option().option().option().save.side_effect = error
-    batch = Batch(job_id="case", driver_id="a", key=BatchKey(query_id="q", batch_id=0), sink="sink")
-    part = table.stage(frame, batch)
-    if is_lasting:
-        outcome = table.settle(part, batch)
-        assert (outcome.is_done, outcome.details["refused"][:11]) == (False, "Job aborted")
-    else:
-        with pytest.raises(SinkError, match="it takes no batch: Job aborted"):
-            table.settle(part, batch)

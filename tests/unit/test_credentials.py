@@ -13,9 +13,9 @@ from coordlog.cli.ingest.options import IngestOptions
 from coordlog.errors import CoordlogError, OptionError
 from coordlog.log.credentials import refuse_credentials, without_credentials
 from coordlog.log.payload_store import PayloadStore
-from coordlog.spark_integration.batches.tables.delta import DeltaTable
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.tables.delta import DeltaSink
 
 SECRETS = st.text("abcXYZ019/+=:?#@%", min_size=1).filter(lambda text: "://" not in text)
 
@@ -73,7 +73,7 @@ def _kafka(url: str) -> object:
         (FileSource, "s3://AKIAX:hun/ter2@bucket/in"),
         (FileSource, "zip://*.csv::s3://AKIAX:hun/ter2@bucket/in"),
         (ParquetSink, "s3://AKIAX:hun/ter2@bucket/out"),
-        (DeltaTable, "s3://AKIAX:hun/ter2@bucket/table"),
+        (DeltaSink, "s3://AKIAX:hun/ter2@bucket/table"),
         (lambda url: PayloadStore(url, "job"), "s3://AKIAX:hun/ter2@bucket/store"),
         (lambda url: PayloadStore(url, "job"), "s3://AKIAX:hun#ter2@bucket/store"),
         (_kafka, "kafka://me:hun/ter2@host:9092/topic"),

@@ -42,10 +42,14 @@ from coordlog.spark_integration.batches.ledger import (
     Standing,
     standing_of,
 )
+from coordlog.spark_integration.batches.parquet import FilesSink, ParquetBatches, writers_name
+from coordlog.spark_integration.batches.payloads import PartOutcome
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.dataframes.source import CoordlogDataSource
+from coordlog.spark_integration.dataframes.query_end import PlanSeal
+from coordlog.spark_integration.dataframes.source import with_tickets
 from coordlog.spark_integration.driver.requests import request_coordinator
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.sink.writer import FileWriters
 from driver_files import token_of
 
 pytestmark = pytest.mark.slow
@@ -68,6 +72,15 @@ def service(
     with BatchService(job_id="frames", log=log, sinks=sinks, retry_backoff_s=0.001) as made:
         made.start(cast("Any", FakeSpark("", 0)))
         yield made
+
+
+def writers_of(service: BatchService) -> dict[str, FileWriters]:
+    """As the session's class has them."""
+    return {
+        writers_name(service.job_id, name): sink.file_writers()
+        for name, sink in service.sinks.items()
+        if isinstance(sink, FilesSink)
+    }
 
 
 def rows_in(folder: Path) -> Counter[int]:
@@ -112,14 +125,14 @@ def test_a_write_after_its_drivers_end_is_refused_before_a_row_is_staged(
 
     for make in (frame_writer, stream_writer):
         with pytest.raises(UsageError, match="the batches of job frames has ended"):
-            make(options, SCHEMA, overwrite=False)
+            make(options, SCHEMA, writers_of(service), overwrite=False)
 
 
 def test_a_write_stages_in_tasks_and_is_committed_by_the_driver(
     service: BatchService, tmp_path: Path, log: MemoryLog
 ) -> None:
     options = service.options()
-    writer = frame_writer(options, SCHEMA, overwrite=False)
+    writer = frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
     messages: list[WriterCommitMessage | None] = [
         stage(writer, [1, 2], task=7),
         stage(writer, [3], task=8),
@@ -138,7 +151,7 @@ def test_a_named_write_is_done_once_and_what_it_stages_again_goes(
 ) -> None:
     for task in (7, 8):
         options = {**service.options(), "write_id": "2026-01-02"}
-        writer = frame_writer(options, SCHEMA, overwrite=False)
+        writer = frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
         writer.commit([stage(writer, [1, 2], task=task)])
     assert rows_in(tmp_path) == Counter([1, 2])
     assert staged_in(tmp_path) == []
@@ -154,7 +167,7 @@ def test_a_write_id_is_known_by_its_sink(
         service.start(cast("Any", FakeSpark("", 0)))
         for task, sink in enumerate(("good", "bad", "good", "bad")):
             options = {**service.options(sink), "write_id": "2026-01-02"}
-            writer = frame_writer(options, SCHEMA, overwrite=False)
+            writer = frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
             writer.commit([stage(writer, [len(sink)], task=task)])
     assert rows_in(tmp_path / "good") == Counter([4])
     assert rows_in(tmp_path / "bad") == Counter([3])
@@ -174,12 +187,12 @@ def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
 ) -> None:
     options = service.options()
     for task in (7, 8):
-        writer = stream_writer(options, SCHEMA, overwrite=False)
+        writer = stream_writer(options, SCHEMA, writers_of(service), overwrite=False)
         message = stage(writer, [1], task=task, batch_id="4")
-        stream_writer(options, SCHEMA, overwrite=False).commit([message], 4)
+        stream_writer(options, SCHEMA, writers_of(service), overwrite=False).commit([message], 4)
     assert rows_in(tmp_path) == Counter([1])
     assert staged_in(tmp_path) == []
-    writer = stream_writer(options, SCHEMA, overwrite=False)
+    writer = stream_writer(options, SCHEMA, writers_of(service), overwrite=False)
     with pytest.raises(UsageError, match="tasks of batch 6 belong to batch 5"):
         writer.commit([stage(writer, [2], task=9, batch_id="5")], 6)
     with pytest.raises(UsageError, match="has not set the batch"):
@@ -219,7 +232,9 @@ def test_what_is_staged_for_another_driver_is_refused(
     service: BatchService, tmp_path: Path, log: MemoryLog
 ) -> None:
     """Such as one before: the next one's start has swept what it had staged."""
-    writer = frame_writer({**service.options(), "driver": "before"}, SCHEMA, overwrite=False)
+    writer = frame_writer(
+        {**service.options(), "driver": "before"}, SCHEMA, writers_of(service), overwrite=False
+    )
     with pytest.raises(RequestRefusedError, match="staged for driver before, and this is driver"):
         writer.commit([stage(writer, [1], task=7)])
     assert intents(log) == 0
@@ -231,8 +246,8 @@ def test_an_aborted_write_takes_away_what_its_tasks_have_staged(
 ) -> None:
     options = service.options()
     writer, streamed = (
-        frame_writer(options, SCHEMA, overwrite=False),
-        stream_writer(options, SCHEMA, overwrite=False),
+        frame_writer(options, SCHEMA, writers_of(service), overwrite=False),
+        stream_writer(options, SCHEMA, writers_of(service), overwrite=False),
     )
     writer.abort([stage(writer, [1], task=7), None])
     streamed.abort([stage(streamed, [1], task=8), None], 0)
@@ -245,7 +260,7 @@ def test_a_commit_that_is_not_settled_in_time_says_that_it_will_be(
 ) -> None:
     monkeypatch.setattr(frame_writes, "BATCH_COMMIT_S", 0.0)
     monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
-    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    writer = frame_writer(service.options(), SCHEMA, writers_of(service), overwrite=False)
     with pytest.raises(RequestUnansweredError, match="not settled after 0 s; its intent is in the"):
         writer.commit([stage(writer, [1], task=7)])
 
@@ -259,7 +274,7 @@ def test_a_commit_that_was_tried_keeps_its_files_when_spark_aborts_it(
     monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
     make: Any = stream_writer if is_stream else frame_writer
     batch = (0,) if is_stream else ()
-    writer = make(service.options(), SCHEMA, overwrite=False)
+    writer = make(service.options(), SCHEMA, writers_of(service), overwrite=False)
     messages = [stage(writer, [1], task=7), stage(writer, [2], task=8)]
     with pytest.raises(RequestUnansweredError):
         writer.commit(messages, *batch)
@@ -270,6 +285,20 @@ def test_a_commit_that_was_tried_keeps_its_files_when_spark_aborts_it(
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     service.start(cast("Any", FakeSpark("", 0)))
     assert rows_in(tmp_path) == Counter([1, 2])
+
+
+def test_a_write_that_its_sink_refuses_fails_and_may_be_written_again(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = PartOutcome(sink="sink", is_done=False, rows=1, details={"refused": "it is full"})
+    options = {**service.options(), "write_id": "2026-01-02"}
+    writer = frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetBatches, "settle", lambda *_given, **_at: refused)
+        with pytest.raises(UsageError, match=r"sink 'sink' refused its part.*history frames"):
+            writer.commit([stage(writer, [1], task=7)])
+    writer.commit([stage(writer, [1], task=8)])
+    assert rows_in(tmp_path) == Counter([1])
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
@@ -289,7 +318,7 @@ def test_a_connection_lost_while_the_outcome_is_awaited_is_made_again(
     service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropping(monkeypatch, 2)
-    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    writer = frame_writer(service.options(), SCHEMA, writers_of(service), overwrite=False)
     writer.commit([stage(writer, [1], task=7)])
     assert rows_in(tmp_path) == Counter([1])
 
@@ -299,7 +328,7 @@ def test_a_driver_that_does_not_answer_any_more_is_not_asked_for_ever(
 ) -> None:
     dropping(monkeypatch, 1_000_000)
     monkeypatch.setattr(frame_writes, "BATCH_SILENCE_S", 0.05)
-    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    writer = frame_writer(service.options(), SCHEMA, writers_of(service), overwrite=False)
     with pytest.raises(
         RequestUnansweredError, match=r"not answered for 0.05 s .*dropped.* next st"
     ):
@@ -313,20 +342,33 @@ def never() -> None:
 def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
     token = token_of("frames")
     assert token.text() not in repr(service.options())
-    with pytest.raises(OptionError, match="job, endpoint, driver, sink, files"):
-        frame_writer({}, SCHEMA, overwrite=False)
-    with pytest.raises(OptionError, match=r"a sink of Parquet files \(sink\); write to other"):
+    with pytest.raises(OptionError, match="job, endpoint, driver, sink"):
+        frame_writer({}, SCHEMA, {}, overwrite=False)
+    with pytest.raises(
+        OptionError, match=r"a sink of files or of a table's \(sink\); write to other"
+    ):
         service.options("table")
     with pytest.raises(OptionError, match="write_id"):
-        frame_writer({**service.options(), "write_id": "a b"}, SCHEMA, overwrite=False)
+        frame_writer(
+            {**service.options(), "write_id": "a b"}, SCHEMA, writers_of(service), overwrite=False
+        )
     with pytest.raises(UsageError, match="committed rows stay"):
-        stream_writer(service.options(), SCHEMA, overwrite=True)
+        stream_writer(service.options(), SCHEMA, writers_of(service), overwrite=True)
     with pytest.raises(UsageError, match="not been started"):
         BatchService(job_id="x", log=MemoryLog(), sinks=service.sinks).options()
 
 
+def test_a_sink_that_the_session_does_not_know_is_refused(service: BatchService) -> None:
+    """Its options came from another session: the writers of a table may have a password, and are no option."""
+    for make in (frame_writer, stream_writer):
+        with pytest.raises(
+            UsageError, match="this session does not know sink 'sink' of job frames"
+        ):
+            make(service.options(), SCHEMA, {}, overwrite=False)
+
+
 def test_the_data_source_makes_these_writers(service: BatchService) -> None:
-    source = CoordlogDataSource(service.options())
-    assert CoordlogDataSource.name() == "coordlog"
+    source = with_tickets({}, writers_of(service), PlanSeal())(service.options())
+    assert source.name() == "coordlog"
     assert type(source.writer(SCHEMA, overwrite=False)).__name__ == "_FrameWriter"
     assert type(source.streamWriter(SCHEMA, overwrite=False)).__name__ == "_StreamWriter"

@@ -24,8 +24,6 @@ from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.exactly_once import exactly_once
-from coordlog.spark_integration.batches.tables.delta import DeltaTable
-from coordlog.spark_integration.batches.tables.iceberg import IcebergTable, iceberg_settings
 from coordlog.spark_integration.batches.writes import coordinated_writes
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.dataframes.service import coordinated
@@ -34,6 +32,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.job_options import Callbacks, RestartPolicy, Start, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -151,6 +150,9 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
     return local_session(**given)
 
 
+SINKS = "a BatchSink or a ParquetSink or a DeltaSink or an IcebergSink"
+
+
 @pytest.mark.parametrize(
     ("make", "option", "value", "expected"),
     [
@@ -205,7 +207,7 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
             batches,
             "sink",
             "out",
-            "a BatchSink or a ParquetSink or a mapping of a text to a BatchSink or a ParquetSink",
+            f"{SINKS} or a mapping of a text to {SINKS}",
         ),
         (table, "connect", "postgresql://h/d", "a function"),
         (table, "table", 5, "a text"),
@@ -214,9 +216,7 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (sqlite, "table", None, "a text"),
         (postgresql, "conninfo", 5, "a text"),
         (postgresql, "table", None, "a text"),
-        (DeltaTable, "path", 5, "a text or a path"),
-        (IcebergTable, "name", 5, "a text"),
-        (partial(iceberg_settings, warehouse="w"), "catalog", 5, "a text"),
+        (DeltaSink, "path", 5, "a text or a path"),
         (partial(pandas_transform, schema=None), "function", "f", "a function"),
         (partial(pandas_transform, lambda frame: frame), "schema", "a int", "a Schema or None"),
         (writes, "job_id", b"job", "a text"),
@@ -247,8 +247,6 @@ def test_a_value_of_another_type_is_refused_with_the_value(
         (sqlite, "path", "", "that of a file"),
         (table, "table", "sales.", "with its schema before a dot or without"),
         (table, "table", ".orders", "with its schema before a dot or without"),
-        (partial(iceberg_settings, warehouse="w"), "catalog", "a b", "letters, digits"),
-        (partial(iceberg_settings, "c"), "warehouse", "", "a folder, or a URL"),
         (sink, "schema", pa.schema([("a", pa.struct([]))]), "of types that Parquet has"),
         (Security, "ssl_keyfile", "key.pem", "SSL or SASL_SSL if ssl_keyfile is set"),
         (Security, "ssl_check_hostname", "no", "SSL or SASL_SSL if ssl_check_hostname is set"),
@@ -280,7 +278,6 @@ def test_a_value_that_does_nothing_or_cannot_be_meant_is_refused(
     [
         (table, "where", "postgresql://me:s3cret@db/shop"),
         (table, "where", "host=db password=s3cret"),
-        (partial(iceberg_settings, "c"), "warehouse", "s3://key:s3cret@bucket"),
         (Security, "sasl_password", b"s3cret"),
     ],
 )
@@ -415,7 +412,7 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
     batches(sink={"a": ParquetSink("out")}, function=lambda frame, _batch_id: frame)
     writes(instead_of="older")
     kafka_source(bounded=False, discovery_interval_s=5, starting={("t", 0): 5})
-    DeltaTable(tmp_path)
+    batches(sink={"a": DeltaSink(tmp_path)})
     hooks = Callbacks(on_restored=lambda _restored: None)
     job(operators=None, checkpoint_interval_s=1, callbacks=hooks, start=Start(again=True))
     FileSource(tmp_path)

@@ -24,7 +24,7 @@ from coordlog.spark_integration.files.sink.destination import (
 from coordlog.spark_integration.files.sink.parquet_output import ParquetOutput
 from coordlog.spark_integration.files.store.store import FileStore
 
-__all__ = ["ParquetFileWriter", "ParquetWriterOptions"]
+__all__ = ["FileWriters", "ParquetFileWriter", "ParquetWriterOptions"]
 
 _COMMITTABLE = payload_type_of(StagedFile)
 
@@ -45,6 +45,19 @@ class ParquetWriterOptions:
     keeps_partition_columns: bool = False
     """Whether files hold the partition columns too, as those of tables do."""
     open_files_max: int = OPEN_FILES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWriters:
+    """Makes the writers of a destination's files, in tasks. Pickles."""
+
+    options: ParquetWriterOptions
+    schemas: SchemaKeeper | None = None
+    """Keeper of the files' schema; None: the destination itself."""
+
+    def __call__(self, label: str = "part") -> ParquetFileWriter:
+        """A writer; `label` as in `ParquetFileWriter`."""
+        return ParquetFileWriter(self.options, label=label, schemas=self.schemas)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from coordlog.errors import SinkError
+from coordlog.errors import FilesGoneError, SinkError
 from coordlog.log.local.fsync import make_folders, sync_path
 from coordlog.spark_integration.files.names import (
     HIDDEN,
@@ -326,7 +326,7 @@ def _link(staged: Path, final: Path, file: StagedFile) -> None:
 def _check_final(staged: Path, final: Path, file: StagedFile) -> None:
     size = file_size(final)
     if size is None:
-        raise SinkError(
+        raise FilesGoneError(
             str(final),
             f"neither it nor its staged file ({staged}) exists",
             "restore either from a copy; or, if tasks ran on other machines, use a destination "

@@ -8,8 +8,9 @@ and each entry is written once: the newest is the one that writes there.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from coordlog.errors import JobMovedError, SinkError
@@ -60,7 +61,12 @@ class Claim:
 
 
 def claim_for(
-    keeper: ClaimKeeper, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]
+    keeper: ClaimKeeper,
+    job_id: str,
+    log: LogIdentity,
+    former: Collection[tuple[str, str]],
+    *,
+    refuse_earlier_output: Callable[[], None] | None = None,
 ) -> Claim:
     """See that no other log of this job writes there, and keep that `log` does.
 
@@ -71,6 +77,7 @@ def claim_for(
         job_id: The job.
         log: The one that it writes.
         former: Cluster id and topic id of each log that it has left by an adoption.
+        refuse_earlier_output: Called in place of the keeper's if the job's topic was deleted and made again.
 
     Returns:
         What `check_held` is given.
@@ -79,10 +86,11 @@ def claim_for(
         SinkError: Another log does, and this one does not continue it; or it is gone, and its rows would be
             written again; or the destination does not keep what is written there.
     """
+    refuse = refuse_earlier_output or partial(keeper.refuse_earlier_output, job_id)
     number, holder = _holder(keeper, 0)
     while holder is None or not _is_same_log(holder, log):
         if holder is not None:
-            _check_continues(keeper, job_id, holder, log, former)
+            _check_continues(keeper, job_id, holder, log, former, refuse)
         keeper.write_claim(number, _encoded(log))
         written, (number, holder) = number, _holder(keeper, number)
         if holder is None:
@@ -125,12 +133,13 @@ def _check_continues(
     holder: LogIdentity,
     log: LogIdentity,
     former: Collection[tuple[str, str]],
+    refuse_earlier_output: Callable[[], None],
 ) -> None:
     if (holder.cluster_id, holder.topic_id) in former:
         return
     if log.topic and (holder.cluster_id, holder.topic) == (log.cluster_id, log.topic):
         # A cluster has one topic of a name: the former one was deleted.
-        keeper.refuse_earlier_output(job_id)
+        refuse_earlier_output()
         return
     raise SinkError(
         keeper.where,

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from coordlog.errors import SinkError
+from coordlog.errors import FilesGoneError, SinkError
 from coordlog.limits import S3_COPY_PART_BYTES, S3_PUBLISH_THREADS
 from coordlog.spark_integration.files.names import (
     HIDDEN,
@@ -337,7 +337,7 @@ class S3Store:
         where = f"{self.where}/{file.final}"
         head = self._head(file.final)
         if head is None:
-            raise SinkError(
+            raise FilesGoneError(
                 where,
                 f"neither it nor its staged object ({file.staged}) exists",
                 "restore either from a copy",

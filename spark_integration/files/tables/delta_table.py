@@ -341,7 +341,7 @@ def _check_settings(where: str, table: deltalake.DeltaTable) -> None:
         raise SinkError(
             where,
             f"its writers must have {', '.join(lacking)}, which delta-rs lacks",
-            "use a table without, or write it with Spark: see the docs on batches",
+            "use a table without, or write it with Spark alone",
         )
     settings = [
         name
@@ -358,7 +358,7 @@ def _check_settings(where: str, table: deltalake.DeltaTable) -> None:
         raise SinkError(
             where,
             f"its writers must obey {', '.join(settings)}; this sink adds files as they are",
-            "use a table without, or write it with Spark: see the docs on batches",
+            "use a table without, or write it with Spark alone",
         )
 
 

@@ -31,7 +31,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table as LoadedTable
 from pyiceberg.table import Transaction
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Properties, Record
 from pyiceberg.types import (
@@ -268,6 +268,13 @@ class _OneTry(Transaction):
         requirements = (
             *self._requirements,
             AssertTableUUID(uuid=self.table_metadata.table_uuid),
+            # The files were compared with these, and a change of columns alone is no new snapshot.
+            AssertCurrentSchemaId.model_validate(
+                {"current-schema-id": self.table_metadata.current_schema_id}
+            ),
+            AssertDefaultSpecId.model_validate(
+                {"default-spec-id": self.table_metadata.default_spec_id}
+            ),
         )
         self._table._do_commit(self._updates, requirements)  # noqa: SLF001, see the class
         return self._table
@@ -310,6 +317,7 @@ class _Look:
                 read = partial(self._data_file, commit.root)
                 files = list(pool.map(read, commit.files))
             transaction.set_properties({commit.mark: str(commit.number)})
+            # Also without files: a commit of properties alone would not conflict with one of files on the same look.
             transaction.append(files, dict(commit.properties))
             at("after manifests")
             transaction.commit_transaction()

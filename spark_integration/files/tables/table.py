@@ -40,7 +40,7 @@ class OpenedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCommit:
-    """Files that one commit adds, with the mark by which it is known."""
+    """Files that one commit adds, or none, with the mark by which it is known."""
 
     mark: str
     """Name of the mark: of the job, the operator and the part of a checkpoint."""

@@ -11,7 +11,7 @@ __all__ = ["jars"]
 
 _HELP = """Print the jars of Spark's Kafka source and Avro functions, as a value of `spark.jars`.
 
-Missing jars are fetched, once. With `delta` or `iceberg`: the jars for such tables.
+Missing jars are fetched, once.
 
 \b
 spark-submit --jars "$(coordlog jars)" ...
@@ -20,9 +20,7 @@ SparkSession.builder.config("spark.jars", "<what it prints>")
 
 
 @click.command(help=_HELP)
-@click.argument("kind", type=click.Choice(["history", "delta", "iceberg"]), default="history")
-def jars(kind: str) -> None:
-    """Print the jars that a Spark session needs to read a history, or Delta or Iceberg tables."""
-    jar_set = JarSet.SPARK if kind == "history" else JarSet(kind)
-    paths = resolve(jar_set, progress=lambda line: click.echo(line, err=True))
+def jars() -> None:
+    """Print the jars that a Spark session needs to read a history."""
+    paths = resolve(JarSet.SPARK, progress=lambda line: click.echo(line, err=True))
     click.echo(",".join(map(str, paths)))

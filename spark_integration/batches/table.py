@@ -1,0 +1,118 @@
+"""Batches into a table: executors stage Parquet files, the driver adds those of a batch by one commit of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+from coordlog.errors import DestinationMisfitError, FilesGoneError, SinkError
+from coordlog.log.interface import LogIdentity
+from coordlog.spark_integration.batches.parquet import staged_part
+from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.files.sink.writer import FileWriters
+from coordlog.spark_integration.files.tables.sink import TableSink
+from coordlog.spark_integration.files.tables.table_files import Addition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["TableBatches", "addition_of"]
+
+_WRITE: Final = "write."
+"""Prefix of the marks of batch writes."""
+
+
+class TableBatches:
+    """A `BatchSink` of the table of an `IcebergSink` or a `DeltaSink`, with the sink's options.
+
+    Readers see a whole batch or nothing of it. The table's mark of a query has the number of its newest batch, so
+    that a batch is known as long as the table exists, also without the log. Batch writes may be settled at once: each
+    has the mark of its place among the open intents, with its intent's number.
+
+    Args:
+        sink: The table and its options.
+        name: Name of the sink in the job: the operator of the commits.
+    """
+
+    def __init__(self, sink: TableSink, name: str) -> None:
+        self._files = sink.files_of(name)
+
+    @property
+    def destination(self) -> str:
+        """See `BatchSink`."""
+        return self._files.where
+
+    def file_writers(self) -> FileWriters:
+        """See `FilesSink`."""
+        return self._files.writers
+
+    def prepare(self, job_id: str, spark: SparkSession) -> None:
+        """See `BatchSink`."""
+        self._files.prepare(job_id)
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See that no other log of a job of this id writes to the table: its batches would be others.
+
+        Raises:
+            SinkError: Another one does; both are named.
+        """
+
+        def refuse_writes() -> None:
+            if self._files.settled(f"{_WRITE}0") is not None:
+                raise SinkError(
+                    self.destination,
+                    f"it has batch writes of an earlier history of job {job_id!r}, and the log has none of them: "
+                    "a write with a name would be written a second time",
+                    "use the log that the job had, or another job id",
+                )
+
+        self._files.claim(job_id, log, former, refuse_earlier_output=refuse_writes)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
+        """See `BatchSink`."""
+        return staged_part(frame, self.file_writers(), batch)
+
+    def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
+        """See `BatchSink`: one commit adds the files and sets the mark.
+
+        The outcome is not done if columns or partitions of the table were changed so that it does not take the files,
+        or if files are gone.
+        A commit without files has recorded this in the table before, so that no slower driver adds them.
+        """
+        details = {"files": str(len(part.files))}
+        if part.files:
+            addition = addition_of(part, batch)
+            is_done, reason = False, "the table has refused it before"
+            try:
+                is_done = self._files.add(addition, at=at)
+            except (DestinationMisfitError, FilesGoneError) as error:
+                is_done, reason = not self._files.refuse(addition, at=at), error.problem
+            if not is_done:
+                details["refused"] = reason
+        return PartOutcome(
+            sink=part.sink, is_done="refused" not in details, rows=part.rows, details=details
+        )
+
+    def sweep(self, is_in_force: Callable[[], bool]) -> None:
+        """See `BatchSink`."""
+        self._files.sweep(is_in_force=is_in_force)
+
+
+def addition_of(part: BatchPart, batch: Batch) -> Addition:
+    """Files of a part, with the marks by which the table knows them."""
+    key = batch.key
+    named = (
+        {"coordlog.write": key.query_id}
+        if key.is_write
+        else {"coordlog.query": key.query_id, "coordlog.batch": str(key.batch_id)}
+    )
+    return Addition(
+        mark=f"{_WRITE}{batch.place}" if key.is_write else key.query_id,
+        number=batch.number if key.is_write else key.batch_id,
+        refusal=batch.number,
+        files=part.files,
+        name=str(key),
+        subject=str(key),
+        description={"coordlog.epoch": str(batch.epoch), **named},
+    )
