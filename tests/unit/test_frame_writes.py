@@ -215,7 +215,7 @@ def test_a_streams_batch_that_is_planned_anew_with_more_rows_is_refused(
     options = {**service.options(), "checkpointlocation": url}
 
     def commit(value: int, task: int) -> None:
-        writer = stream_writer(options, SCHEMA, overwrite=False)
+        writer = stream_writer(options, SCHEMA, writers_of(service), overwrite=False)
         writer.commit([stage(writer, [value], task=task, batch_id="4")], 4)
 
     offsets.write_text('v1\n{"batchTimestampMs":1}\n{"logOffset":4}', "utf-8")
