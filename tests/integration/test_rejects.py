@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,16 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.progress import Progress, progress
 from coordlog.projections.tables.splits import SplitRow, splits
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.row_transforms import row_transform
-from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import KilledError, kill_driver
+from file_pipeline import KilledError
+from rejecting_job import SUBTASKS, drive
 
-FILES, LINES, SUBTASKS = 6, 60, 2
-WAIT_S = 60.0
+FILES, LINES = 6, 60
 
 pytestmark = pytest.mark.slow
 
@@ -88,39 +85,14 @@ class Case:
             rescued=self.rescued,
             **options,
         )
-        sink = ParquetSink(self.folder / "out")
-        assert source.rejects is not None
-        sink.prepare("job")
-        source.rejects.prepare("job")
-        transform = row_transform(refusing) if self.refuses else lambda batch: batch
-        chain = Chain(source=source.spec(), operators=[transform_spec(transform), sink.spec()])
-        check_apart(chain)
-        surroundings = InMemorySurroundings(chain, "job", SUBTASKS)
-        seen = 0
-
-        def released(records: Sequence[Record]) -> None:
-            nonlocal seen
-            before, seen = seen, seen + len(records)
-            if kill_after is not None and before < kill_after <= seen:
-                kill_driver(driver, surroundings)
-
-        driver = JobDriver(
-            chain=chain,
-            log=self.log,
-            options=DriverOptions(
-                job_id="job",
-                parallelism=SUBTASKS,
-                is_batch=self.is_batch,
-                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.02),
-                restart_backoff_s=0.01,
-            ),
-            surroundings=surroundings,
-            on_released=released,
+        return drive(
+            source,
+            row_transform(refusing) if self.refuses else lambda batch: batch,
+            self.folder / "out",
+            self.log,
+            is_batch=self.is_batch,
+            kill_after=kill_after,
         )
-        driver.start()
-        result = driver.wait(WAIT_S)
-        assert result is not None, f"not over within {WAIT_S} s"
-        return result.status
 
     def rows(self) -> list[int]:
         """Published rows, sorted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,25 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coordlog.api.chain import Chain
 from coordlog.history import History
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.progress import progress
 from coordlog.projections.tables.splits import splits
-from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Record
-from coordlog.spark_integration.files.places import check_apart
-from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.row_transforms import row_transform
-from coordlog.spark_integration.transform import transform_spec
-from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import KilledError, kill_driver
+from file_pipeline import KilledError
 from kafka_topics import Topics, topics_at
+from rejecting_job import drive
 
-PARTITIONS, RECORDS, SUBTASKS = 3, 80, 2
-WAIT_S = 60.0
+PARTITIONS, RECORDS = 3, 80
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.tier("faults")]
 
@@ -92,40 +86,14 @@ class Case:
             batch_rows=9,
             bad_rows=self.folder / "rejects",
         )
-        sink = ParquetSink(self.folder / "out")
-        assert source.rejects is not None
-        sink.prepare("job")
-        source.rejects.prepare("job")
-        chain = Chain(
-            source=source.spec(), operators=[transform_spec(row_transform(refusing)), sink.spec()]
+        return drive(
+            source,
+            row_transform(refusing),
+            self.folder / "out",
+            self.log,
+            is_batch=self.is_batch,
+            kill_after=kill_after,
         )
-        check_apart(chain)
-        surroundings = InMemorySurroundings(chain, "job", SUBTASKS)
-        seen = 0
-
-        def released(records: Sequence[Record]) -> None:
-            nonlocal seen
-            before, seen = seen, seen + len(records)
-            if kill_after is not None and before < kill_after <= seen:
-                kill_driver(driver, surroundings)
-
-        driver = JobDriver(
-            chain=chain,
-            log=self.log,
-            options=DriverOptions(
-                job_id="job",
-                parallelism=SUBTASKS,
-                is_batch=self.is_batch,
-                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.02),
-                restart_backoff_s=0.01,
-            ),
-            surroundings=surroundings,
-            on_released=released,
-        )
-        driver.start()
-        result = driver.wait(WAIT_S)
-        assert result is not None, f"not over within {WAIT_S} s"
-        return result.status
 
     def rows(self) -> list[int]:
         """Published rows, sorted."""
