@@ -13,12 +13,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from coordlog.projections.splits.table import SplitTable, WithEnumerator
 from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration.files.source.discovery import FileWatch
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from coordlog.spark_integration.session import query_session
 
 _IN_A_FOLDER = 1_000
 
@@ -94,6 +98,24 @@ def _measure(folder: Path, count: int) -> None:
     watch.begin_look(table.in_order())
     watch.found_by_listing(table.in_order(), frozenset())
     print(f"one more listing, all known: {time.perf_counter() - begun_s:.1f} s")
+    _spark_lists(folder, count)
+
+
+def _spark_lists(folder: Path, count: int) -> None:
+    """The listing of Spark's own file sources, which a stream repeats for each batch."""
+    spark = query_session(2)
+    try:
+        jvm: Any = spark.sparkContext._gateway  # noqa: SLF001, the process that lists
+        for label in ("Spark's own listing", "Spark's own listing, again"):
+            began_s = time.perf_counter()
+            spark.read.schema("i bigint").csv(str(folder), recursiveFileLookup=True)
+            took_s = time.perf_counter() - began_s
+            resident_mb = psutil.Process(jvm.proc.pid).memory_info().rss / 1e6
+            print(
+                f"{label:44} {count:9,} files {took_s:7.1f} s, memory of the JVM {resident_mb:.0f} MB"
+            )
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":
