@@ -303,7 +303,9 @@ def test_a_batch_goes_into_a_table_of_an_attached_sqlite_file(shop: Shop) -> Non
     """Its staging table is in the attached file too, where it is found, and swept by the next start."""
     connect = partial(connect_attached, shop.path.parent)
     case = BatchCase(lambda: DatabaseTable(connect, "shop.orders", where="shop"))
-    case.driver()(frame_of([0, 1], [2]), 0)
+    driver = case.driver()
+    driver(frame_of([0, 1], [2]), 0)
+    driver.close()
     assert shop.run("SELECT id FROM orders ORDER BY id") == [(0,), (1,), (2,)]
     sink = DatabaseTable(connect, "shop.orders", where="shop")
     sink.prepare("case", cast("Any", None))

@@ -129,7 +129,7 @@ def ticket(endpoint: str) -> Ticket:
     [
         ("splits_per_bach", "3", r"splits_per_bach is '3'.*did you mean 'splits_per_batch'\?"),
         ("header", "true", r"header is 'true'.*options of the source belong to it: FileSource"),
-        ("maxFilesPerTrigger", "1", r"maxfilespertrigger is '1'.*one of 'job', 'path', 'part"),
+        ("maxFilesPerTrigger", "1", r"maxfilespertrigger is '1'.*one of 'job', 'path', 'bad_rows'"),
         ("paths", '["a", "b"]', r"did you mean 'path'\?"),
         ("path", "other/", r"path is 'other/'.*'/data/in'.* start another service"),
         ("partitions", "0", "between 1 and 10,000"),
