@@ -168,6 +168,7 @@ class StagelessSurroundings:
             token=self._token,
             arrivals=mailbox,
             on_refused=mailbox.connections_refused,
+            on_failed=mailbox.end,
             requests=mailbox.requests,
             host=self._place.bind,
             advertised=self._place.host,
