@@ -597,7 +597,7 @@ TRACES_REMEMBERED: Final = 1_000
 """Traces whose roots were reported and to which further spans may belong: commits follow a checkpoint in seconds."""
 
 METRICS_REQUEST_S: Final = 5.0
-"""Longest time of a client of `/metrics` to send its request, and of each write of the response."""
+"""Longest time of a request to `/metrics` or `/healthz`, from its connection to the end of the response."""
 
 METRICS_CONNECTIONS_MAX: Final = 16
 """Connections to `/metrics` and `/healthz` at the same time; further ones are closed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from coordlog.errors import (
@@ -144,11 +144,14 @@ class Appender:
         """End of the known part of the log: the offset after the last known record."""
         return self._state.place.end_offset
 
-    def append(self, records: Sequence[UnstoredRecord]) -> tuple[int, ...]:
+    def append(
+        self, records: Sequence[UnstoredRecord], *, timeout_s: float | None = None
+    ) -> tuple[int, ...]:
         """Append whole turns; return once they count and no later record can change that: effects may be released then.
 
         Args:
             records: One or more records of this epoch, with sequences from `counting.next_sequence` on.
+            timeout_s: Longest time of this append, in seconds, instead of `log_timeout_s`; None for that.
 
         Returns:
             Offset of each record, of the copy that counts. Ascending, possibly with gaps.
@@ -165,7 +168,7 @@ class Appender:
         if self._is_closed:
             raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
         self._state = protocol.append_begun(self._state, records)
-        self.perform("appending")
+        self.perform("appending", timeout_s=timeout_s)
         return self._state.counted_at
 
     def check_epoch(self) -> None:
@@ -192,20 +195,22 @@ class Appender:
         self._is_closed = True
         self._discard_writer()
 
-    def perform(self, doing: str) -> None:
+    def perform(self, doing: str, *, timeout_s: float | None = None) -> None:
         """Perform the actions of the protocol until none is left. An exception closes the appender.
 
         For `take_over`, `append` and `check_epoch`; `doing` names their purpose for messages.
         """
+        patience = self._patience
+        if timeout_s is not None:
+            patience = replace(patience, log_timeout_s=timeout_s)
         try:
-            self._act(doing)
+            self._act(_Waiting(patience, str(self._log.identity.name), doing))
         except BaseException:
             self.close()
             raise
         self._reading = None
 
-    def _act(self, doing: str) -> None:
-        waiting = _Waiting(self._patience, str(self._log.identity.name), doing)
+    def _act(self, waiting: _Waiting) -> None:
         may_append = True
         while True:
             action = protocol.next_action(self._state)

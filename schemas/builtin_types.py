@@ -235,7 +235,7 @@ class DriverStopped(Payload):
     """The end of an epoch in which the job did not end: its driver does nothing any more, and its attempts are over."""
 
     by: str
-    """Name of the signal, or `stop` if code requested it."""
+    """Name of the signal, or `stop` if code requested it; of a start that was cut off, the signal or the error."""
 
 
 @fact("coordlog.work_done", version=1)

@@ -29,6 +29,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.interface import Log
 from coordlog.log.job_id import check_job_id, check_log_of_job
 from coordlog.option_types import check_all, check_range, check_types
+from coordlog.runtime.cut_start import cause_of_end
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.runtime.history_pruning import KeptHistory
 from coordlog.runtime.requests import Answer
@@ -241,14 +242,14 @@ class Job:
                     return result
                 self._end_with_jvm()
         except (KeyboardInterrupt, SystemExit) as interrupt:
-            by = _signal_of(interrupt)
+            by = cause_of_end(interrupt)
             _log.warning(
                 "job %s stops because of %s; the same signal again ends it at once", self.job_id, by
             )
             try:
                 self.stop(with_checkpoint=not self.is_batch, by=by)
             except (KeyboardInterrupt, SystemExit) as again:
-                self._started().end_at_once(by=_signal_of(again))
+                self._started().end_at_once(by=cause_of_end(again))
             result = self.wait()
             assert result is not None, "without a limit it waits for the end"
             _log.warning("%s", _stopped(result, is_batch=self.is_batch))
@@ -381,13 +382,6 @@ def _terminable() -> Generator[None, None, None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _signal_of(interrupt: KeyboardInterrupt | SystemExit) -> str:
-    if isinstance(interrupt, KeyboardInterrupt):
-        return signal.SIGINT.name
-    is_ours = interrupt.code == _STATUS_BASE + signal.SIGTERM
-    return signal.SIGTERM.name if is_ours else "SystemExit"
 
 
 def _stopped(result: JobResult, *, is_batch: bool) -> str:

@@ -220,6 +220,7 @@ class EndpointSurroundings(InMemorySurroundings):
             token=TOKEN,
             arrivals=mailbox,
             on_refused=mailbox.connections_refused,
+            on_failed=mailbox.end,
             requests=mailbox.requests,
         )
         return self.endpoint.start()

@@ -59,6 +59,7 @@ from coordlog.restore.rebuild import (
 )
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
 from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
+from coordlog.runtime.cut_start import TakeOver, cause_of_end, record_end, wait_for_event
 from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.mailbox import MachineClock, Mailbox
 from coordlog.runtime.ports import Connections, Observer, Stage
@@ -207,6 +208,8 @@ class JobDriver:
             requests=self._requests, callback_timeout_s=options.callback_timeout_s
         )
         self._runtime: Runtime | None = None
+        self._rebuilt: Rebuild | None = None
+        self._taking_over: TakeOver | None = None
         self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
@@ -229,14 +232,35 @@ class JobDriver:
         """
         try:
             self._begin()
-        except BaseException:
-            self._close()
+        except BaseException as error:
+            try:
+                self._record_cut_start(error)
+            finally:
+                self._close()
             raise
+
+    def _record_cut_start(self, error: BaseException) -> None:
+        """Record the end of a driver whose start is cut off, if its epoch has begun; waits a moment at most.
+
+        An error behind the first turn is not recorded: it is a crash, which the restart policy counts.
+        """
+        by, runtime = cause_of_end(error), self._runtime
+        if runtime is not None and self._mailbox.is_started:
+            if not isinstance(error, Exception):
+                self._record_end(runtime, by)
+            return
+        if self._appender is None and self._taking_over is not None:
+            self._appender = self._taking_over.cut()
+        rebuilt, appender = self._rebuilt, self._appender
+        if rebuilt is not None and appender is not None and not rebuilt.state.is_over:
+            config = self._config(rebuilt.projection, rebuilt.state)
+            record_end(self._job_log, appender, config, rebuilt, by)
 
     def _begin(self) -> None:
         began_s = time.monotonic()
         projection = projection_of(self._chain)
         rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
+        self._rebuilt = rebuilt
         self._check_history(rebuilt)
         if rebuilt.state.phase is Phase.FINISHED and not self._options.is_again:
             self._end_at_once(RestoreMode.FINISHED, rebuilt, began_s)
@@ -263,6 +287,7 @@ class JobDriver:
         begin_slower_collector()
         self._is_collector_slower = True
         self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
+        self._rebuilt = None  # its folds are large, and no longer needed
         self._clean_former(appender.epoch, rebuilt.end_offset)
         self._prune_history(self._runtime)
 
@@ -412,14 +437,18 @@ class JobDriver:
             )
             return to_unstored(record, snapshot_offset=rebuilt.newest_snapshot.offset)
 
-        appender = take_over(
-            self._job_log,
-            job_id=self._options.job_id,
-            place=rebuilt.place,
-            make_epoch_started=epoch_started,
-            reading=rebuilt.feed,
-            patience=self._options.patience,
+        self._taking_over = TakeOver(
+            lambda patience: take_over(
+                self._job_log,
+                job_id=self._options.job_id,
+                place=rebuilt.place,
+                make_epoch_started=epoch_started,
+                reading=rebuilt.feed,
+                patience=patience,
+            ),
+            self._options.patience or Patience(),
         )
+        appender = self._taking_over.run()
         self._appender = appender  # from here on `_close` closes it in any case
         rebuilt.catch_up(self._job_log, appender.end_offset)
         self._payloads.begin(appender.epoch, self.driver_id)
@@ -678,7 +707,7 @@ class JobDriver:
             )
             self._closing.start()
         # The event first: after a `join` that a signal interrupts, the thread counts as ended.
-        if not self._closed.wait(DRIVER_CLOSE_TIMEOUT_S):
+        if not wait_for_event(self._closed, DRIVER_CLOSE_TIMEOUT_S):
             _log.warning(
                 "job=%s its driver has not closed within %g s: the rest of it ends with this process",
                 self._options.job_id,
@@ -703,7 +732,7 @@ class JobDriver:
             if self._is_collector_slower:
                 end_slower_collector()
             self._mailbox.close()
-            if self._runtime is None and self._appender is not None:
+            if not self._mailbox.is_started and self._appender is not None:
                 self._appender.close()
         finally:
             if self._observer is not None:

@@ -232,6 +232,11 @@ class Mailbox:
             self._threads.append(thread)
             thread.start()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether `start` has started a thread."""
+        return bool(self._threads)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the job, or of the driver by `error`. Returns whether it has come."""
         return self._done.wait(timeout_s)

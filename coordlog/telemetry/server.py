@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import METRICS_CONNECTIONS_MAX, METRICS_REQUEST_S
+from coordlog.log.local.time_limit import limited_time
 from coordlog.telemetry.health import Health
 
 __all__ = ["MetricsServer"]
@@ -97,6 +98,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+    request_s: ClassVar[float] = METRICS_REQUEST_S
+    """Longest time of a whole request: a client may send a byte from time to time without an end."""
 
     def __init__(self, host: str, port: int, respond: Callable[[str, str], _Response]) -> None:
         self.respond = respond
@@ -111,7 +114,8 @@ class _Server(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, as above
         """Handle a connection, and free its place."""
         try:
-            super().process_request_thread(request, client_address)
+            with limited_time(request, self.request_s):
+                super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 

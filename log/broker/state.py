@@ -17,6 +17,7 @@ from coordlog.log.local.environment_errors import BrokerError
 from coordlog.log.local.fsync import naming, sync_path
 from coordlog.log.local.paths import of_this_user
 from coordlog.log.local.processes import Process, is_alive
+from coordlog.log.local.time_limit import limited_time
 
 __all__ = [
     "HOST",
@@ -155,15 +156,16 @@ def answers(port: int, cluster_id: str) -> bool:
     request = MetadataRequest[_METADATA_VERSION](topics=[])
     request.with_header(correlation_id=1, client_id="coordlog")
     try:
-        with socket.create_connection((HOST, port), limits.PROBE_TIMEOUT_S) as connection:
+        with (
+            socket.create_connection((HOST, port), limits.PROBE_TIMEOUT_S) as connection,
+            limited_time(connection, limits.PROBE_TIMEOUT_S),
+            connection.makefile("rb") as stream,
+        ):
             connection.sendall(request.encode(framed=True, header=True))
-            with connection.makefile("rb") as stream:
-                size = int.from_bytes(stream.read(4), "big")
-                if not 0 < size <= _ANSWER_BYTES_MAX:
-                    return False
-                response = MetadataResponse[_METADATA_VERSION].decode(
-                    stream.read(size), header=True
-                )
+            size = int.from_bytes(stream.read(4), "big")
+            if not 0 < size <= _ANSWER_BYTES_MAX:
+                return False
+            response = MetadataResponse[_METADATA_VERSION].decode(stream.read(size), header=True)
     except (OSError, ValueError, IndexError, struct.error):
         return False  # no broker, or another server whose response is none
     return bool(response.brokers) and response.cluster_id == cluster_id

@@ -363,11 +363,12 @@ def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:
 
     An epoch without a turn, such as that of a command, keeps the value of the epoch before.
     """
-    is_wanted = attributes.get("take_over") == "true" or GOING_BACK in attributes
-    if is_wanted or state.driver_stop is not DriverStop.NONE:
+    if attributes.get("take_over") == "true" or GOING_BACK in attributes:
         return False
     if state.phase is Phase.STARTING:
         return state.is_former_dead
+    if state.driver_stop is not DriverStop.NONE:
+        return False
     return state.phase in (Phase.RUNNING, Phase.ENDING)
 
 

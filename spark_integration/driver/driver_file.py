@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ __all__ = [
     "driver_files",
     "end_driver_file",
     "forget_former_files",
+    "former_files",
     "job_folder",
     "read_driver_file",
     "sealed",
@@ -183,20 +184,21 @@ def driver_files(job_id: str) -> tuple[DriverFile, ...]:
     return tuple(file for _, file in sorted(files, key=lambda pair: -pair[0]) if file is not None)
 
 
-def forget_former_files(file: DriverFile) -> None:
-    """Remove the files of drivers that had ended before this driver wrote its own file.
+def former_files(job_id: str) -> tuple[Path, ...]:
+    """Files of the job's drivers that have ended. A driver lists them before it writes its own file.
 
-    For a driver whose epoch is or was in force. The file of a newer driver is never older than its
-    own, so that a driver that was suspended removes no newer file.
+    The file of a newer driver is never among them, whatever the clocks say: a driver that was suspended removes no
+    newer file.
     """
-    own = driver_file_path(file.job_id, file.driver_id)
-    written_ns = _mtime_ns(own)
-    for path in _paths(file.job_id):
-        former = _read(path)
-        is_older = path != own and _mtime_ns(path) < written_ns
-        if is_older and former is not None and former.why_over is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()
+    files = ((path, _read(path)) for path in _paths(job_id))
+    return tuple(path for path, file in files if file is not None and file.why_over is not None)
+
+
+def forget_former_files(paths: Iterable[Path]) -> None:
+    """Remove the files that `former_files` has returned. For a driver whose epoch is or was in force."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _paths(job_id: str) -> list[Path]:

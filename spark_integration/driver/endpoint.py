@@ -120,6 +120,8 @@ class Endpoint:
         token: Token that every attempt and client must have.
         arrivals: Called with each message and each lost connection, on this endpoint's thread.
         on_refused: Called with the number of refused connections so far, on this endpoint's thread.
+        on_failed: Called once, on this endpoint's thread, if that thread ends with an error: no task and no client can
+            reach the driver any more.
         requests: Answers clients' requests; call its `end` before this endpoint's `stop`.
         host: Address to bind to.
         advertised: Host at which tasks and clients reach the endpoint; None for `host`.
@@ -143,6 +145,7 @@ class Endpoint:
         token: Token,
         arrivals: Arrivals,
         on_refused: Callable[[int], None] | None = None,
+        on_failed: Callable[[EnvironmentSetupError], None] | None = None,
         requests: Requests | None = None,
         host: str = "127.0.0.1",
         advertised: str | None = None,
@@ -173,7 +176,7 @@ class Endpoint:
         self._ids = itertools.count(1)
         self._connections: dict[int, AttemptConnection] = {}
         self._requests = requests
-        self._refused, self._on_refused = 0, on_refused
+        self._refused, self._on_refused, self._on_failed = 0, on_refused, on_failed
         self._clients: set[asyncio.Task[None]] = set()
         self._strangers = Strangers(self._log_refused, count_max=strangers_max)
         self._actions: deque[Callable[[], None]] = deque()
@@ -307,8 +310,10 @@ class Endpoint:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception:  # noqa: BLE001, the thread's edge: it ends all connections, and is logged
+        except BaseException as error:  # noqa: BLE001, the thread's edge: it ends all connections, and the driver
             _log.exception("job=%s the endpoint ends", self._job_id)
+            if self._on_failed is not None:
+                self._on_failed(_ended_by(error, self.address))
 
     async def _serve(self) -> None:
         assert self._socket is not None, "started"
@@ -648,6 +653,16 @@ class Endpoint:
                     continue
                 connection.is_heartbeat_due = True
                 connection.wake.set()
+
+
+def _ended_by(error: BaseException, address: str) -> EnvironmentSetupError:
+    failure = EnvironmentSetupError(
+        f"the driver's endpoint at {address} has ended with {type(error).__name__}: {error}; no task can reach the "
+        "driver",
+        "remove the cause, whose traceback is in the driver's output, and run the job again; it continues from its log",
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _frames(messages: Sequence[DownMessage]) -> Iterator[bytes]:

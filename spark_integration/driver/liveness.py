@@ -83,7 +83,9 @@ def driver_liveness(driver: NamedDriver) -> SeenDriver:
     - it has no endpoint, or the log has its end and the driver does not answer any more;
     - its file is on this machine, and records its end, or a process of this machine that has ended, or
       this machine before a restart;
-    - its file is on this machine, which refuses a connection to the port on which the driver listened.
+    - its file is on this machine and has no process, because the system reports no start times, and this machine
+      refuses a connection to the port on which the driver listened. A process that lives may be a driver that has lost
+      its endpoint, and still appends.
 
     Raises:
         OptionError: `COORDLOG_TOKEN` is set, and is no token.
@@ -133,9 +135,12 @@ def _tokens(file: DriverFile | None) -> Sequence[Token]:
 
 
 def _is_refused(file: DriverFile) -> bool:
-    """Whether this machine refuses connections to the driver's port: a suspended driver still listens."""
+    """Whether the driver's process is not known, and this machine refuses connections to its port.
+
+    A suspended driver still listens.
+    """
     is_known = file.is_of_this_user and file.machine.is_same_run(Machine.here())
-    if not is_known or not _is_own_address(file.listens[0]):
+    if not is_known or file.process is not None or not _is_own_address(file.listens[0]):
         return False
     try:
         socket.create_connection(file.listens, timeout=TAKE_OVER_PROBE_S).close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from coordlog.api.chain import Chain, SourceSpec
@@ -24,6 +25,7 @@ from coordlog.spark_integration.driver.driver_file import (
     DriverFile,
     end_driver_file,
     forget_former_files,
+    former_files,
     write_driver_file,
 )
 from coordlog.spark_integration.driver.endpoint import Endpoint
@@ -143,6 +145,7 @@ class StagelessSurroundings:
         self._endpoint: Endpoint | None = None
         self._token: Token | None = None
         self._file: DriverFile | None = None
+        self._former_files: Sequence[Path] = ()
 
     @property
     def address(self) -> str:
@@ -168,6 +171,7 @@ class StagelessSurroundings:
             token=self._token,
             arrivals=mailbox,
             on_refused=mailbox.connections_refused,
+            on_failed=mailbox.end,
             requests=mailbox.requests,
             host=self._place.bind,
             advertised=self._place.host,
@@ -183,14 +187,14 @@ class StagelessSurroundings:
             token=self._token,
             certificate=self.certificate,
         )
+        self._former_files = former_files(self._job_id)
         # Before the driver's epoch can be in force: the file proves the driver's end later.
         write_driver_file(self._file)
         return address
 
     def took_over(self) -> None:
         """See `Surroundings`: only now the earlier drivers are known to have ended."""
-        assert self._file is not None, "begun"
-        forget_former_files(self._file)
+        forget_former_files(self._former_files)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""

@@ -14,11 +14,17 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from coordlog.errors import RequestUnansweredError
+from coordlog.errors import RequestUnansweredError, TooLargeError
 from coordlog.kernel.inputs import Asker, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
-from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, TAKE_OVER_PROBE_S
+from coordlog.limits import (
+    MESSAGE_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    REQUEST_TIMEOUT_S,
+    TAKE_OVER_PROBE_S,
+)
 from coordlog.log.local.processes import user_name
+from coordlog.log.local.time_limit import limited_time
 from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.secret_fields import guards_of
@@ -174,7 +180,10 @@ class CoordinatorClient:
 
         Raises:
             RequestUnansweredError: There is no answer.
+            TooLargeError: The request exceeds its limit; nothing is sent.
         """
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise TooLargeError(f"a {payload_type}", len(payload), PAYLOAD_BYTES_MAX)
         ask = AskCoordinator(
             operator_id=operator_id,
             payload_type=payload_type,
@@ -233,7 +242,16 @@ class CoordinatorClient:
                 logger=SOCKET_LOGGER,
             )
             self._channel = self._opened.enter_context(connecting)
-        self._channel.send(encode(question))
+        rest_s = deadline - time.monotonic()
+        with limited_time(self._channel.socket, rest_s) as is_over:
+            try:
+                self._channel.send(encode(question))
+            except (OSError, WebSocketException) as error:
+                if is_over.is_set():
+                    raise TimeoutError(
+                        f"it has not read the request within {timeout_s:g} s"
+                    ) from error
+                raise
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
 

@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from chaos.steps import Steps
@@ -27,6 +28,7 @@ from coordlog.spark_integration.driver.driver_file import (
     DriverFile,
     end_driver_file,
     forget_former_files,
+    former_files,
     write_driver_file,
 )
 from coordlog.spark_integration.driver.endpoint import Endpoint
@@ -255,6 +257,7 @@ class HostedSurroundings:
         self._endpoint: Endpoint | None = None
         self._stage: _HostedStage | None = None
         self._file: DriverFile | None = None
+        self._former_files: Sequence[Path] = ()
 
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
@@ -275,6 +278,7 @@ class HostedSurroundings:
             listens=self._endpoint.listens,
             token=self._token,
         )
+        self._former_files = former_files(self._job_id)
         self._steps.at("before the driver's file")
         write_driver_file(self._file)
         self._steps.did(listens=address)
@@ -290,8 +294,7 @@ class HostedSurroundings:
         """See `Surroundings`; as on Spark."""
         self._steps.did(took_over=self._driver_id)
         self._steps.at("before former files go")
-        assert self._file is not None, "begun"
-        forget_former_files(self._file)
+        forget_former_files(self._former_files)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""

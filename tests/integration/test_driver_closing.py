@@ -6,17 +6,26 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from coordlog.api.chain import Chain
+from coordlog.cli.ingest.signals import StoppedError
+from coordlog.cli.living import driver_in
+from coordlog.errors import LogUnavailableError
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog, _MemoryWriter
+from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime import driver as driver_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.mailbox import Mailbox, PanicError
+from coordlog.schemas.record import Kind
 from coordlog.spark_integration import Job
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
@@ -49,8 +58,17 @@ def driver_of(folder: Path, log: MemoryLog, error: BaseException | None = None) 
     )
 
 
+def last_of(log: MemoryLog) -> tuple[bool, str | None]:
+    """Whether the last record is the end of its driver, and its reason; a snapshot and its type may follow."""
+    records = [stored.record() for stored in log.records]
+    *_, last = [
+        record for record in records if record.kind not in (Kind.SNAPSHOT, Kind.TYPE_REGISTERED)
+    ]
+    return is_driver_stopped(last), last.reason
+
+
 def main_thread_waits() -> bool:
-    """Whether it waits in `_close`: a signal just before such a wait is handled behind it only."""
+    """Whether it waits in `_close`, whose wait begins again every moment, so that a signal is handled."""
     main_id = threading.main_thread().ident
     assert main_id is not None
     frame: FrameType | None = sys._current_frames()[main_id]
@@ -58,7 +76,7 @@ def main_thread_waits() -> bool:
     while frame is not None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return names[:3] == ["wait", "wait", "_close"]  # a condition's, an event's, and the driver's
+    return names[:4] == ["wait", "wait", "wait_for_event", "_close"]  # a condition's, an event's
 
 
 @pytest.mark.parametrize("error", [ValueError("a callback's"), KeyboardInterrupt()], ids=repr)
@@ -88,6 +106,98 @@ def test_a_start_that_fails_behind_the_take_over_closes_its_writer(
     assert len(writers) == 1
     assert closed == writers
     assert own_threads() == []
+
+
+CUTS = [
+    (KeyboardInterrupt(), "SIGINT"),
+    (SystemExit(128 + signal.SIGTERM), "SIGTERM"),
+    (StoppedError(signal.SIGTERM), "SIGTERM"),
+    (SystemExit(1), "SystemExit"),
+    (ValueError("a callback's"), "ValueError"),
+]
+
+
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize(("error", "by"), CUTS, ids=repr)
+def test_a_start_cut_off_before_its_first_turn_is_a_stop_in_the_log(
+    tmp_path: Path, error: BaseException, by: str
+) -> None:
+    """Its epoch had no end: it was shown as open, and `jobs` could call it stuck."""
+    log = MemoryLog("job")
+    with pytest.raises(type(error)):
+        driver_of(tmp_path, log, error).start()
+    driver = driver_in(log, "job")
+
+    assert last_of(log) == (True, f"stopped by {by}")
+    assert driver is not None
+    assert driver.is_stopped
+    tables = audit(log.read(0, log.high_watermark()))
+    assert [epoch.end for epoch in tables.epochs] == [EpochEnd.STOPPED]
+    assert own_threads() == []
+
+
+@pytest.mark.clause("K3")
+def test_a_start_cut_off_behind_its_first_turn_is_a_stop_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    log = MemoryLog("job")
+    monkeypatch.setattr(JobDriver, "_prune_history", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver_of(tmp_path, log).start()
+
+    assert last_of(log) == (True, "stopped by SIGINT")
+    assert own_threads() == []
+
+
+@pytest.mark.clause("K3")
+def test_a_take_over_that_is_interrupted_is_a_stop_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the epoch has begun, and before the driver has heard of it."""
+    log, append = MemoryLog("job"), _MemoryWriter.append
+    interrupted = threading.Event()
+
+    def appended(
+        self: _MemoryWriter, records: Sequence[UnstoredRecord], *, timeout_s: float
+    ) -> Sequence[int]:
+        offsets = append(self, records, timeout_s=timeout_s)
+        if not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+        return offsets
+
+    monkeypatch.setattr(_MemoryWriter, "append", appended)
+    with pytest.raises(KeyboardInterrupt):
+        driver_of(tmp_path, log).start()
+
+    assert last_of(log) == (True, "stopped by SIGINT")
+    assert own_threads() == []
+
+
+def test_a_take_over_that_waits_for_the_log_ends_with_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that does not answer is no reason to wait for its time limit."""
+    log = MemoryLog("job")
+    interrupted = threading.Event()
+
+    def unanswered(
+        self: _MemoryWriter, records: Sequence[UnstoredRecord], *, timeout_s: float
+    ) -> Sequence[int]:
+        if not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+        raise LogUnavailableError("job", "append", timeout_s, "no answer")
+
+    monkeypatch.setattr(_MemoryWriter, "append", unanswered)
+    with pytest.raises(KeyboardInterrupt):
+        driver_of(tmp_path, log).start()
+
+    assert log.records == ()
+    wait_for(lambda: own_threads() == [], "all threads have ended")
 
 
 def test_an_interrupt_while_it_closes_leaves_no_thread(

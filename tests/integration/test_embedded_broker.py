@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -188,6 +189,29 @@ def test_a_server_that_is_no_broker_does_not_answer() -> None:
         thread.start()
         for answer[0] in ANSWERS:
             assert not answers(server.getsockname()[1], "c")
+        thread.join(PATIENCE_S)
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordlog.log.broker.limits.PROBE_TIMEOUT_S", 0.3)
+    is_over = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall((10_000).to_bytes(4, "big"))
+            while not is_over.wait(0.05):
+                connection.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        began_s = time.monotonic()
+        assert not answers(server.getsockname()[1], "c")
+        assert time.monotonic() - began_s < PATIENCE_S / 2
+        is_over.set()
         thread.join(PATIENCE_S)
 
 

@@ -163,9 +163,19 @@ def test_the_variable_proves_that_a_driver_on_another_machine_lives(
     assert liveness(NOBODY) is Liveness.UNKNOWN, "a token proves no end"
 
 
-def test_a_living_process_counts_as_gone_if_its_own_machine_refuses() -> None:
-    """In a notebook the process outlives its drivers."""
+@pytest.mark.clause("K2")
+def test_a_living_process_whose_port_is_closed_is_not_gone() -> None:
+    """Its endpoint may have ended alone: such a driver still appends."""
     write_file(NOBODY, TOKEN)
+
+    assert liveness(NOBODY) is Liveness.UNKNOWN
+    with pytest.raises(DriverUnknownError, match="has not ended, and does not answer"):
+        refuse_unless_gone(named(NOBODY))
+
+
+def test_without_a_known_process_a_refused_connection_proves_the_end() -> None:
+    """A system that reports no start times of processes."""
+    write_driver_file(replace(file_of(NOBODY, TOKEN), process=None))
 
     assert liveness(NOBODY) is Liveness.GONE
     assert not driver_lives(named(NOBODY), is_take_over=False)
@@ -188,7 +198,7 @@ def test_an_address_that_this_machine_has_no_more_proves_nothing(
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket, "create_connection", refused)
-    file = file_of(NOBODY, TOKEN)
+    file = replace(file_of(NOBODY, TOKEN), process=None)
     for listens, expected in (
         (("192.0.2.7", 1), Liveness.UNKNOWN),
         (("a..b", 1), Liveness.UNKNOWN),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -11,18 +12,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from coordlog.errors import (
     CoordinatorRestartingError,
+    EnvironmentSetupError,
     NoSuchOperatorError,
     OptionError,
     PayloadTypeError,
     RequestFailedError,
     RequestRefusedError,
     RequestUnansweredError,
+    TooLargeError,
     UsageError,
 )
 from coordlog.limits import CONNECTION_CLOSE_S
@@ -32,6 +36,7 @@ from coordlog.runtime.requests import Answer, Requests
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import request_coordinator
+from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.wire.client import CoordinatorClient
 from coordlog.spark_integration.wire.messages import REQUEST_PATH, AskCoordinator, Heartbeat, encode
 from coordlog.spark_integration.wire.token import Token
@@ -314,6 +319,48 @@ def test_a_client_waits_no_longer_than_it_says() -> None:
             token=TOKEN,
             timeout_s=0.2,
         )
+
+
+class FullChannel:
+    """A connection whose other side reads nothing: a message fills the buffers, and its `send` waits."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data.ljust(4 * 1024 * 1024))
+
+
+def test_a_request_that_is_not_read_ends_within_the_clients_time() -> None:
+    ours, theirs = socket.socketpair()
+    client = CoordinatorClient(endpoint="ws://127.0.0.1:1", token=TOKEN, response_types=(SoMany,))
+    client._channel = cast("Any", FullChannel(ours))
+    with ours, theirs, pytest.raises(RequestUnansweredError, match=r"not read .* within 0.3 s"):
+        client.ask("source", HowMany(), timeout_s=0.3)
+
+
+def test_a_request_above_the_limit_is_refused_before_it_is_sent() -> None:
+    client = CoordinatorClient(endpoint="ws://127.0.0.1:1", token=TOKEN, response_types=(SoMany,))
+    with pytest.raises(TooLargeError, match=r"tests\.how_many.* 262145 .* 262144"):
+        client.ask_encoded("source", "tests.how_many@1", bytes(256 * 1024 + 1))
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_whose_endpoint_ends_fails_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No task could reach it, and its closed port looked like the end of its process."""
+
+    async def broken(_self: Endpoint) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Endpoint, "_serve", broken)
+    job = RunningJob()
+
+    with pytest.raises(
+        EnvironmentSetupError, match=r"endpoint at ws://.*Too many open files.*again"
+    ):
+        job.driver.wait(WAIT_S)
 
 
 def test_a_client_that_goes_away_is_forgotten() -> None:

@@ -18,11 +18,11 @@ from coordlog.log.local import processes
 from coordlog.log.local.drafts import draft_of
 from coordlog.log.local.processes import find_process, is_alive
 from coordlog.spark_integration.driver.driver_file import (
-    DriverFile,
     driver_file_path,
     driver_files,
     end_driver_file,
     forget_former_files,
+    former_files,
     read_driver_file,
     sealed,
     write_driver_file,
@@ -343,26 +343,28 @@ def test_a_driver_that_ended_in_order_says_so_and_leaves_no_token(home: Path) ->
     assert TOKEN.text() not in path.read_text()
 
 
-def at(second: int, file: DriverFile) -> None:
-    os.utime(driver_file_path(file.job_id, file.driver_id), (second, second))
-
-
 @pytest.mark.clause("K2")
-def test_only_files_of_drivers_that_were_over_before_it_began_are_removed(home: Path) -> None:
+@pytest.mark.parametrize("clock_s", [10, -10], ids=["a clock that goes on", "one that goes back"])
+def test_only_files_of_drivers_that_were_over_before_it_began_are_removed(
+    home: Path, clock_s: int
+) -> None:
     """A driver that stood still may remove late: what a newer driver needs stays."""
     killed = write_file(ENDPOINT, TOKEN, driver_id="killed", process=ENDED_PROCESS)
     ended = write_file(ENDPOINT, TOKEN, driver_id="ended")
     end_driver_file(ended)
     alive = write_file(ENDPOINT, TOKEN, driver_id="alive")
+    former = former_files("ingest")
     late = write_file(ENDPOINT, TOKEN, driver_id="late")
     newer = write_file(ENDPOINT, TOKEN, driver_id="newer")
     end_driver_file(newer)
-    for second, file in enumerate((killed, ended, alive, late, newer), start=1):
-        at(second, file)
+    for count, file in enumerate((killed, ended, alive, late, newer), start=1):
+        second = 1_000 + clock_s * count
+        os.utime(driver_file_path(file.job_id, file.driver_id), (second, second))
 
-    forget_former_files(late)
+    forget_former_files(former)
 
-    assert [one.driver_id for one in driver_files("ingest")] == ["newer", "late", "alive"]
+    names = {file.driver_id for file in driver_files("ingest")}
+    assert names == {"newer", "late", "alive"}
 
 
 def test_a_full_disk_is_named_with_the_driver_s_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -351,6 +352,26 @@ def test_drivers_that_die_before_their_first_turn_hide_no_earlier_death(
         assert job.runtime.state.phase is Phase.STARTING
         job = opened(job)
         assert job.runtime.state.phase is Phase.RUNNING
+    job = opened(job)
+
+    assert job.runtime.state.phase is Phase.FAILED
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.may_fail("its driver ended without a stop")
+def test_a_stop_before_the_first_turn_hides_no_earlier_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A supervisor stops some starts: the deaths of the drivers between them still add up."""
+    job = opened(None)
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(Runtime, "begin", lambda *_given: None)
+            job = HandDrivenJob(job.chain, log=job.log, clock=job.clock)
+        job.run(partial(job.runtime.stop, DriverStops(by="SIGTERM"), lambda: None))
+        job.crash()
+        assert job.runtime.state.phase is Phase.STARTING
+        job = opened(job)
     job = opened(job)
 
     assert job.runtime.state.phase is Phase.FAILED

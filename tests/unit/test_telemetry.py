@@ -147,6 +147,26 @@ def test_silent_connections_lose_their_places_after_a_while(
                 assert time.monotonic() < until_s
 
 
+def test_clients_that_send_a_byte_at_times_lose_their_places_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte began the time limit of a read again: sixteen such clients held all places for good."""
+    monkeypatch.setattr("coordlog.telemetry.server._Server.request_s", 0.5, raising=False)
+
+    def send_on(connection: socket.socket) -> None:
+        until_s = time.monotonic() + 4.0
+        while time.monotonic() < until_s:
+            connection.sendall(b"a")
+            time.sleep(0.05)
+
+    with served() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        slow = socket.create_connection((host, int(port)), WAIT_S)
+        slow.sendall(b"GET /")
+        with closing(slow), pytest.raises((BrokenPipeError, ConnectionResetError)):
+            send_on(slow)
+
+
 def test_a_port_in_use_is_refused_before_the_job_begins() -> None:
     with served() as server:
         port = int(server.url.rpartition(":")[2])

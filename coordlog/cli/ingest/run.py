@@ -192,12 +192,12 @@ class _Ingest:
                 signals.take()  # Spark has replaced the handlers
             self._shown.doing("starting the job")
             job.start(spark)
+            signals.keep()  # at once: a signal is now a stop of the job
             self._running = job
             if job.metrics_url is not None:
                 self._shown.say(
                     f"metrics at {job.metrics_url}/metrics, health at {job.metrics_url}/healthz"
                 )
-            signals.keep()
             self._shown.doing("")
             self._is_running = True
             result = self._wait(job, signals)

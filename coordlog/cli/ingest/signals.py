@@ -16,11 +16,11 @@ __all__ = ["StopSignals", "StoppedError"]
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class StoppedError(BaseException):
+class StoppedError(SystemExit):
     """A stop signal arrived while no work in progress had to be ended first."""
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
+        super().__init__(128 + signal_number)
         self.signal_number = signal_number
 
 
