@@ -267,7 +267,10 @@ def _send_measured(channel: Connection, transport: str, subtasks: int, rounds: i
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two rounds: less exact.")
-def main(*, quick: bool) -> None:
+@click.option(
+    "--simulated", default="64,256", show_default=True, help="Numbers of simulated subtasks."
+)
+def main(*, quick: bool, simulated: str) -> None:
     """Time registration, checkpoint and failover by the number of subtasks, and weigh one."""
     rounds, console = 2 if quick else 9, Console(width=110)
     table = Table(title="the driver by the number of subtasks")
@@ -275,7 +278,7 @@ def main(*, quick: bool) -> None:
         table.add_column(title, justify="left" if not title else "right")
     rows: list[dict[str, object]] = []
     for transport, numbers in (
-        ("simulated", (64, 256)),
+        ("simulated", tuple(map(int, simulated.split(",")))),
         ("connected", (64,)),
         ("connected, TLS", (64,)),
     ):

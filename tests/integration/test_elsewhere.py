@@ -22,6 +22,8 @@ from coordlog.offline.adopt import adopt, copy_history
 from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.projections.tables.audit import audit_records
 from coordlog.runtime.driver import JobDriver, JobStatus
+from coordlog.schemas.builtin_types import DriverStopped
+from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings
@@ -159,9 +161,11 @@ def test_a_racing_drivers_open_commits_are_missed_at_a_new_destination(
 
     assert f"the intent of checkpoint {number} of operator" in str(refused.value)
     assert f"to be committed to {was}" in str(refused.value)
-    (last,) = pipeline.log.read(end, high_watermark())
-    assert last.header is not None
-    assert last.header.is_epoch_started, "its own, and nothing else"
+    own = [found.record for found in audit_records(pipeline.log.read(0, high_watermark()))]
+    kinds = [(record.kind, record.payload_type) for record in own[end:] if record is not None]
+    assert kinds[0] == (Kind.EPOCH_STARTED, None)
+    stopped = payload_type_of(DriverStopped).key
+    assert {payload_type for _, payload_type in kinds[1:]} == {stopped}, "its end, and nothing else"
     assert not list((tmp_path / "elsewhere").glob("*.parquet"))
 
 
