@@ -87,7 +87,10 @@ class LongHistory:
     def stored(record: Record, *, snapshot_offset: int = -1, later: int = 0) -> UnstoredRecord:
         """As the log takes it, `later` records behind its place in `records`."""
         if later and record.sequence is not None:
-            record = replace(record, sequence=record.sequence + later)
+            payload = record.payload
+            if record.kind is Kind.CHECKPOINT_COMPLETED:
+                payload = _moved_metadata(payload or b"", 0, later)
+            record = replace(record, sequence=record.sequence + later, payload=payload)
         return to_unstored(record, snapshot_offset=snapshot_offset)
 
 
