@@ -68,7 +68,7 @@ def read_range(
     following = from_offset
     try:
         while reading.position < to_offset:
-            for record in reading.poll():
+            for record in reading.poll(to_offset - reading.position):
                 _check_offset(record.offset, following, to_offset, limits)
                 if record.offset >= to_offset:
                     return
@@ -115,13 +115,19 @@ class _Reading:
         """Offset below which every record has been returned; control records of others' transactions
         move it too."""
 
-    def poll(self) -> Sequence[Any]:
-        """The next records, perhaps none yet, after a fraction of a second at most."""
+    def poll(self, most: int) -> Sequence[Any]:
+        """At most so many of the next records, perhaps none yet, after a fraction of a second at most.
+
+        The client unpacks no others: a fetch may have thousands behind the one record that is needed.
+        """
         error: object = f"nothing from offset {self.position} on"
         try:
             if self._consumer is None:
                 self._consumer = self._connect()
-            polled = self._consumer.poll(timeout_ms=int(min(_POLL_S, self._stall_s) * 1000))
+            polled = self._consumer.poll(
+                timeout_ms=int(min(_POLL_S, self._stall_s) * 1000),
+                max_records=min(most, _POLL_RECORDS),
+            )
             records: Sequence[Any] = polled.get(self._partition, ())
             if records:
                 self._heard_at = time.monotonic()
