@@ -56,8 +56,7 @@ def main() -> int:
     sets["iceberg-rest"] = measured(ICEBERG_REST)
     parts = [HEADER]
     for name, jars in sets.items():
-        lines = (f"{jar.coordinates} {jar.sha256} {jar.size}\n" for jar in jars)
-        parts.append(f"\n[{name}]\n" + "".join(lines))
+        parts.append("\n".join(("", f"[{name}]", *(jar.line for jar in jars), "")))
         print(f"{name}: {len(jars)} jars, {sum(jar.size for jar in jars)} bytes")
     LOCK.write_text("".join(parts), "utf-8")
     return 0

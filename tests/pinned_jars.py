@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,6 @@ from coordlog.log.local.paths import cache_folder, private_folder
 __all__ = ["class_path"]
 
 _LOCK: Final = Path(__file__).with_name("jars.lock")
-_LINE: Final = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+?)(?::([\w-]+))? ([0-9a-f]{64}) (\d+)")
 
 
 def class_path(name: str) -> str:
@@ -35,16 +33,4 @@ def class_path(name: str) -> str:
 
 def _jars(name: str) -> tuple[Jar, ...]:
     _, _, behind = _LOCK.read_text("utf-8").partition(f"\n[{name}]\n")
-    return tuple(
-        Jar(
-            group=group,
-            artifact=artifact,
-            version=version,
-            classifier=classifier,
-            sha256=sha256,
-            size=int(size),
-        )
-        for group, artifact, version, classifier, sha256, size in _LINE.findall(
-            behind.partition("\n[")[0]
-        )
-    )
+    return tuple(map(Jar.of_line, behind.partition("\n[")[0].split("\n")[:-1]))

@@ -60,6 +60,26 @@ class Jar:
         classifier = f":{self.classifier}" if self.classifier else ""
         return f"{self.group}:{self.artifact}:{self.version}{classifier}"
 
+    @property
+    def line(self) -> str:
+        """Its line in a lock, without the line's end."""
+        return f"{self.coordinates} {self.sha256} {self.size}"
+
+    @classmethod
+    def of_line(cls, line: str) -> Jar:
+        """The jar of such a line. Raises ValueError if it is none."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{line!r} is not the line of a jar in a set")
+        return cls(
+            group=match["group"],
+            artifact=match["artifact"],
+            version=match["version"],
+            sha256=match["sha256"],
+            size=int(match["size"]),
+            classifier=match["classifier"] or "",
+        )
+
 
 def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
     """The sets in the text of a lock file.
@@ -79,17 +99,12 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
                 raise ValueError(f"line {number}: the set {jar_set.value} is listed twice")
             jars = sets[jar_set] = []
             continue
-        match = _LINE.fullmatch(line)
-        if match is None or jars is None:
+        if jars is None:
             raise ValueError(f"line {number}: {line!r} is not the line of a jar in a set")
-        jar = Jar(
-            group=match["group"],
-            artifact=match["artifact"],
-            version=match["version"],
-            sha256=match["sha256"],
-            size=int(match["size"]),
-            classifier=match["classifier"] or "",
-        )
+        try:
+            jar = Jar.of_line(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
         if jar.file_name in {other.file_name for other in jars}:
             raise ValueError(f"line {number}: {jar.file_name} is listed twice")
         jars.append(jar)
@@ -103,11 +118,8 @@ def format_lock(sets: Mapping[JarSet, Iterable[Jar]]) -> str:
     """The text that `parse_lock` reads; jars in the order of their coordinates."""
     parts = [_HEADER]
     for jar_set, jars in sets.items():
-        lines = (
-            f"{jar.coordinates} {jar.sha256} {jar.size}\n"
-            for jar in sorted(jars, key=lambda jar: jar.coordinates)
-        )
-        parts.append(f"\n[{jar_set.value}]\n" + "".join(lines))
+        lines = (jar.line for jar in sorted(jars, key=lambda jar: jar.coordinates))
+        parts.append("\n".join(("", f"[{jar_set.value}]", *lines, "")))
     return "".join(parts)
 
 

@@ -7,7 +7,7 @@ continue with another path.
 from __future__ import annotations
 
 import os
-import posixpath
+from pathlib import PurePosixPath
 
 __all__ = ["is_behind_link", "leads_elsewhere"]
 
@@ -22,11 +22,12 @@ def leads_elsewhere(path: str, seen: str, now: str) -> bool:
     """
     if not seen or not now or seen == now:
         return False
-    real = os.path.realpath(path)
+    real, place = os.path.realpath(path), PurePosixPath(path)
     if real == path and path.endswith(f"/{seen}"):
         return False  # no link at all; the most frequent case, and there may be many files
     return all(
-        os.path.relpath(real, os.path.realpath(folder)) != seen for folder in _with_folders(path)
+        os.path.relpath(real, os.path.realpath(folder)) != seen
+        for folder in (place, *place.parents)
     )
 
 
@@ -38,11 +39,3 @@ def is_behind_link(path: str, seen: str) -> bool:
         return True
     folder = path.removesuffix(f"/{seen}") or "/"
     return os.path.relpath(os.path.realpath(path), os.path.realpath(folder)) != seen
-
-
-def _with_folders(path: str) -> list[str]:
-    """The path itself, and each folder above it."""
-    paths = [path]
-    while paths[-1] not in ("", "/"):
-        paths.append(posixpath.dirname(paths[-1]))
-    return paths
