@@ -87,7 +87,7 @@ format: setup ## ruff: mend what it can
 types: setup ## mypy and pyright, both strict; and mypy of the Python in the pages
 	@$(PY) -m mypy $(TYPED)
 	@$(PY) -m pyright
-	@$(PYTEST) -q tests/unit/test_page_types.py
+	@$(PYTEST) -q tests/unit/project/test_page_types.py
 
 contracts: setup ## who may import whom
 	@.venv/bin/lint-imports

@@ -27,19 +27,32 @@ files=(
 )
 # What finds most comes first: the first failure ends a run.
 kernel_tests=(
-  tests/unit/test_{due,events,flink_holder,restart_policy,completion,global_failover,gateways,flink_races}.py
-  tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,checkpoint_metadata,turn_limits,splits,commits}.py
-  tests/unit/test_{flink_resets,flink_checkpoints,flink_job,parallelism,non_restored_state,event_sourced}.py
-  tests/unit/test_{missing_parts,two_drivers,skips,final_failures,savepoints,opened_again}.py
-  tests/unit/test_{flink_sources,flink_sources_checkpoints}.py
+  tests/unit/kernel/test_{due,events,restart_policy,gateways}.py
+  tests/unit/flink/test_{flink_holder,flink_races}.py
+  tests/unit/checkpoints/test_completion.py
+  tests/unit/failover/test_global_failover.py
+  tests/unit/failover/test_{restore,local_failover}.py
+  tests/unit/checkpoints/test_{checkpoints,checkpoint_metadata}.py
+  tests/unit/kernel/test_{turns,hosting,intents,requests,turn_limits}.py
+  tests/unit/discovery/test_splits.py
+  tests/unit/sinks/test_commits.py
+  tests/unit/flink/test_{flink_resets,flink_checkpoints,flink_job}.py
+  tests/unit/failover/test_{parallelism,non_restored_state}.py
+  tests/unit/coordinators/test_event_sourced.py
+  tests/unit/checkpoints/test_{missing_parts,savepoints}.py
+  tests/unit/kernel/test_{two_drivers,skips}.py
+  tests/unit/failover/test_{final_failures,opened_again}.py
+  tests/unit/flink/test_{flink_sources,flink_sources_checkpoints}.py
 )
 invariants_tests=(
-  tests/unit/test_{invariants,moments}.py
+  tests/unit/kernel/test_invariants.py
+  tests/unit/inspection/test_moments.py
 )
 counting_tests=(
-  tests/unit/test_{counting,protocol,appender}.py
+  tests/unit/log/test_{counting,protocol,appender}.py
   tests/property/test_counting.py
-  tests/unit/test_{turns,restore}.py
+  tests/unit/kernel/test_turns.py
+  tests/unit/failover/test_restore.py
 )
 
 python=$PWD/.venv/bin/python

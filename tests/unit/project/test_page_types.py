@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 RUN_BY_OTHERS: Final = {
     "tutorial.md": "its files are run",

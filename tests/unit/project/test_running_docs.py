@@ -21,7 +21,7 @@ from coordlog.errors import AccessError, JobFailedError, LogUnavailableError
 from coordlog.limits import STOP_TIMEOUT_S
 from coordlog.log.local.environment_errors import BrokerError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 UNIT = ROOT / "examples" / "systemd" / "coordlog-ingest.service"
 MANIFEST = ROOT / "examples" / "kubernetes" / "coordlog-ingest.yaml"
 

@@ -20,7 +20,7 @@ from coordlog.schemas.payload import (
 )
 from payload_samples import Colour, Inner, Outer, OuterSecond, another_inner
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 VALUE = Outer(
     inner=Inner(name="a", size=1),

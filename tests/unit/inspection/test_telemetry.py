@@ -51,7 +51,7 @@ from coordlog.telemetry.server import MetricsServer
 from coordlog.telemetry.worker import BoundedWorker
 from metric_table import DOCS, renewed
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 GOLDEN: Final = ROOT / "tests" / "golden" / "audited-history.avro"
 DASHBOARD: Final = ROOT / "docs" / "grafana" / "coordlog.json"
 LIBRARIES: Final = ("opentelemetry", "prometheus_client", "openlineage")

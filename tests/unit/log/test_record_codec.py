@@ -25,7 +25,7 @@ from coordlog.schemas.codec import (
 from coordlog.schemas.header import decode_header, encode_header
 from coordlog.schemas.record import Kind, Record, record_key
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 FULL = Record(
     epoch=3,

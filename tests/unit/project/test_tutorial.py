@@ -13,7 +13,7 @@ import pytest
 
 from coordlog.testing import HandDrivenJob
 
-_PAGE = Path(__file__).parents[2] / "docs" / "write-your-own-coordinator.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "write-your-own-coordinator.md"
 
 
 @pytest.fixture(scope="module")

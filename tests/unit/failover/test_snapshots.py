@@ -47,8 +47,8 @@ from state_digest import digest
 from sweep_runs import RUNS
 from sweep_worlds import records_of
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot-v1-paged.json"
-FORMER = Path(__file__).parents[1] / "golden" / "snapshot-v1.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "snapshot-v1-paged.json"
+FORMER = Path(__file__).parents[2] / "golden" / "snapshot-v1.json"
 """Of a version that encoded a source's splits otherwise."""
 GOLDEN_RUN = "splits and commits"
 FROM_THE_START: Any = None

@@ -511,7 +511,7 @@ def test_a_reader_that_has_gone_ends_it_quietly() -> None:
 
 _MANY = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from hand_history import HandHistory
 from coordlog.log.memory import MemoryLog
 history = HandHistory()

@@ -23,7 +23,7 @@ from hand_history import batch_history, streaming_history
 from one_log import OneLog
 
 COMMANDS = ("attempts", "splits", "checkpoints", "events", "commits", "failures", "epochs")
-DOCS = Path(__file__).parents[2] / "docs" / "history.md"
+DOCS = Path(__file__).parents[3] / "docs" / "history.md"
 JSON_TYPES: dict[pa.DataType, type] = {
     pa.int32(): int,
     pa.int64(): int,

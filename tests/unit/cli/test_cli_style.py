@@ -29,7 +29,7 @@ from coordlog.cli.paging import pager_of
 from coordlog.errors import LogUnavailableError
 
 COORDLOG = str(Path(sys.executable).parent / "coordlog")
-HISTORY = str(Path(__file__).parents[1] / "golden" / "audited-history.avro")
+HISTORY = str(Path(__file__).parents[2] / "golden" / "audited-history.avro")
 LIMIT_S = 60.0
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from coordlog.cli.main import main
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND: Final = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?coordlog (.+)$")
 

@@ -29,7 +29,7 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import HandDrivenJob
 from one_log import savepoint_command
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "upgrading.md"
 GOLDEN = ROOT / "tests" / "golden" / "upgrade-history.avro"
 

@@ -25,7 +25,7 @@ from hand_history import streaming_history
 from one_log import OneLog
 from report_facts import document_of, log_of
 
-RECORDED = Path(__file__).parents[1] / "golden" / "audited-history.avro"
+RECORDED = Path(__file__).parents[2] / "golden" / "audited-history.avro"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 PACKAGE_FOLDERS: Final = ("coordlog", "log", "projections", "schemas", "spark_integration")
 OTHER_FOLDERS: Final = ("benchmarks", "examples", "scripts", "tests")
 

@@ -27,7 +27,7 @@ from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
 from one_log import OneLog, checkpoint_command, savepoint_command, shown
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def checkpointed(count: int, **provider: Any) -> HandDrivenJob:  # noqa: ANN401, of a test

@@ -25,7 +25,7 @@ from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, inside
 from state_digest import digest, fold
 from sweep_runs import RUNS
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 
 def recorded() -> HandDrivenJob:
