@@ -208,7 +208,7 @@ class Discovery:
     def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
         if self.partition_folders == "refuse":
             paths = (file.path for file in listed)
-            check_partition_folders(self.files.url, paths, columns)
+            check_partition_folders(self.files, paths, columns)
 
     def _schema_for(
         self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
