@@ -311,6 +311,26 @@ def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder:
     )
 
 
+def test_a_name_may_come_again_before_the_outcome_while_other_files_wait(folder: Path) -> None:
+    """The next driver lists the waiting file before it has carried out the intent of the former one."""
+    first = write(folder / "a.csv")
+    write(folder / "b.csv")
+    job = Watched(folder)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+    (folder.parent / "done").mkdir()
+    first.rename(folder.parent / "done" / "a.csv")
+    write(folder / "a.csv", "i\n1\n2\n")
+    job = job.crash()
+    job.look(1)
+    job.settle()
+    job.look()
+    assert (job.known, job.present) == (["b.csv", "a.csv"], ["a.csv", "b.csv"])
+    assert job.archived == ["a.csv"]
+    assert state_of(job.job).waiting_count == 2
+
+
 def test_a_released_name_is_a_new_file_also_over_a_crash(folder: Path) -> None:
     write(folder / "a.csv", "i\n1\n")
     job = Watched(folder)

@@ -53,7 +53,8 @@ def relisted(
         as_read: Files that were read otherwise than they were listed, by path.
         modified_from_us: Limit of a watch before this run, or None. Files that were modified earlier and are not known
             are left out: they may have been read, and forgotten.
-        with_new: Whether files that are not known are listed too, which makes the listing complete.
+        with_new: Whether all other files are listed too, which makes the listing complete. Otherwise a watch does that,
+            which may tolerate that a known one has changed.
 
     Raises:
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
@@ -76,10 +77,8 @@ def relisted(
     rest = {path: splits for path, splits in known.items() if path not in waiting}
     again = [file for file in listed if file.path in waiting]
     aside = waiting.keys() | {file.path for file in too_old}
-    new = discovery.fresh(
-        [file for file in listed if file.path not in aside], rest, as_read, skipped
-    )
-    fresh = again + (new if with_new else [file for file in new if file.path in known])
+    others = [file for file in listed if file.path not in aside] if with_new else []
+    fresh = again + discovery.fresh(others, rest, as_read, skipped)
     fresh_splits = discovery.splits_of(
         sorted(fresh, key=lambda file: file.path), rest, is_checked=bool(rest)
     )
