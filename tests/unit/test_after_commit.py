@@ -14,12 +14,16 @@ from coordlog.api.coordinator import CommittableOf, Sink
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.errors import RestoreError, SinkError
 from coordlog.projections.inspection.verify import verify
-from coordlog.schemas.payload import Payload, payload, payload_type_of
+from coordlog.schemas.payload import Payload, decode_versioned, payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import SplitsReleased
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileChanged, ReadFile
 from coordlog.spark_integration.files.source import discovery
+from coordlog.spark_integration.files.source.release import CommittedFiles, ReleaseResults
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import IdleOperator
@@ -309,6 +313,28 @@ def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder:
         len([one for one in again.job.history(Kind.COMMIT_INTENT) if one.operator_id == "source"])
         == 1
     )
+
+
+def test_a_file_mended_before_the_watch_is_released_as_it_was_read(folder: Path) -> None:
+    path = write(folder / "a.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.checkpoint()
+    was = decode_split(state_of(job.job).splits[str(path)].split.content)
+    change = FileChanged(
+        path=str(path),
+        size_bytes=9,
+        mark="modified later",
+        listed_size_bytes=was.size_bytes,
+        listed_mark=was.mark,
+    )
+    files = InputFiles(url=str(folder))
+    read = CommittedFiles(files, None, ReleaseResults(), lambda: {str(path): change})
+    (intent,) = read.intents(state_of(job.job))
+    (released,) = intent.inputs
+    file = decode_versioned(ReadFile, released.content)
+    assert (file.path, file.size_bytes, file.mark) == (str(path), 9, "modified later")
 
 
 def test_a_name_may_come_again_before_the_outcome_while_other_files_wait(folder: Path) -> None:

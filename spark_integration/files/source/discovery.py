@@ -22,11 +22,12 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
-from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
 from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
+from coordlog.spark_integration.files.source.kept import as_it_was_read
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import (
     PartitionFolders,
@@ -135,15 +136,7 @@ class Discovery:
             read = next((split for split in splits if split.split_id not in skipped), None)
             if read is None:
                 continue
-            seen: SeenFile = read
-            if (begun := reread.get(file.path)) is not None:
-                seen = ListedFile(
-                    path=file.path,
-                    size_bytes=begun.size_bytes,
-                    mark=begun.mark,
-                    real_path=seen.real_path,
-                )
-            difference = self.files.difference(seen, file)
+            difference = self.files.difference(as_it_was_read(read, reread), file)
             if difference is not None:
                 if tolerates(file.path):
                     continue

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import LASTING, LastingState, Split
-from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesAsRead
+from coordlog.spark_integration.files.listing import ListedFile, as_listed
+from coordlog.spark_integration.files.payloads import (
+    AgeLimit,
+    FileChanged,
+    FilesAsRead,
+    FileSplit,
+)
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["files_as_read", "limit_of", "note_change", "note_fact", "note_lost_splits"]
+__all__ = [
+    "as_it_was_read",
+    "files_as_read",
+    "limit_of",
+    "note_change",
+    "note_fact",
+    "note_lost_splits",
+]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
 _LASTING: Final = payload_type_of(LastingState)
@@ -22,6 +36,20 @@ def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
     if content is None:
         return {}
     return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(content)).files}
+
+
+def as_it_was_read(split: FileSplit, files: Mapping[str, FileChanged]) -> ListedFile:
+    """The file of a split as its rows were read: as it was listed, or as `files` has it, by path.
+
+    A change of an earlier listing is none of this split: the name may have been released or forgotten since.
+    """
+    listed, change = as_listed(split), files.get(split.path)
+    if change is None or (change.listed_size_bytes, change.listed_mark) != (
+        listed.size_bytes,
+        listed.mark,
+    ):
+        return listed
+    return replace(listed, size_bytes=change.size_bytes, mark=change.mark)
 
 
 def limit_of(kept: bytes | None) -> int | None:

@@ -521,7 +521,9 @@ class FileSource:
 
         committed = None
         if self._watching.after_commit != "keep":
-            committed = CommittedFiles(self._discovery.files, self._archive, self._results)
+            committed = CommittedFiles(
+                self._discovery.files, self._archive, self._results, lambda: watch.as_read
+            )
             watch.tolerates = committed.tolerates
 
         return WatchingEnumerator(
