@@ -184,7 +184,8 @@ class DefaultEnumerator(SplitEnumerator):
         context = self._context
         if not page.is_complete:
             return
-        if not context.state.splits and not self._allow_empty:
+        # A source that keeps something has had splits, which may all be released.
+        if not context.state.splits and not self._allow_empty and self._kept is None:
             context.fail_job(
                 SourceError(
                     f"source {context.operator_id!r}",

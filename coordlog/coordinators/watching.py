@@ -33,8 +33,8 @@ Relist = Callable[[Sequence[Split], frozenset[str], frozenset[str]], Relisted]
 """New listing of the unassigned splits at a start. Arguments: known splits, skipped ids, unassigned ids."""
 
 
-Release = Callable[[SplitsState], Sequence[ReleaseSplits]]
-"""Intents for the input of splits of which a completed checkpoint has every row."""
+Release = Callable[[SplitsState], Sequence[Payload]]
+"""Intents for the input of splits of which a completed checkpoint has every row, and before them facts to record."""
 
 
 class SplitWatch(Protocol):
@@ -129,8 +129,12 @@ class WatchingEnumerator(SplitEnumerator):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Commit the intents to release the input of splits that the checkpoint has."""
         if self._release is not None and checkpoint_id >= 0:
-            for intent in self._release(self._context.state):
-                self._context.commit(checkpoint_id, intent)
+            for payload in self._release(self._context.state):
+                if isinstance(payload, ReleaseSplits):
+                    self._context.commit(checkpoint_id, payload)
+                else:
+                    self._context.record(payload)
+                    self._noted(payload)
 
     def snapshot_state(self) -> bytes | None:
         """The kept state of the source's own events, including those from before the watch."""

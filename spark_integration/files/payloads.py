@@ -18,6 +18,7 @@ __all__ = [
     "ReadFile",
     "RejectsPublished",
     "RowsLeftOut",
+    "SchemaSettled",
     "SplitLeftOut",
     "SplitProgress",
     "SplitProgressV1",
@@ -144,6 +145,14 @@ class FilesLeftOut(Payload):
     """The first ones."""
     may_be_read: bool
     """Whether some may have been read, and forgotten since: it is the first listing of a driver."""
+
+
+@fact("coordlog.schema_settled", version=1)
+class SchemaSettled(Payload):
+    """Schema of the source, recorded before the first of its splits is forgotten or released: later files have it."""
+
+    arrow_schema: bytes
+    """As in `FileSplit`."""
 
 
 @payload("coordlog.read_file", version=1)

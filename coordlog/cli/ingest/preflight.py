@@ -116,7 +116,7 @@ def look(
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
-            if not options.allow_other_path:
+            if not options.allow_other_path and not _names_source(state):
                 _check_source(job_id, _known_splits(state, fold), options.source)
             if job_log.is_finished and not options.again:
                 return job_log
@@ -164,16 +164,21 @@ def _known_splits(state: JobState, fold: ProgressFold) -> Collection[str]:
     return known
 
 
+def _names_source(state: JobState) -> bool:
+    """Whether the history has the location of its source."""
+    return any(operator.location is not None for operator in state.launch_info.operators)
+
+
 def _check_source(job_id: str, known: Collection[str], source_path: str) -> None:
     """Refuse another source than that of the listed splits: splits are listed once, so it would not be read.
 
-    For histories without a record of their source; for others `check_fits` compares it.
+    For histories without a record of their source, which had one path; for others `check_fits` compares it.
     """
     if not known or "://" in source_path or _MAGIC & set(source_path):
         return
     path = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it
     first = min(known)
-    if first.partition("#")[0] != path and not first.startswith(f"{path.rstrip('/')}/"):
+    if first != path and not first.startswith((f"{path}#", f"{path.rstrip('/')}/")):
         raise RestoreError(
             job_id,
             "the source",

@@ -19,14 +19,15 @@ from coordlog.errors import SourceError
 from coordlog.limits import WATCH_REPORT_S, WATCH_UNSETTLED_MAX
 from coordlog.projections.splits.table import Finished, SplitsInOrder
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.schemas.source_types import KnownSplitsForgotten, Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
-from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
-from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile
+from coordlog.spark_integration.files.payloads import FileChanged, FileSplit, SchemaSettled
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
 from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
+from coordlog.spark_integration.files.source.kept import as_it_was_read
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.partition_folders import (
     PartitionFolders,
@@ -36,6 +37,7 @@ from coordlog.spark_integration.files.source.split_bytes import (
     decode_schema,
     encode_schema,
     encode_split,
+    first_schema,
 )
 
 __all__ = [
@@ -135,15 +137,7 @@ class Discovery:
             read = next((split for split in splits if split.split_id not in skipped), None)
             if read is None:
                 continue
-            seen: SeenFile = read
-            if (begun := reread.get(file.path)) is not None:
-                seen = ListedFile(
-                    path=file.path,
-                    size_bytes=begun.size_bytes,
-                    mark=begun.mark,
-                    real_path=seen.real_path,
-                )
-            difference = self.files.difference(seen, file)
+            difference = self.files.difference(as_it_was_read(read, reread), file)
             if difference is not None:
                 if tolerates(file.path):
                     continue
@@ -166,6 +160,7 @@ class Discovery:
         fresh: Sequence[ListedFile],
         known: Mapping[str, Sequence[FileSplit]],
         *,
+        settled: bytes = b"",
         is_checked: bool = False,
     ) -> list[Split]:
         """The splits of files of which the log does not have every split yet.
@@ -173,14 +168,15 @@ class Discovery:
         Args:
             fresh: See `fresh`.
             known: Splits in the log, by path.
+            settled: Schema of files that the log has no splits of any more, as in their splits; empty: none.
             is_checked: Files that are incompatible with the schema of earlier files are an error here,
                 and not only when they are read.
 
         Raises:
             SourceError: A file cannot be cut, or the schema is not that of earlier files.
         """
-        one_schema = None if self.schemas == "each" else self._schema_for(fresh, known)
-        if is_checked and one_schema and known and fresh:
+        one_schema = None if self.schemas == "each" else self._schema_for(fresh, known, settled)
+        if is_checked and one_schema and (known or settled) and fresh:
             self._settled_or_none(fresh, decode_schema(one_schema))
         discovered: list[Split] = []
         for file in fresh:
@@ -208,18 +204,24 @@ class Discovery:
     def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
         if self.partition_folders == "refuse":
             paths = (file.path for file in listed)
-            check_partition_folders(self.files.url, paths, columns)
+            check_partition_folders(self.files, paths, columns)
 
     def _schema_for(
-        self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
+        self,
+        fresh: Sequence[ListedFile],
+        known: Mapping[str, Sequence[FileSplit]],
+        settled: bytes,
     ) -> bytes:
-        first = next((splits[0] for splits in known.values() if splits[0].arrow_schema), None)
-        if first is None:
-            return self._encoded(fresh, is_alone=False) if fresh else b""
-        settled = decode_schema(first.arrow_schema)
-        if self.schema is not None and schema_difference(self.schema, settled):
-            raise schemas_differ("`schema=`", f"that of {first.path}", self.schema, settled)
-        return first.arrow_schema
+        origin = "that of files read before"
+        if not settled:
+            first = next((splits[0] for splits in known.values() if splits[0].arrow_schema), None)
+            if first is None:
+                return self._encoded(fresh, is_alone=False) if fresh else b""
+            settled, origin = first.arrow_schema, f"that of {first.path}"
+        schema = decode_schema(settled)
+        if self.schema is not None and schema_difference(self.schema, schema):
+            raise schemas_differ("`schema=`", origin, self.schema, schema)
+        return settled
 
     def _encoded(self, fresh: Sequence[ListedFile], *, is_alone: bool) -> bytes:
         """The schema of these files; empty if all are at fault and their readers are to skip them."""
@@ -307,6 +309,7 @@ class FileWatch:
         as_read: Files that a run without a watch has read otherwise than they were listed, by path;
             may be set anew at any time.
         ages: The age limit, or None: files of any age are discovered, and none is forgotten.
+        settled: Schema of files that were forgotten or released, as in their splits; may be set anew at any time.
         clock: Monotonic seconds.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -319,6 +322,7 @@ class FileWatch:
         idle_timeout_s: float | None,
         as_read: Mapping[str, FileChanged] | None = None,
         ages: FileAges | None = None,
+        settled: bytes = b"",
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -328,7 +332,7 @@ class FileWatch:
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self.as_read = as_read or {}
-        self.ages = ages
+        self.ages, self.settled = ages, settled
         self.tolerates: Callable[[str], bool] | None = None
         """Whether a file that was read, as far as it is known, may have been released and replaced; None: none is."""
         self.left_for_later: set[str] = set()
@@ -439,6 +443,11 @@ class FileWatch:
             if self._clock() >= until_s:
                 return SplitsDiscovered(splits=[], is_complete=False)
 
+    def before_forgetting(self, known: Iterable[Split]) -> list[Payload]:
+        """Facts to record before splits of `known` are forgotten or released: later files have the schema of these."""
+        schema = b"" if self.settled else first_schema(known)
+        return [SchemaSettled(arrow_schema=schema)] if schema else []
+
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
@@ -471,7 +480,7 @@ class FileWatch:
         """The splits, without files that were removed meanwhile: the log has no split of those."""
         while True:  # each round has fewer files
             try:
-                return self._discovery.splits_of(settled, files)
+                return self._discovery.splits_of(settled, files, settled=self.settled)
             except SourceError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
@@ -507,6 +516,8 @@ class FileWatch:
         if ages is not None:
             deque(listed, maxlen=0)  # the newest file may be behind those that this listing takes
             self._facts = ages.end(known)
+            if any(isinstance(fact, KnownSplitsForgotten) for fact in self._facts):
+                self._facts = [*self.before_forgetting(known), *self._facts]
         fresh = {file.path: file for file in candidates if file.size_bytes != 0}
         settled = [file for path, file in fresh.items() if self._unsettled.get(path) == file]
         is_changed = any(self._unsettled.get(path) != file for path, file in fresh.items())

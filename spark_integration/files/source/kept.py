@@ -1,19 +1,37 @@
-"""What the coordinator of a file source keeps beside its splits, as bytes: files read otherwise, and the age limit."""
+"""What the coordinator of a file source keeps beside its splits, as bytes: files read otherwise, age limit, schema."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import LASTING, LastingState, Split
-from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesAsRead
+from coordlog.spark_integration.files.listing import ListedFile, as_listed
+from coordlog.spark_integration.files.payloads import (
+    AgeLimit,
+    FileChanged,
+    FilesAsRead,
+    FileSplit,
+    SchemaSettled,
+)
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["files_as_read", "limit_of", "note_change", "note_fact", "note_lost_splits"]
+__all__ = [
+    "as_it_was_read",
+    "files_as_read",
+    "limit_of",
+    "note_change",
+    "note_fact",
+    "note_lost_splits",
+    "settled_of",
+]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
 _LASTING: Final = payload_type_of(LastingState)
+_LIMIT_BYTES: Final = 8
+_NO_LIMIT: Final = b"\xff" * _LIMIT_BYTES
 
 
 def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
@@ -24,10 +42,31 @@ def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
     return {file.path: file for file in cast("FilesAsRead", _AS_READ.decode(content)).files}
 
 
+def as_it_was_read(split: FileSplit, files: Mapping[str, FileChanged]) -> ListedFile:
+    """The file of a split as its rows were read: as it was listed, or as `files` has it, by path.
+
+    A change of an earlier listing is none of this split: the name may have been released or forgotten since.
+    """
+    listed, change = as_listed(split), files.get(split.path)
+    if change is None or (change.listed_size_bytes, change.listed_mark) != (
+        listed.size_bytes,
+        listed.mark,
+    ):
+        return listed
+    return replace(listed, size_bytes=change.size_bytes, mark=change.mark)
+
+
 def limit_of(kept: bytes | None) -> int | None:
     """Time before which a modified file is not discovered any more, microseconds since 1970, UTC; None: none is."""
-    limit_us, _ = _parts(kept)
-    return limit_us
+    lasting, _ = _parts(kept)
+    limit = lasting[:_LIMIT_BYTES]
+    return None if limit in (b"", _NO_LIMIT) else int.from_bytes(limit, "big")
+
+
+def settled_of(kept: bytes | None) -> bytes:
+    """Schema of files that were forgotten or released, as in their splits; empty: none was."""
+    lasting, _ = _parts(kept)
+    return lasting[_LIMIT_BYTES:]
 
 
 def note_change(kept: bytes | None, event: Payload) -> bytes | None:
@@ -50,28 +89,33 @@ def note_lost_splits(kept: bytes | None, splits: Sequence[Split]) -> bytes | Non
 
 def note_fact(kept: bytes | None, fact: Payload) -> bytes | None:
     """Bytes that a coordinator keeps after a fact that a listing has recorded."""
-    if not isinstance(fact, AgeLimit):
-        return kept
-    limit_us, content = _parts(kept)
-    return _encoded(max(fact.modified_from_us, limit_us or 0), content)
+    lasting, content = _parts(kept)
+    limit = lasting[:_LIMIT_BYTES] or _NO_LIMIT
+    match fact:
+        case AgeLimit():
+            limit_us = max(fact.modified_from_us, limit_of(kept) or 0)
+            limit = limit_us.to_bytes(_LIMIT_BYTES, "big")
+            return _encoded(limit + settled_of(kept), content)
+        case SchemaSettled():
+            return _encoded(limit + (settled_of(kept) or fact.arrow_schema), content)
+        case _:
+            return kept
 
 
-def _parts(kept: bytes | None) -> tuple[int | None, bytes | None]:
-    """Age limit, and encoded `FilesAsRead`; None for each that there is not."""
+def _parts(kept: bytes | None) -> tuple[bytes, bytes | None]:
+    """The lasting part, an age limit and a schema, and encoded `FilesAsRead`; empty or None if there is none."""
     if kept is None or not kept.startswith(LASTING):
-        return None, kept
+        return b"", kept
     state = cast("LastingState", _LASTING.decode(kept.removeprefix(LASTING)))
-    return int.from_bytes(state.lasting, "big"), state.content
+    return state.lasting, state.content
 
 
 def _with_files(kept: bytes | None, files: list[FileChanged]) -> bytes:
-    return _encoded(limit_of(kept), _AS_READ.encode(FilesAsRead(files=files)))
+    return _encoded(_parts(kept)[0], _AS_READ.encode(FilesAsRead(files=files)))
 
 
-def _encoded(limit_us: int | None, content: bytes | None) -> bytes:
-    if limit_us is None:
+def _encoded(lasting: bytes, content: bytes | None) -> bytes:
+    if not lasting:
         assert content is not None, "it is kept for one of the two"
         return content
-    return LASTING + _LASTING.encode(
-        LastingState(lasting=limit_us.to_bytes(8, "big"), content=content)
-    )
+    return LASTING + _LASTING.encode(LastingState(lasting=lasting, content=content))

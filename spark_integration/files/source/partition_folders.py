@@ -7,37 +7,36 @@ from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.listing import InputFiles
 
 __all__ = ["PartitionFolders", "check_partition_folders"]
 
 PartitionFolders = Literal["refuse", "ignore"]
 
-_GLOB: Final = re.compile(r"[*?\[{]")
 _FOLDER: Final = re.compile(r"([^=]+)=.*")
 
 
-def check_partition_folders(url: str, paths: Iterable[str], columns: Collection[str]) -> None:
+def check_partition_folders(
+    files: InputFiles, paths: Iterable[str], columns: Collection[str]
+) -> None:
     """Refuse files whose folders hold a column that their rows lack: it would be lost silently.
 
-    Folders of the source's own path are no columns: a path that ends with `/month=3` means that month.
+    Folders of the source's own paths are no columns: a path that ends with `/month=3` means that month.
 
     Args:
-        url: The source's path, glob or URL.
+        files: The source's files.
         paths: Of its files.
         columns: Of their rows.
 
     Raises:
         SourceError: A folder is such a partition.
     """
-    named: set[str] | None = None
     for path in paths:
         if "=" not in path:
             continue
-        if named is None:
-            named = _own_folders(url)
-        for folder in path.split("/")[:-1]:
+        for folder in files.below_root(path).split("/")[:-1]:
             partition = _FOLDER.fullmatch(folder)
-            if partition is None or folder in named or partition[1] in columns:
+            if partition is None or partition[1] in columns:
                 continue
             raise SourceError(
                 path,
@@ -46,13 +45,3 @@ def check_partition_folders(url: str, paths: Iterable[str], columns: Collection[
                 "read one partition as a source of its own, write the column into the files, or read without it: "
                 "partition_folders='ignore', --partition-folders ignore",
             )
-
-
-def _own_folders(url: str) -> set[str]:
-    """The folders of a source's path, up to where a pattern begins."""
-    own: set[str] = set()
-    for folder in url.split("/"):
-        if _GLOB.search(folder):
-            break
-        own.add(folder)
-    return own

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,8 +31,9 @@ from coordlog.schemas.source_types import (
     UnreleasedSplit,
 )
 from coordlog.spark_integration.files.listing import InputFiles
-from coordlog.spark_integration.files.payloads import FileSplit, ReadFile
+from coordlog.spark_integration.files.payloads import FileChanged, FileSplit, ReadFile
 from coordlog.spark_integration.files.source.disposal import NotDisposedError, dispose
+from coordlog.spark_integration.files.source.kept import as_it_was_read
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
 __all__ = ["CommittedFiles", "FileRelease", "ReleaseResults"]
@@ -97,9 +98,17 @@ class CommittedFiles:
         files: The source's files.
         archive: Folder or URL of the archive; None: files are deleted.
         results: Problems of the releases.
+        as_read: Returns the files that were read otherwise than listed, by path.
     """
 
-    def __init__(self, files: InputFiles, archive: str | None, results: ReleaseResults) -> None:
+    def __init__(
+        self,
+        files: InputFiles,
+        archive: str | None,
+        results: ReleaseResults,
+        as_read: Callable[[], Mapping[str, FileChanged]] = dict,
+    ) -> None:
+        self._as_read = as_read
         self._files, self._archive, self._results = files, archive, results
         self._scanned = SplitsState()
         self._waiting: set[str] = set()
@@ -193,11 +202,12 @@ class CommittedFiles:
         target = ""
         if self._archive is not None:
             target = f"{self._archive.rstrip('/')}/{self._files.below_root(split.path)}"
+        was = as_it_was_read(split, self._as_read())
         file = ReadFile(
-            path=split.path,
-            size_bytes=split.size_bytes,
-            mark=split.mark,
-            real_path=split.real_path,
+            path=was.path,
+            size_bytes=was.size_bytes,
+            mark=was.mark,
+            real_path=was.real_path,
             target=target.removeprefix("s3://"),
         )
         return ReleasedInput(split_ids=candidate.split_ids, content=encode_versioned(file))

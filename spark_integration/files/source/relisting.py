@@ -36,6 +36,7 @@ def relisted(
     skipped: frozenset[str] = frozenset(),
     as_read: Mapping[str, FileChanged] | None = None,
     modified_from_us: int | None = None,
+    settled: bytes = b"",
     with_new: bool = True,
 ) -> Relisted:
     """The present files of a source, of which `known` was listed before (clause L6: no split waits for ever).
@@ -53,13 +54,16 @@ def relisted(
         as_read: Files that were read otherwise than they were listed, by path.
         modified_from_us: Limit of a watch before this run, or None. Files that were modified earlier and are not known
             are left out: they may have been read, and forgotten.
-        with_new: Whether files that are not known are listed too, which makes the listing complete.
+        settled: Schema of files that were forgotten or released, as in their splits; empty: none was.
+        with_new: Whether all other files are listed too, which makes the listing complete. Otherwise a watch does that,
+            which may tolerate that a known one has changed.
 
     Raises:
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
     """
     known, other_cuts = _of_one_cut(known, unread)
-    listed = discovery.files.list(allow_none=bool(known) or modified_from_us is not None)
+    had_files = bool(known or settled) or modified_from_us is not None
+    listed = discovery.files.list(allow_none=had_files)
     too_old = [] if modified_from_us is None else _too_old(listed, known, modified_from_us)
     present = {file.path for file in listed}
     waiting = {
@@ -76,12 +80,13 @@ def relisted(
     rest = {path: splits for path, splits in known.items() if path not in waiting}
     again = [file for file in listed if file.path in waiting]
     aside = waiting.keys() | {file.path for file in too_old}
-    new = discovery.fresh(
-        [file for file in listed if file.path not in aside], rest, as_read, skipped
-    )
-    fresh = again + (new if with_new else [file for file in new if file.path in known])
+    others = [file for file in listed if file.path not in aside] if with_new else []
+    fresh = again + discovery.fresh(others, rest, as_read, skipped)
     fresh_splits = discovery.splits_of(
-        sorted(fresh, key=lambda file: file.path), rest, is_checked=bool(rest)
+        sorted(fresh, key=lambda file: file.path),
+        rest,
+        settled=settled,
+        is_checked=bool(rest or settled),
     )
     fresh_splits, recut = _cut_anew(
         {path: splits for path, splits in waiting.items() if path in present}, fresh_splits, skipped

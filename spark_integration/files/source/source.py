@@ -28,6 +28,7 @@ from coordlog.limits import (
 )
 from coordlog.log.credentials import refuse_credentials
 from coordlog.option_types import check_all, check_range, check_types
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
@@ -44,7 +45,12 @@ from coordlog.spark_integration.files.formats.formats import (
 )
 from coordlog.spark_integration.files.formats.json.values import check_json_types
 from coordlog.spark_integration.files.listing import InputFiles, is_local
-from coordlog.spark_integration.files.payloads import AgeLimit, FileChanged, FilesLeftOut
+from coordlog.spark_integration.files.payloads import (
+    AgeLimit,
+    FileChanged,
+    FilesLeftOut,
+    SchemaSettled,
+)
 from coordlog.spark_integration.files.places import location_of, locations_of
 from coordlog.spark_integration.files.rejected_rows import rejects_of_rows
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
@@ -62,6 +68,7 @@ from coordlog.spark_integration.files.source.kept import (
     note_change,
     note_fact,
     note_lost_splits,
+    settled_of,
 )
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.notifications import NotifiedWatch, SqsQueue
@@ -102,7 +109,7 @@ _OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
 """Formats for which an option has an effect, if not all."""
 _WITH_BAD_ROWS: Final[tuple[Format, ...]] = ("csv", "jsonl")
 """Formats with rows that cannot be parsed or cast."""
-_PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut)
+_PAYLOADS: Final = (FileChanged, AgeLimit, FilesLeftOut, SchemaSettled)
 """Events and facts of the source's own."""
 _ENCODING: Final = "utf-8"
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -472,6 +479,7 @@ class FileSource:
             skipped=skipped,
             as_read=files_as_read(kept),
             modified_from_us=limit_of(kept),
+            settled=settled_of(kept),
         )
 
     def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
@@ -489,10 +497,12 @@ class FileSource:
             ages=None
             if age is None and limit_us is None
             else FileAges(None if age is None else age // _MICROSECOND, limit_us),
+            settled=settled_of(kept),
         )
 
-        def note_limit(kept: bytes | None, fact: Payload) -> bytes | None:
+        def note_kept(kept: bytes | None, fact: Payload) -> bytes | None:
             noted = note_fact(kept, fact)
+            watch.settled = settled_of(noted)
             if watch.ages is not None:
                 watch.ages.limit_us = limit_of(noted)
             return noted
@@ -516,12 +526,15 @@ class FileSource:
                 unread=unread,
                 skipped=skipped,
                 as_read=watch.as_read,
+                settled=watch.settled,
                 with_new=False,
             )
 
         committed = None
         if self._watching.after_commit != "keep":
-            committed = CommittedFiles(self._discovery.files, self._archive, self._results)
+            committed = CommittedFiles(
+                self._discovery.files, self._archive, self._results, lambda: watch.as_read
+            )
             watch.tolerates = committed.tolerates
 
         return WatchingEnumerator(
@@ -530,12 +543,18 @@ class FileSource:
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
-            note_fact=note_limit,
+            note_fact=note_kept,
             kept=kept,
             relist=relist,
             weight_of=_weight_of,
-            release=None if committed is None else committed.intents,
+            release=None if committed is None else partial(_releases, committed, watch),
         )
+
+
+def _releases(committed: CommittedFiles, watch: FileWatch, state: SplitsState) -> list[Payload]:
+    """Intents that release files, and before them a fact that keeps their schema."""
+    intents = committed.intents(state)
+    return [*(watch.before_forgetting(state.in_order()) if intents else ()), *intents]
 
 
 def _watch_of(watch: FileWatch, options: Watch) -> SplitWatch:

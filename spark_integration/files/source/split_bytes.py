@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ __all__ = [
     "encode_schema",
     "encode_split",
     "encode_state",
+    "first_schema",
     "schema_of",
     "size_of",
     "weight_of",
@@ -72,6 +74,12 @@ def decode_schema(data: bytes) -> pa.Schema:
 def schema_of(split: Split) -> pa.Schema:
     """Schema of a split's rows."""
     return unmarked(decode_schema(decode_split(split.content).arrow_schema))
+
+
+def first_schema(splits: Iterable[Split]) -> bytes:
+    """Encoded schema of the first split that has one; empty: none has."""
+    schemas = (decode_split(split.content).arrow_schema for split in splits)
+    return next(filter(None, schemas), b"")
 
 
 def weight_of(split: Split) -> int:

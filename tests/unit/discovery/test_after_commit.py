@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,18 @@ import pytest
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.api.coordinator import CommittableOf, Sink
 from coordlog.coordinators.commits import CommitCoordinatorProvider
-from coordlog.errors import RestoreError, SinkError
+from coordlog.errors import RestoreError, SinkError, SourceError
 from coordlog.projections.inspection.verify import verify
-from coordlog.schemas.payload import Payload, payload, payload_type_of
+from coordlog.schemas.payload import Payload, decode_versioned, payload, payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.source_types import SplitsReleased
+from coordlog.schemas.source_types import Split, SplitsReleased
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileChanged, ReadFile
 from coordlog.spark_integration.files.source import discovery
+from coordlog.spark_integration.files.source.release import CommittedFiles, ReleaseResults
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split, schema_of
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import IdleOperator
@@ -92,9 +96,11 @@ class Watched:
         self.folder, self.sink = folder, sink or FakeSink()
         self.after_commit = after_commit or f"archive:{folder.parent}/done"
         watch = Watch(watch_interval_s=0.01, after_commit=self.after_commit)
+        is_watching = options.pop("is_watching", True)
         from_checkpoint = options.pop("from_checkpoint", None)
         parallelism = options.pop("parallelism", 1)
-        source = FileSource(folder, watch=watch, schema="i bigint", **options)
+        options = {"schema": "i bigint", **options}
+        self.source = FileSource(folder, watch=watch if is_watching else None, **options)
         operator = OperatorSpec(
             operator_id="sink",
             create_operator=IdleOperator,
@@ -107,7 +113,7 @@ class Watched:
             ),
         )
         self.job: HandDrivenJob = HandDrivenJob(
-            Chain(source=source.spec(), operators=[operator]),
+            Chain(source=self.source.spec(), operators=[operator]),
             log=None if former is None else former.job.log,
             from_checkpoint=from_checkpoint,
             parallelism=parallelism,
@@ -309,6 +315,97 @@ def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder:
         len([one for one in again.job.history(Kind.COMMIT_INTENT) if one.operator_id == "source"])
         == 1
     )
+
+
+def schemas_of(splits: Iterable[Split]) -> list[str]:
+    return [str(schema_of(split)) for split in splits]
+
+
+@pytest.mark.parametrize("is_crashed", [True, False], ids=["crash", "no crash"])
+def test_later_files_have_the_schema_of_those_that_were_released(
+    folder: Path, *, is_crashed: bool
+) -> None:
+    """The schema is inferred: a column without a value would have another type."""
+    write(folder / "a.csv", "i,s\n1,x\n")
+    job = Watched(folder, schema=None)
+    job.look()
+    job.read()
+    job.checkpoint()
+    job.settle()
+    assert job.known == []
+    if is_crashed:
+        job = job.crash(schema=None)
+    write(folder / "b.csv", "i,s\n,y\n")
+    job.look()
+    assert schemas_of(state_of(job.job).unassigned_splits()) == ["i: int64\ns: string"]
+
+    job = job.crash(schema=None)
+    assert schemas_of(state_of(job.job).unassigned_splits()) == ["i: int64\ns: string"]
+    kept = state_of(job.job).enumerator_state
+    listed = job.source.discover_again((), kept).discovered.splits
+    assert schemas_of(listed) == ["i: int64\ns: string"], "a run without a watch"
+    other = FileSource(folder, schema="i string, s string")
+    with pytest.raises(SourceError, match="files read before"):
+        other.discover_again((), kept)
+
+
+def test_a_file_mended_before_the_watch_is_released_as_it_was_read(folder: Path) -> None:
+    path = write(folder / "a.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.checkpoint()
+    was = decode_split(state_of(job.job).splits[str(path)].split.content)
+    change = FileChanged(
+        path=str(path),
+        size_bytes=9,
+        mark="modified later",
+        listed_size_bytes=was.size_bytes,
+        listed_mark=was.mark,
+    )
+    files = InputFiles(url=str(folder))
+    read = CommittedFiles(files, None, ReleaseResults(), lambda: {str(path): change})
+    (intent,) = read.intents(state_of(job.job))
+    (released,) = intent.inputs
+    file = decode_versioned(ReadFile, released.content)
+    assert (file.path, file.size_bytes, file.mark) == (str(path), 9, "modified later")
+
+
+def test_a_run_without_a_watch_finds_nothing_after_all_files_were_released(folder: Path) -> None:
+    write(folder / "a.csv")
+    job = Watched(folder, after_commit="delete")
+    job.look()
+    job.read()
+    job.checkpoint()
+    job.settle()
+    assert (job.present, job.known) == ([], [])
+
+    job.job.crash()
+    job = Watched(folder, job, is_watching=False)
+    while job.job.works:
+        job.job.run(job.job.works.popleft())
+    assert job.job.history(Kind.JOB_FAILED) == []
+    assert (state_of(job.job).is_discovery_complete, job.known) == (True, [])
+
+
+def test_a_name_may_come_again_before_the_outcome_while_other_files_wait(folder: Path) -> None:
+    """The next driver lists the waiting file before it has carried out the intent of the former one."""
+    first = write(folder / "a.csv")
+    write(folder / "b.csv")
+    job = Watched(folder)
+    job.look()
+    job.read(1)
+    job.checkpoint()
+    (folder.parent / "done").mkdir()
+    first.rename(folder.parent / "done" / "a.csv")
+    write(folder / "a.csv", "i\n1\n2\n")
+    job = job.crash()
+    job.look(1)
+    job.settle()
+    job.look()
+    assert (job.known, job.present) == (["b.csv", "a.csv"], ["a.csv", "b.csv"])
+    assert job.archived == ["a.csv"]
+    assert state_of(job.job).waiting_count == 2
 
 
 def test_a_released_name_is_a_new_file_also_over_a_crash(folder: Path) -> None:

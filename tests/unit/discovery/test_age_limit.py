@@ -23,6 +23,7 @@ from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.kept import limit_of
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import schema_of
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, checkpoint, state_of, told
@@ -83,7 +84,7 @@ class Watched:
         again: bool = False,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        source = FileSource(folder, watch=watch, schema="i bigint", **options)
+        source = FileSource(folder, watch=watch, **{"schema": "i bigint", **options})
         self.job: HandDrivenJob = HandDrivenJob(
             Chain(source=source.spec(), operators=[]),
             log=None if former is None else former.job.log,
@@ -132,6 +133,24 @@ class Watched:
         own = [fact for fact in self.job.history(Kind.FACT) if fact.operator_id == "source"]
         values = [decode(fact.payload_type or "", fact.payload or b"") for fact in own]
         return [value for value in values if isinstance(value, kind)]
+
+
+def test_later_files_have_the_schema_of_those_that_were_forgotten(folder: Path, now: Now) -> None:
+    """The schema is inferred: a column without a value would have another type."""
+    write(folder, "a.csv", day=0, text="i,s\n1,x\n")
+    job = Watched(folder, schema=None)
+    job.look(2)
+    job.read_all()
+    now.days = 30
+    write(folder, "b.csv", day=29, text="i,s\n")  # is still being written
+    job.look(1)
+    write(folder, "b.csv", day=30, text="i,s\n,y\n")
+    job.look(1)
+    assert job.known == []
+    job = job.crash(folder, schema=None)
+    job.look(2)
+    (split,) = state_of(job.job).unassigned_splits()
+    assert str(schema_of(split)) == "i: int64\ns: string"
 
 
 # --- what is discovered, and what is forgotten ----------------------------------------------------

@@ -22,7 +22,7 @@ from coordlog.errors import SourceError
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.source.kept import files_as_read
+from coordlog.spark_integration.files.source.kept import files_as_read, note_change
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
@@ -282,6 +282,21 @@ def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:
     (attempt,) = again.register_all()
     attempt.send("source", replace(event, path="/in/b.csv"))
     assert sorted(files_as_read(state_of(again).enumerator_state)) == ["/in/b.csv", str(path)]
+
+
+def test_a_change_of_an_earlier_listing_is_none_of_a_later_file(tmp_path: Path) -> None:
+    """The name was released or forgotten, and is that of another file now."""
+    path = write(tmp_path / "a.csv", TEN)
+    source = FileSource(path)
+    change = FileChanged(
+        path=str(path),
+        size_bytes=25,
+        mark="modified later",
+        listed_size_bytes=17,
+        listed_mark="modified before",
+    )
+    known = source.discover().splits
+    assert source.discover_again(known, note_change(None, change)).discovered.splits == []
 
 
 def test_a_mended_file_counts_from_then_on_as_it_was_when_it_was_opened(tmp_path: Path) -> None:

@@ -70,3 +70,12 @@ def test_one_partition_may_be_a_source_of_its_own(folder: Path) -> None:
     assert len(FileSource(folder / "month=1", format="parquet").discover().splits) == 1
     with pytest.raises(SourceError, match=REFUSED):
         FileSource(folder / "month=*", format="parquet").discover()
+
+
+def test_a_further_path_may_be_a_partition(folder: Path) -> None:
+    source = FileSource(folder / "month=1", also=folder / "month=2", format="parquet")
+    assert len(source.discover().splits) == 2
+    (folder / "month=2" / "day=3").mkdir()
+    pq.write_table(ROWS.select(["id"]), folder / "month=2" / "day=3" / "part-0.parquet")
+    with pytest.raises(SourceError, match="its folder 'day=3' holds the column"):
+        source.discover()

@@ -168,3 +168,38 @@ def test_another_source_is_refused_even_if_the_history_names_none(
         looked("elsewhere")
     looked("in")
     looked("elsewhere", allow_other_path=True)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E9")
+def test_files_of_another_path_than_the_first_are_no_other_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first file by name is of a further path, and of the path that the job had before."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        for n in range(3):
+            (tmp_path / name / f"{n}.csv").write_text(f"a\n{n}\n")
+    given: dict[str, Any] = {
+        "destination": str(tmp_path / "out"),
+        "job_id": "job",
+        "parallelism": 2,
+        "take_over": True,
+    }
+    two = IngestOptions(source=str(tmp_path / "b"), also=(str(tmp_path / "a"),), **given)
+    log = _Log("job")
+    _killed(two, log)
+
+    def looked(options: IngestOptions) -> None:
+        look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+    looked(two)
+    later = IngestOptions(source=str(tmp_path / "c"), **given)
+    with pytest.raises(RestoreError, match="allow-other-source"):
+        looked(later)
+    allowed = replace(later, allow_other_path=True)
+    looked(allowed)
+    operators = {"operators": describe_operators(parts_of(allowed).chain())}
+    begin_epoch(log, read_records(log), lambda _: [], command="test", attributes=operators)
+    looked(later)
