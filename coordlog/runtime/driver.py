@@ -508,7 +508,9 @@ class JobDriver:
             JobFailedError: The job has ended as failed.
             FencedError: Another driver has taken over.
             LogError: The log could not be read or written in time.
+            UsageError: Called on the mailbox, which would wait for itself.
         """
+        self._mailbox.refuse_this_thread("wait")
         if self._runtime is not None and not self._mailbox.wait(timeout_s):
             return None
         try:
@@ -553,10 +555,7 @@ class JobDriver:
             TooLargeError: The request is above its limit.
             UsageError: Called on the mailbox, which would wait for itself.
         """
-        if self._mailbox.is_this_thread():
-            raise UsageError(
-                "`request` was called on the mailbox, which would wait for itself: call it on another thread"
-            )
+        self._mailbox.refuse_this_thread("request")
         return self._requests.request(operator_id, request, timeout_s=timeout_s)
 
     def trigger_checkpoint(self) -> CheckpointHandle:
@@ -581,13 +580,19 @@ class JobDriver:
     def stop(
         self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S, by: str = "stop"
     ) -> None:
-        """End the driver, optionally after a checkpoint and its commits; any thread. `wait` then returns.
+        """End the driver, optionally after a checkpoint and its commits. Any thread but the mailbox.
+
+        `wait` then returns.
 
         Args:
             with_checkpoint: Whether to take a checkpoint first; a batch takes none.
             timeout_s: Time limit of that checkpoint and its commits.
             by: Cause of the stop for the history, such as a signal's name.
+
+        Raises:
+            UsageError: Called on the mailbox, which would wait for itself.
         """
+        self._mailbox.refuse_this_thread("stop")
         runtime = self._runtime
         if runtime is None:
             return
@@ -653,7 +658,8 @@ class JobDriver:
         return released[0] if released else None
 
     def end_at_once(self, *, by: str) -> None:
-        """End the driver without a checkpoint, even during a `stop`. Any thread; `wait` then returns."""
+        """End the driver without a checkpoint, even during a `stop`; `wait` then returns. Threads as of `stop`."""
+        self._mailbox.refuse_this_thread("end_at_once")
         runtime = self._runtime
         if runtime is not None:
             self._record_stop(runtime, by, is_wanted=False, is_at_once=True)
