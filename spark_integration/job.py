@@ -346,18 +346,23 @@ class Job:
     def stop(
         self, *, with_checkpoint: bool = True, timeout_s: float | None = None, by: str = "stop"
     ) -> None:
-        """End the driver, first with a checkpoint and its commits if requested; `wait` then returns. Any thread.
+        """End the driver, first with a checkpoint and its commits if requested; `wait` then returns.
+
+        Any thread but the mailbox, which calls coordinators and `Callbacks.on_released`.
 
         Args:
             with_checkpoint: Whether to take a checkpoint first; a batch takes none.
             timeout_s: Longest wait for the checkpoint; None for the job's `stop_timeout_s`.
             by: Name of the caller, for the history.
+
+        Raises:
+            UsageError: The job has not been started, or the caller is the mailbox, which would wait for itself.
         """
         limit_s = self._timeouts.stop_timeout_s if timeout_s is None else timeout_s
         self._started().stop(with_checkpoint=with_checkpoint, timeout_s=limit_s, by=by)
 
     def end_at_once(self, *, by: str = "stop") -> None:
-        """End the driver without a checkpoint, even during a `stop`; `wait` then returns. Any thread."""
+        """End the driver without a checkpoint, even during a `stop`; `wait` then returns. Raises as `stop`."""
         self._started().end_at_once(by=by)
 
     def _started(self) -> JobDriver:

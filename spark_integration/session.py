@@ -42,6 +42,8 @@ QUERY_TASK_FAILURES_MAX = 4
 
 
 _WORKER_DAEMON: Final = "coordlog.spark_integration.task.worker_daemon"
+_JVM_END_S: Final = 5.0
+"""Time from the first failed call into a JVM until its process has ended, at most."""
 
 
 def local_session(
@@ -178,10 +180,14 @@ def _session(
 @contextmanager
 def _naming_dead_jvm() -> Generator[None, None, None]:
     """Replace errors of py4j by SessionLostError if the JVM ends within the block: killed, or without memory."""
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415, as all of Spark
+
     try:
         yield
     except Exception as error:
-        if not _has_jvm_died():
+        # A process that is killed closes its sockets a moment before it counts as ended.
+        is_cut_off = isinstance(error, (OSError, Py4JNetworkError))
+        if not _has_jvm_died(_JVM_END_S if is_cut_off else 0.0):
             raise
         _forget_jvm()
         raise SessionLostError(
@@ -241,13 +247,19 @@ def _stop(spark: SparkSession, gateway: Any) -> None:  # noqa: ANN401, py4j's
         gateway.shutdown()
 
 
-def _has_jvm_died() -> bool:
-    """Whether the JVM that this process started has ended without a request: killed, or out of memory."""
+def _has_jvm_died(within_s: float = 0.0) -> bool:
+    """Whether the JVM that this process started ends within that time without a request: killed, or out of memory."""
     from pyspark import SparkContext  # noqa: PLC0415, as above
 
     context: Any = SparkContext
     process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)  # noqa: SLF001
-    return process is not None and process.poll() is not None
+    if process is None:
+        return False
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _forget_jvm() -> None:

@@ -31,8 +31,6 @@ from coordlog.kernel.outputs import StopDriver
 from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
     CLOCK_AHEAD_S,
-    CLOSE_TIMEOUT_S,
-    DRIVER_CLOSE_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     STOP_RECORD_S,
     STOP_TIMEOUT_S,
@@ -58,8 +56,9 @@ from coordlog.restore.rebuild import (
     rebuild,
 )
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
+from coordlog.runtime.closing import Closing
 from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
-from coordlog.runtime.cut_start import TakeOver, cause_of_end, record_end, wait_for_event
+from coordlog.runtime.cut_start import TakeOver, cause_of_end, record_end
 from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.mailbox import MachineClock, Mailbox
 from coordlog.runtime.ports import Connections, Observer, Stage
@@ -213,9 +212,7 @@ class JobDriver:
         self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
-        self._closing: threading.Thread | None = None
-        self._closed = threading.Event()
-        self._close_error: BaseException | None = None
+        self._closing = Closing(options.job_id, self._mailbox.wait, self._close_all)
         self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
         self._is_begun = self._is_collector_slower = False
@@ -232,6 +229,7 @@ class JobDriver:
         """
         try:
             self._begin()
+            self._closing.begin()
         except BaseException as error:
             try:
                 self._record_cut_start(error)
@@ -320,6 +318,7 @@ class JobDriver:
         """End without a runtime: the job has ended before."""
         self._report_restored(mode, rebuilt, began_s)
         self._state = rebuilt.state
+        self._mailbox.end()
 
     def _make_runtime(self, rebuilt: Rebuild, config: KernelConfig) -> Runtime:
         branch = branched(rebuilt.state, self._options.from_checkpoint)
@@ -509,7 +508,9 @@ class JobDriver:
             JobFailedError: The job has ended as failed.
             FencedError: Another driver has taken over.
             LogError: The log could not be read or written in time.
+            UsageError: Called on the mailbox, which would wait for itself.
         """
+        self._mailbox.refuse_this_thread("wait")
         if self._runtime is not None and not self._mailbox.wait(timeout_s):
             return None
         try:
@@ -554,10 +555,7 @@ class JobDriver:
             TooLargeError: The request is above its limit.
             UsageError: Called on the mailbox, which would wait for itself.
         """
-        if self._mailbox.is_this_thread():
-            raise UsageError(
-                "`request` was called on the mailbox, which would wait for itself: call it on another thread"
-            )
+        self._mailbox.refuse_this_thread("request")
         return self._requests.request(operator_id, request, timeout_s=timeout_s)
 
     def trigger_checkpoint(self) -> CheckpointHandle:
@@ -582,13 +580,19 @@ class JobDriver:
     def stop(
         self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S, by: str = "stop"
     ) -> None:
-        """End the driver, optionally after a checkpoint and its commits; any thread. `wait` then returns.
+        """End the driver, optionally after a checkpoint and its commits. Any thread but the mailbox.
+
+        `wait` then returns.
 
         Args:
             with_checkpoint: Whether to take a checkpoint first; a batch takes none.
             timeout_s: Time limit of that checkpoint and its commits.
             by: Cause of the stop for the history, such as a signal's name.
+
+        Raises:
+            UsageError: Called on the mailbox, which would wait for itself.
         """
+        self._mailbox.refuse_this_thread("stop")
         runtime = self._runtime
         if runtime is None:
             return
@@ -654,7 +658,8 @@ class JobDriver:
         return released[0] if released else None
 
     def end_at_once(self, *, by: str) -> None:
-        """End the driver without a checkpoint, even during a `stop`. Any thread; `wait` then returns."""
+        """End the driver without a checkpoint, even during a `stop`; `wait` then returns. Threads as of `stop`."""
+        self._mailbox.refuse_this_thread("end_at_once")
         runtime = self._runtime
         if runtime is not None:
             self._record_stop(runtime, by, is_wanted=False, is_at_once=True)
@@ -696,36 +701,10 @@ class JobDriver:
         return self._options.job_id, None if state is None else state.epoch, offset
 
     def _close(self) -> None:
-        """Close everything, once, within `DRIVER_CLOSE_TIMEOUT_S`; a further call waits for the end of the first.
-
-        On a thread of its own: a second Ctrl-C ends only the wait for it. An interrupted closing would leave threads
-        and the writer of the log behind.
-        """
-        if self._closing is None:
-            self._closing = threading.Thread(
-                target=self._close_on_thread, name="coordlog-closing", daemon=True
-            )
-            self._closing.start()
-        # The event first: after a `join` that a signal interrupts, the thread counts as ended.
-        if not wait_for_event(self._closed, DRIVER_CLOSE_TIMEOUT_S):
-            _log.warning(
-                "job=%s its driver has not closed within %g s: the rest of it ends with this process",
-                self._options.job_id,
-                DRIVER_CLOSE_TIMEOUT_S,
-            )
-            return
-        self._closing.join(CLOSE_TIMEOUT_S)
-        error, self._close_error = self._close_error, None
-        if error is not None:
-            raise error
-
-    def _close_on_thread(self) -> None:
-        try:
-            self._close_all()
-        except BaseException as error:  # noqa: BLE001, raised by `_close`, which waits for this
-            self._close_error = error
-        finally:
-            self._closed.set()
+        """End the driver, and wait until everything is closed, within `DRIVER_CLOSE_TIMEOUT_S`."""
+        self._mailbox.end()
+        self._closing.begin()
+        self._closing.wait()
 
     def _close_all(self) -> None:
         try:

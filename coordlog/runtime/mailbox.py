@@ -272,6 +272,17 @@ class Mailbox:
         """Whether the caller runs on the mailbox, where a wait for the mailbox would never end."""
         return bool(self._threads) and self._threads[0] is threading.current_thread()
 
+    def refuse_this_thread(self, call: str) -> None:
+        """Return on any thread but the mailbox, where a wait for the driver would be one for itself.
+
+        Raises:
+            UsageError: Called on the mailbox.
+        """
+        if self.is_this_thread():
+            raise UsageError(
+                f"`{call}` was called on the mailbox, which would wait for itself: call it on another thread"
+            )
+
     def close(self) -> None:
         """End the threads, within a time limit. Coordinators are closed on workers, with a short wait."""
         self.end()

@@ -149,9 +149,13 @@ class SparkStage:
     def cancel(self, stage_run: int, reason: str) -> None:
         """See `Stage`."""
         run = self._runs.get(stage_run)
-        if run is not None:
-            run.cancelled = run.cancelled or reason
-            self._calls.put(lambda: self._interrupt(run))
+        if run is None or run.ended.is_set():
+            return
+        run.cancelled = run.cancelled or reason
+        self._calls.put(lambda: self._interrupt(run))
+        # The call into the JVM that cancels the run may never return.
+        name = f"coordlog-stage-end-{stage_run}"
+        threading.Thread(target=self._limit_end, args=(run,), name=name, daemon=True).start()
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
         """See `Stage`. Has no effect with Spark Connect; the attempt is also fenced by a message."""
@@ -254,17 +258,19 @@ class SparkStage:
     def _interrupt(self, run: _Run) -> None:
         """Cancel repeatedly until the run has ended, because its jobs may not be submitted yet."""
         deadline = time.monotonic() + STAGE_END_TIMEOUT_S
-        while not run.ended.is_set():
-            if time.monotonic() > deadline:
-                run.report_once(
-                    self._events,
-                    f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
-                )
-                return
+        while not run.ended.is_set() and time.monotonic() < deadline:
             if self.probe is not None:
                 self.probe.cancel()
             _cancel_jobs(self._spark, run.tag)
             run.ended.wait(_POLL_S)
+
+    def _limit_end(self, run: _Run) -> None:
+        """Report the end of a cancelled run that does not end within the time limit."""
+        if not run.ended.wait(STAGE_END_TIMEOUT_S):
+            run.report_once(
+                self._events,
+                f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
+            )
 
 
 # --- sessions -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.restore.rebuild import Restored
-from coordlog.runtime import driver as driver_module
+from coordlog.runtime import closing as closing_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.mailbox import Mailbox, PanicError
 from coordlog.schemas.record import Kind
@@ -76,7 +76,7 @@ def main_thread_waits() -> bool:
     while frame is not None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return names[:4] == ["wait", "wait", "wait_for_event", "_close"]  # a condition's, an event's
+    return names[:4] == ["wait", "wait", "wait_for_event", "wait"]  # a condition's, an event's
 
 
 @pytest.mark.parametrize("error", [ValueError("a callback's"), KeyboardInterrupt()], ids=repr)
@@ -257,6 +257,28 @@ def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
     assert own_threads() == []
 
 
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_a_driver_that_has_ended_closes_although_nobody_waits_for_it(
+    tmp_path: Path, how: str
+) -> None:
+    """Of several jobs of a program, those behind the one that is waited for kept tasks and slots, and answered."""
+    driver = driver_of(tmp_path, MemoryLog("job"))
+    driver.start()
+    if how == "stopped":
+        driver.stop(with_checkpoint=False)
+    else:
+        driver._mailbox.end(LogUnavailableError("job", "appending", 1.0, "the test"))
+
+    wait_for(lambda: own_threads() == [], "all threads have ended")
+    if how == "stopped":
+        result = driver.wait()
+        assert result is not None
+        assert result.status is JobStatus.STOPPED
+    else:
+        with pytest.raises(LogUnavailableError):
+            driver.wait()
+
+
 def test_a_panic_on_the_mailbox_is_an_error_and_no_exit_status(
     tmp_path: Path,
 ) -> None:
@@ -290,7 +312,7 @@ def test_a_close_that_does_not_end_is_waited_for_within_a_bound(
         ended.append(None if result is None else result.status)
 
     monkeypatch.setattr(Mailbox, "close", hangs)
-    monkeypatch.setattr(driver_module, "DRIVER_CLOSE_TIMEOUT_S", 0.2, raising=False)
+    monkeypatch.setattr(closing_module, "DRIVER_CLOSE_TIMEOUT_S", 0.2)
     driver.start()
     driver.stop(with_checkpoint=False)
     waiting = threading.Thread(target=work)

@@ -6,18 +6,23 @@ import getpass
 import json
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
 
 from coordlog.cli.exit_status import Exit
+from coordlog.cli.living import driver_in
 from coordlog.cli.main import main
 from coordlog.errors import RequestRefusedError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.runtime.mailbox import Mailbox
 from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token
 from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from kernel_fakes import Noting, chain_of
@@ -118,6 +123,48 @@ def test_a_stop_takes_a_checkpoint_and_its_savepoint_and_names_who_asked(job: Li
     assert requested.reason == f"stop requested by {asker}"
     (stopped,) = job.facts("driver_stopped")
     assert stopped.reason == f"stopped by {asker}"
+
+
+@pytest.mark.clause("K2")
+def test_after_a_stop_the_driver_answers_no_more_and_another_may_start(
+    job: LiveJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start right after the command was refused: the driver that was stopped still answered."""
+    close = Mailbox.close
+
+    def slowly(self: Mailbox) -> None:
+        time.sleep(1)
+        close(self)
+
+    monkeypatch.setattr(Mailbox, "close", slowly)
+    driver = driver_in(job.log, "job")
+    assert driver is not None
+    assert driver_liveness(driver).liveness is Liveness.LIVES
+
+    stopped = job.run("stop", "--no-checkpoint")
+
+    assert stopped.exit_code == Exit.DONE, stopped.output
+    assert driver_liveness(driver).liveness is not Liveness.LIVES
+
+
+def test_a_stop_whose_driver_does_not_close_in_time_says_so(
+    job: LiveJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, close = threading.Event(), Mailbox.close
+
+    def hangs(self: Mailbox) -> None:
+        assert goes_on.wait(WAIT_S)
+        close(self)
+
+    monkeypatch.setattr(Mailbox, "close", hangs)
+    try:
+        late = job.run("stop", "--no-checkpoint", "--timeout", "1")
+    finally:
+        goes_on.set()
+
+    assert late.exit_code == Exit.FAILED, late.output
+    assert "its end is in the log, but the driver at ws://" in late.stderr
+    assert "has not closed yet" in late.stderr
 
 
 def test_a_job_that_was_stopped_before_is_left_as_it_is(job: LiveJob) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from coordlog.cli.living import driver_in
 from coordlog.coordinators.commits import CommitCoordinator
-from coordlog.errors import EnvironmentSetupError
+from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.limits import STOP_RECORD_S
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import _MemoryWriter
@@ -144,6 +144,29 @@ def test_a_stop_is_the_end_of_its_epoch_and_of_its_attempts_and_no_failure(
     assert ends <= {AttemptEnd.STOPPED, AttemptEnd.COMPLETED}
     until_us = tables.epochs[0].last_us
     assert all((one.ended_us or 0) <= until_us for one in tables.attempts if one.epoch == 0)
+
+
+@pytest.mark.parametrize("call", ["wait", "stop", "end_at_once"])
+def test_a_call_that_would_wait_for_its_own_thread_is_refused_at_once(
+    tmp_path: Path, call: str
+) -> None:
+    """`on_released` runs on the mailbox: there `wait` blocked the job for good, and a stop for a minute."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
+    refusals: list[UsageError] = []
+
+    def look(driver: JobDriver, _tasks: object) -> None:
+        calls: dict[str, Callable[[], object]] = {
+            "wait": driver.wait,
+            "stop": lambda: driver.stop(with_checkpoint=True),
+            "end_at_once": lambda: driver.end_at_once(by="the test"),
+        }
+        with pytest.raises(UsageError, match=f"`{call}` was called on the mailbox") as refused:
+            calls[call]()
+        refusals.append(refused.value)
+
+    assert pipeline.drive(at(Kind.SPLIT_FINISHED, 1, look)).status is JobStatus.FINISHED
+    assert len(refusals) == 1
+    assert pipeline.committed() == ALL_ROWS
 
 
 def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(

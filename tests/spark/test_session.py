@@ -263,10 +263,24 @@ from coordlog.spark_integration import session
 
 start_jvm = session._start_jvm
 
+class Ending:
+    # A process that has closed its sockets, and has not ended yet.
+    def __init__(self, process):
+        self.process = process
+
+    def poll(self):
+        return None
+
+    def wait(self, timeout=None):
+        return self.process.wait(timeout)
+
 def start_and_kill(*arguments):
     start_jvm(*arguments)
-    SparkContext._gateway.proc.kill()
-    SparkContext._gateway.proc.wait()
+    process = SparkContext._gateway.proc
+    process.kill()
+    process.wait()
+    if IS_ENDING:
+        SparkContext._gateway.proc = Ending(process)
 
 session._start_jvm = start_and_kill
 try:
@@ -280,8 +294,12 @@ print("rows", session.local_session(1).range(3).count())
 
 @pytest.mark.slow
 @pytest.mark.kill
-def test_a_jvm_that_dies_while_a_session_is_made_is_named(tmp_path: Path) -> None:
-    lost, rows = lines_of(A_JVM_THAT_DIES_AT_ONCE, tmp_path)
+@pytest.mark.parametrize("is_ending", [False, True], ids=["ended", "ending"])
+def test_a_jvm_that_dies_while_a_session_is_made_is_named(
+    tmp_path: Path, *, is_ending: bool
+) -> None:
+    program = f"IS_ENDING = {is_ending}\n{A_JVM_THAT_DIES_AT_ONCE}"
+    lost, rows = lines_of(program, tmp_path)
     assert lost.startswith("lost Spark's JVM has ended while the session was made (")
     assert rows == "rows 3"
 

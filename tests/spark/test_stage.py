@@ -10,11 +10,12 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -35,6 +36,7 @@ from coordlog.messages import (
 )
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import AddSplits, NoMoreSplits, Split
+from coordlog.spark_integration.driver import stage as stage_module
 from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.driver.stage import SparkStage, check_slots, endpoint_host
 from coordlog.spark_integration.wire.token import Token
@@ -297,6 +299,29 @@ def test_a_worker_that_hangs_is_lost_by_its_lease_and_replaced_when_killed(
         assert len(script.of(0)) == len(script.of(1)) == 1
         script.finish_all()
         assert script.wait_ended() == (0, None)
+
+
+@pytest.mark.kill
+def test_a_stage_of_a_jvm_that_stands_still_ends_within_its_limit(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover waited for the stage for ever: the call that cancels it does not return."""
+    script = Script(is_ended_by_itself=False)
+    with driving(spark, script) as stage:
+        stage.submit(0)
+        script.wait_all_working()
+        gateway: Any = spark.sparkContext._gateway
+        jvm: subprocess.Popen[bytes] = gateway.proc
+        jvm.send_signal(signal.SIGSTOP)
+        try:
+            with monkeypatch.context() as shorter:
+                shorter.setattr(stage_module, "STAGE_END_TIMEOUT_S", 1.0)
+                stage.cancel(0, "the job fails over")
+                number, reason = script.wait_ended()
+        finally:
+            jvm.send_signal(signal.SIGCONT)
+        assert number == 0
+        assert reason == "the job fails over; Spark has not ended the stage for 1 s"
 
 
 def test_a_task_that_is_killed_by_its_driver_is_replaced_alone(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,12 @@ from coordlog.cli.driver_request import driver_of, live_driver, request_driver, 
 from coordlog.cli.log_access import Logs, with_logs
 from coordlog.cli.reading import opened
 from coordlog.cli.table_output import print_result, result_option
-from coordlog.errors import CheckpointFailedError, JobFailedError, NoDriverError
+from coordlog.errors import (
+    CheckpointFailedError,
+    JobFailedError,
+    NoDriverError,
+    RequestUnansweredError,
+)
 from coordlog.history import History
 from coordlog.limits import STOP_RECORD_S, STOP_TIMEOUT_S
 from coordlog.projections.job.lifecycle import is_driver_stopped
@@ -21,7 +27,7 @@ from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.builtin_types import SavepointTaken, StopRecorded, StopWanted
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.driver.liveness import NamedDriver
+from coordlog.spark_integration.driver.liveness import Liveness, NamedDriver, driver_liveness
 
 __all__ = ["stop"]
 
@@ -29,6 +35,7 @@ _TIMEOUT_S: Final = STOP_TIMEOUT_S + 2 * STOP_RECORD_S + 30.0
 """Longest stop of a driver, and some time for a slow log."""
 _TAKEN: Final = payload_type_of(SavepointTaken)
 _NEXT: Final = "`coordlog jobs` shows its state"
+_POLL_S: Final = 0.2
 
 
 @click.command()
@@ -85,7 +92,7 @@ def stop(
     click.echo(
         f"job {job}: its driver stops {effect} (recorded at sequence {answer.sequence})", err=True
     )
-    awaited = _Awaited(driver)
+    awaited, until_s = _Awaited(driver), time.monotonic() + timeout_s
     wait_for_records(
         logs,
         job,
@@ -94,6 +101,7 @@ def stop(
         timeout_s=timeout_s,
         waits_for="the driver's end",
     )
+    _wait_for_silence(driver, until_s)
     end = awaited.end
     if end.how == "failed":
         raise JobFailedError(job, (end.reason,))
@@ -144,6 +152,21 @@ class _Awaited:
             case _:
                 return False
         return True
+
+
+def _wait_for_silence(driver: NamedDriver, until_s: float) -> None:
+    """Wait till the driver, whose end is in the log, answers no more: until then a start of its job is refused.
+
+    Raises:
+        RequestUnansweredError: It still answers at `until_s`, monotonic seconds.
+    """
+    while driver_liveness(driver).liveness is Liveness.LIVES:
+        if time.monotonic() > until_s:
+            reason = (
+                f"its end is in the log, but the driver at {driver.endpoint} has not closed yet"
+            )
+            raise RequestUnansweredError("", reason)
+        time.sleep(_POLL_S)
 
 
 def _is_stopped(history: History, job: str, *, as_json: bool) -> bool:
