@@ -33,7 +33,12 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.batches.ledger import BATCHES, BatchKey, unnamed_write
 from coordlog.spark_integration.batches.parquet import FilesTask, files_part, writers_name
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
-from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID, fingerprint_of
+from coordlog.spark_integration.batches.query import (
+    BATCH_ID,
+    QUERY_ID,
+    READ_BYTES,
+    fingerprint_of,
+)
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
@@ -314,10 +319,14 @@ def _ranges(checkpoint: str, batch_id: int) -> str:
     """`ranges_of` a batch, from a checkpoint on a disk of this machine; else empty: no JVM is at hand here."""
     url = urlsplit(checkpoint)
     path = unquote(url.path) if url.scheme == "file" else checkpoint
-    file = Path(path, "offsets", str(batch_id))
-    if not checkpoint or url.scheme not in ("", "file") or not file.is_file():
+    if not checkpoint or url.scheme not in ("", "file"):
         return ""
-    return fingerprint_of(file.read_bytes())
+
+    def read(name: str) -> bytes | None:
+        file = Path(path, name)
+        return file.read_bytes()[-READ_BYTES:] if file.is_file() else None
+
+    return fingerprint_of(batch_id, read)
 
 
 def _refuse_overwrite(schema: StructType, *, overwrite: bool) -> None:
