@@ -52,6 +52,8 @@ __all__ = ["frame_writer", "stream_writer"]
 
 _STAGED = payload_type_of(StagedFile)
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OPTIONS: Final = ("job", "endpoint", "driver", "sink", "instead_of", "write_id")
+"""Options of a batch write. Others are refused: a misspelled `write_id` would double the rows of a repeated write."""
 _FIRST_POLL_S: Final = 0.01
 _LONGEST_POLL_S: Final = 1.0
 
@@ -284,9 +286,15 @@ def frame_writer(
 
     Raises:
         UsageError: The write is to overwrite, the driver has ended, or the session does not know the sink.
-        OptionError: An option is missing.
+        OptionError: An option is missing or unknown.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
+    for name, value in sorted(options.items()):
+        if name.lower() not in _OPTIONS:
+            known = ", ".join(map(repr, _OPTIONS))
+            raise OptionError(
+                name, value, f"one of {known}; options of the files belong to the sink"
+            )
     write_id = options.get("write_id")
     if not write_id:
         return _FrameWriter(_Target.of(options, writers), unnamed_write(secrets.token_hex(8)))
