@@ -33,7 +33,12 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.batches.ledger import BATCHES, BatchKey, unnamed_write
 from coordlog.spark_integration.batches.parquet import FilesTask, files_part, writers_name
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
-from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID, fingerprint_of
+from coordlog.spark_integration.batches.query import (
+    BATCH_ID,
+    QUERY_ID,
+    READ_BYTES,
+    fingerprint_of,
+)
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
@@ -47,6 +52,8 @@ __all__ = ["frame_writer", "stream_writer"]
 
 _STAGED = payload_type_of(StagedFile)
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OPTIONS: Final = ("job", "endpoint", "driver", "sink", "instead_of", "write_id")
+"""Options of a batch write. Others are refused: a misspelled `write_id` would double the rows of a repeated write."""
 _FIRST_POLL_S: Final = 0.01
 _LONGEST_POLL_S: Final = 1.0
 
@@ -279,9 +286,15 @@ def frame_writer(
 
     Raises:
         UsageError: The write is to overwrite, the driver has ended, or the session does not know the sink.
-        OptionError: An option is missing.
+        OptionError: An option is missing or unknown.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
+    for name, value in sorted(options.items()):
+        if name.lower() not in _OPTIONS:
+            known = ", ".join(map(repr, _OPTIONS))
+            raise OptionError(
+                name, value, f"one of {known}; options of the files belong to the sink"
+            )
     write_id = options.get("write_id")
     if not write_id:
         return _FrameWriter(_Target.of(options, writers), unnamed_write(secrets.token_hex(8)))
@@ -314,10 +327,14 @@ def _ranges(checkpoint: str, batch_id: int) -> str:
     """`ranges_of` a batch, from a checkpoint on a disk of this machine; else empty: no JVM is at hand here."""
     url = urlsplit(checkpoint)
     path = unquote(url.path) if url.scheme == "file" else checkpoint
-    file = Path(path, "offsets", str(batch_id))
-    if not checkpoint or url.scheme not in ("", "file") or not file.is_file():
+    if not checkpoint or url.scheme not in ("", "file"):
         return ""
-    return fingerprint_of(file.read_bytes())
+
+    def read(name: str) -> bytes | None:
+        file = Path(path, name)
+        return file.read_bytes()[-READ_BYTES:] if file.is_file() else None
+
+    return fingerprint_of(batch_id, read)
 
 
 def _refuse_overwrite(schema: StructType, *, overwrite: bool) -> None:

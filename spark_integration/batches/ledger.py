@@ -15,7 +15,12 @@ from coordlog.api.coordinator import (
     Sink,
 )
 from coordlog.errors import RequestRefusedError
-from coordlog.limits import FORMER_QUERIES_MAX, NAMED_WRITES_MAX, UNNAMED_WRITES_REMEMBERED
+from coordlog.limits import (
+    BATCH_RANGES_REMEMBERED,
+    FORMER_QUERIES_MAX,
+    NAMED_WRITES_MAX,
+    UNNAMED_WRITES_REMEMBERED,
+)
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload
@@ -86,9 +91,12 @@ class BatchesState:
     former: tuple[str, ...] = ()
     """Queries that were replaced by another, oldest first."""
     last_done: int = -1
-    """Highest batch of the query that is committed whole: Spark replays no batch before its last."""
+    """Highest batch of the query that is committed whole. Spark runs one before it again only from an older copy of
+    its checkpoint."""
     last_ranges: str = ""
     """Fingerprint of the positions at which the sources of that batch end; empty if unknown."""
+    earlier_ranges: Map[int, str] = field(default_factory=Map)
+    """Fingerprints of the newest batches before that one, by number, without unknown ones."""
     begun: _Begun | None = None
     writes: Map[str, _Begun] = field(default_factory=Map)
     """Unfinished batch writes, by id and sink; in older snapshots by id."""
@@ -230,20 +238,29 @@ def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None
             "rows between are lost. Go on with a copy of the checkpoint in which it is not done"
         )
     progress, known = "", ""
-    if key.batch_id == state.last_done:
-        progress, known = "is committed", state.last_ranges
+    if key.batch_id <= state.last_done:
+        is_last = key.batch_id == state.last_done
+        progress = "is committed"
+        known = state.last_ranges if is_last else state.earlier_ranges.get(key.batch_id, "")
     elif begun is not None and begun.batch_id == key.batch_id and begun.done_sinks:
         progress = f"is at {', '.join(map(repr, begun.done_sinks))}"
         known = begun.ranges
-    if not ranges or not known or ranges == known:
+    if not ranges or not known or _are_same(ranges, known):
         return None
     return (
         f"{key} {progress} with other rows: its sources ended at {known} (a fingerprint), and end at "
-        f"{ranges} now. The file offsets/{key.batch_id} of the checkpoint was lost or changed, and "
-        "Spark has planned the batch anew: to skip it would lose rows, to write it would double "
-        "some. Put the file back from a copy; else begin a query with a new checkpoint after the "
+        f"{ranges} now. The file offsets/{key.batch_id} of the checkpoint was lost or changed, or the checkpoint is an "
+        "older copy, and Spark has planned the batch anew: to skip it would lose rows, to write it would double "
+        "some. Put the newest checkpoint back; else begin a query with a new checkpoint after the "
         f"committed rows, with instead_of={key.query_id!r}"
     )
+
+
+def _are_same(ranges: str, known: str) -> bool:
+    """Whether two fingerprints are of one batch: their second parts are compared if both have one."""
+    parts = [fingerprint.partition(".") for fingerprint in (ranges, known)]
+    (first, _, listed), (other, _, other_listed) = parts
+    return first == other and (listed == other_listed or not (listed and other_listed))
 
 
 # --- the fold ---------------------------------------------------------------------------------------------------------
@@ -273,6 +290,7 @@ def _intent(state: BatchesState, sequence: int, value: BatchIntent) -> BatchesSt
             former=former,
             last_done=-1,
             last_ranges="",
+            earlier_ranges=Map(),
             begun=None,
         )
     before = state.begun
@@ -289,7 +307,13 @@ def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> Batches
     begun = state.begun
     assert begun is not None, "an intent came before it"
     if all(part.is_done for part in value.parts):
-        return replace(state, begun=None, last_done=value.batch_id, last_ranges=begun.ranges)
+        return replace(
+            state,
+            begun=None,
+            last_done=value.batch_id,
+            last_ranges=begun.ranges,
+            earlier_ranges=_earlier_ranges(state, value.batch_id),
+        )
     sinks = {*begun.done_sinks, *(part.sink for part in value.parts if part.is_done)}
     left = {part.sink for part in value.parts if not part.is_done}
     begun = replace(
@@ -299,6 +323,16 @@ def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> Batches
         left_sinks=tuple(sorted(left)),
     )
     return replace(state, begun=begun)
+
+
+def _earlier_ranges(state: BatchesState, batch_id: int) -> Map[int, str]:
+    """The fingerprints to keep once this batch is committed."""
+    earlier = state.earlier_ranges
+    if state.last_ranges and state.last_done < batch_id:
+        earlier = earlier.set(state.last_done, state.last_ranges)
+    for number in sorted(earlier)[:-BATCH_RANGES_REMEMBERED]:
+        earlier = earlier.delete(number)
+    return earlier
 
 
 def _write_outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.errors import UsageError
@@ -14,7 +15,15 @@ from coordlog.spark_integration.batches.ledger import BatchKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ID", "QUERY_ID", "fingerprint_of", "key_of", "ranges_of", "run_for_state"]
+__all__ = [
+    "BATCH_ID",
+    "QUERY_ID",
+    "READ_BYTES",
+    "fingerprint_of",
+    "key_of",
+    "ranges_of",
+    "run_for_state",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +31,10 @@ _log = logging.getLogger(__name__)
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
+READ_BYTES: Final = 1 << 16
+"""Bytes that are read of a file of the checkpoint, at its end: every tenth listing repeats all earlier ones before."""
+_LISTING: Final = re.compile(r'\{"logOffset":(\d+)\}')
+"""Position of Spark's file source."""
 _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
 """Checkpoint folder of a query without `checkpointLocation`."""
 
@@ -69,23 +82,40 @@ def _checkpoint_root(spark: SparkSession, query_id: str) -> str | None:
 
 
 def ranges_of(frame: DataFrame, key: BatchKey) -> str:
-    """Fingerprint of the positions at which the sources of a batch end, from its file in the folder `offsets`.
+    """Fingerprint of the positions at which the sources of a batch end, from files of its query's checkpoint.
 
-    Spark writes that file of the checkpoint before it runs the batch. If the file was lost and Spark plans the batch
-    again under the same number, the fingerprint differs if there are more rows by then. Empty if the file is missing.
+    Spark writes these files before it runs the batch. If they were lost, or the checkpoint is an older copy, and Spark
+    plans the batch again under the same number, the fingerprint differs if there are more rows by then. Empty if the
+    file in the folder `offsets` is missing.
     """
     root = _checkpoint_root(frame.sparkSession, key.query_id)
     if root is None:
         return ""
-    content = _read(frame.sparkSession, f"{root}/offsets/{key.batch_id}")
-    return "" if content is None else fingerprint_of(content)
+    return fingerprint_of(key.batch_id, lambda name: _read(frame.sparkSession, f"{root}/{name}"))
 
 
-def fingerprint_of(content: bytes) -> str:
-    """Fingerprint of the positions in a file of the folder `offsets` of a checkpoint."""
+def fingerprint_of(batch_id: int, read: Callable[[str], bytes | None]) -> str:
+    """Fingerprint of a batch, as of `ranges_of`; `read` returns the end of a file of the checkpoint, None without one.
+
+    A position of Spark's file source is only the number of a listing. A second part, after a dot, is of the files that
+    were listed, if the checkpoint has them.
+    """
+    content = read(f"offsets/{batch_id}")
+    if content is None:
+        return ""
     # A version, then values of this planning (the batch's time, the session's settings), then the offsets.
     offsets = content.decode().splitlines()[2:]
-    return hashlib.blake2b("\n".join(offsets).encode(), digest_size=8).hexdigest()
+    listings: list[bytes] = []
+    for number, offset in enumerate(offsets):
+        if (listing := _LISTING.fullmatch(offset)) is not None:
+            name = f"sources/{number}/{listing[1]}"
+            listings.append(read(name) or read(f"{name}.compact") or b"")
+    ranges = _digest("\n".join(offsets).encode())
+    return f"{ranges}.{_digest(b'|'.join(listings))}" if all(listings) and listings else ranges
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def run_for_state(frame: DataFrame, key: BatchKey) -> None:
@@ -113,12 +143,14 @@ def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
 
 
 def _read(spark: SparkSession, name: str) -> bytes | None:
-    """A file of a checkpoint; None if there is none."""
+    """The last `READ_BYTES` of a file of a checkpoint; None if there is none."""
     files, path = _file(spark, name)
     if not files.exists(path):
         return None
+    size = int(files.getFileStatus(path).getLen())
     stream = files.open(path)
     try:
+        stream.seek(max(0, size - READ_BYTES))
         return bytes(stream.readAllBytes())
     finally:
         stream.close()

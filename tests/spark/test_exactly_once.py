@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,30 @@ def test_a_replanned_batch_is_refused_with_more_rows_and_skipped_if_equal(
         with pytest.raises(Exception, match=r"batch 1 of query .* is committed with other rows"):
             run_stream(spark, tmp_path, write)
     assert lines_in(tmp_path / "out") == lines
+
+
+def test_an_older_copy_of_the_checkpoint_loses_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Its next batch has the number of a committed one, and the rows that have arrived since."""
+    make_input(tmp_path, 2)
+
+    with exactly_once(job_id="s", log=MemoryLog(), sink=ParquetSink(tmp_path / "out")) as write:
+
+        def arrive(name: str, checkpoint: str) -> None:
+            (tmp_path / "in" / name).write_text(f"{name}\n", "utf-8")
+            run_stream(spark, tmp_path, write, checkpoint)
+
+        run_stream(spark, tmp_path, write)
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+        arrive("third", "checkpoint")
+        arrive("fourth", "checkpoint")
+        before = lines_in(tmp_path / "out")
+        (tmp_path / "in" / "third").unlink()
+        with pytest.raises(Exception, match=r"batch 2 of query .* is committed with other rows"):
+            arrive("fifth", "copy")
+        assert lines_in(tmp_path / "out") == before
+        (tmp_path / "in" / "sixth").write_text("sixth\n", "utf-8")
+        run_stream(spark, tmp_path, write)
+    assert lines_in(tmp_path / "out") == before | Counter(["fifth", "sixth"])
 
 
 @pytest.fixture

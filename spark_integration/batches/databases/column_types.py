@@ -143,7 +143,9 @@ def exact_rows(
         values = rows.column(number)
         whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         try:
-            columns.append(_in_sqlite(whole, kind) if is_sqlite else _in_postgresql(whole, kind))
+            exact = _in_sqlite(whole, kind) if is_sqlite else _in_postgresql(whole, kind)
+            _refuse_beyond(exact, kind)
+            columns.append(exact)
         except InexactError as error:
             place = "" if error.row is None else f"row {error.row + 1} of a task's batch, "
             raise SinkError(
@@ -222,6 +224,8 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
     types, kind = pa.types, values.type
     if types.is_dictionary(kind):
         return _in_sqlite(values.dictionary_decode(), affinity)
+    if types.is_nested(kind) or types.is_duration(kind):
+        raise _inexact(values, affinity, "SQLite has no such type")
     is_text = types.is_string(kind) or types.is_large_string(kind)
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         if affinity == "TEXT":
@@ -242,6 +246,19 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
         )
         _refuse(values, is_like, affinity, "SQLite makes a number of it")
     return values
+
+
+def _refuse_beyond(values: pa.Array, kind: str) -> None:
+    """Refuse dates and timestamps that Python lacks, in whose types rows are inserted."""
+    if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
+        return
+    for extreme in pc.call_function("min_max", [values]).values():
+        try:
+            extreme.as_py()
+        except (OverflowError, ValueError) as error:
+            row, shown = pc.index(values, extreme).as_py(), extreme.cast(pa.string()).as_py()
+            reason = "its year, in the column's zone, is not within 1 to 9999"
+            raise InexactError("", row, shown, str(values.type), kind or "BLOB", reason) from error
 
 
 def _refuse(values: pa.Array, is_refused: pa.Array, affinity: str, reason: str) -> None:

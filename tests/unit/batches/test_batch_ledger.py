@@ -125,6 +125,33 @@ def test_a_number_that_is_committed_is_refused_with_other_ranges() -> None:
     assert "instead_of='q-1'" in said
 
 
+def test_a_batch_before_the_last_is_refused_with_other_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checkpoint is an older copy, from which Spark plans the batch with the rows that have arrived since."""
+    monkeypatch.setattr(ledger, "BATCH_RANGES_REMEMBERED", 3)
+    books = Ledger()
+    for number, ranges in enumerate(["aa", "bb", "", "dd", "ee", "ff"]):
+        books.give(batch(number), ranges=ranges)
+    assert "batch 3 of query q-1 is committed with other rows" in books.refusal(batch(3), "gg")
+    assert "older copy" in books.refusal(batch(1), "gg")
+    assert books.refusal(batch(3), "dd") == ""
+    assert books.refusal(batch(2), "gg") == "", "its ranges were unknown"
+    assert books.refusal(batch(0), "gg") == "", "so old a copy is not remembered"
+    assert sorted(books.state.earlier_ranges) == [1, 3, 4]
+
+
+def test_listed_files_are_compared_if_both_fingerprints_have_them() -> None:
+    books = Ledger()
+    books.give(batch(3), ranges="aa.11")
+    assert books.refusal(batch(3), "aa.11") == ""
+    assert books.refusal(batch(3), "aa") == "", "the listing is not in the checkpoint any more"
+    assert "is committed with other rows" in books.refusal(batch(3), "aa.22")
+    assert "is committed with other rows" in books.refusal(batch(3), "bb.11")
+    books.give(batch(4), ranges="aa")
+    assert books.refusal(batch(4), "aa.11") == "", "of an earlier version"
+
+
 def test_a_part_that_a_sink_has_is_refused_with_other_ranges() -> None:
     books = Ledger()
     books.give(batch(3), done=("files",), left=("delta",), ranges="aa")

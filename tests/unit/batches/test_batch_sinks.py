@@ -288,6 +288,22 @@ def test_a_text_of_which_sqlite_would_make_a_number_is_refused(shop: Shop, text:
         pytest.fail(str(in_sqlite(shop, "NUMERIC", pa.array([text]))))
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        ([[1], None], pa.list_(pa.int32()), "list<item: int32> and .*SQLite has no such type"),
+        ([5, None], pa.duration("us"), "SQLite has no such type"),
+        ([None, 3_000_000], pa.date32(), "row 2 .*'x' is date32.*within 1 to 9999"),
+        ([0, 2**61], pa.timestamp("us", "UTC"), "row 2 .*within 1 to 9999"),
+    ],
+)
+def test_a_value_without_a_type_in_sqlite_is_refused_by_its_column(
+    shop: Shop, value: list[object], kind: pa.DataType, said: str
+) -> None:
+    with pytest.raises(SinkError, match=said):
+        in_sqlite(shop, "TEXT", pa.array(value, kind))
+
+
 def test_a_sqlite_table_may_have_a_schema_in_its_name(shop: Shop) -> None:
     assert in_sqlite(shop, "BIGINT", pa.array([1, 2]), "main.orders") == [1, 2]
 

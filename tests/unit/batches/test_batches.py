@@ -335,6 +335,29 @@ def test_a_batch_replanned_with_more_rows_is_refused_by_name(
     assert table.rows == ["a", "b", "c"]
 
 
+def test_a_fingerprint_is_of_the_positions_and_of_the_listed_files() -> None:
+    """A position of Spark's file source is the number of a listing, which may be of other files in another plan."""
+
+    def fingerprint(**changes: bytes | None) -> str:
+        files = {
+            "offsets/9": b'v1\n{"batchTimestampMs":1}\n{"logOffset":9}\n{"t":{"0":5}}',
+            "sources/0/9.compact": b"v1\na",
+            **{name.replace("_", "/"): content for name, content in changes.items()},
+        }
+        return query.fingerprint_of(9, files.get)
+
+    known = fingerprint()
+    ranges, _, listed = known.partition(".")
+    assert ranges
+    assert listed
+    assert fingerprint(offsets_9=b'v1\n{"other":2}\n{"logOffset":9}\n{"t":{"0":5}}') == known
+    assert fingerprint(**{"sources/0/9.compact": b"v1\nb"}).startswith(f"{ranges}.")
+    assert fingerprint(**{"sources/0/9.compact": b"v1\nb"}) != known
+    assert fingerprint(**{"sources/0/9.compact": None}) == ranges
+    assert not fingerprint(offsets_9=b'v1\n{}\n{"logOffset":9}\n{"t":{"0":6}}').startswith(ranges)
+    assert fingerprint(offsets_9=None) == ""
+
+
 def test_a_sink_that_is_taken_out_while_its_part_is_open_is_named(drivers: Drivers) -> None:
     class WithoutRows(MemoryTable):
         def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:

@@ -203,6 +203,13 @@ def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
     assert rows_in(tmp_path) == Counter([1])
 
 
+def test_an_unknown_option_of_a_write_is_refused_by_its_name(service: BatchService) -> None:
+    """A misspelled `write_id` would double the rows of a repeated write."""
+    options = {**service.options(), "writeId": "day-1"}
+    with pytest.raises(OptionError, match=r"writeId is 'day-1'; it must be one of .*'write_id'"):
+        frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
+
+
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_a_streams_batch_that_is_planned_anew_with_more_rows_is_refused(
     service: BatchService, tmp_path: Path, scheme: str
