@@ -227,6 +227,9 @@ class JobDriver:
             DriverUnknownError: A live driver may hold the job: its end is not proved.
             LogError: The log cannot be read or written.
         """
+        # Before the restore: the state of a million files takes three times as long at the collector's own pace.
+        begin_slower_collector()
+        self._is_collector_slower = True
         try:
             self._begin()
             self._closing.begin()
@@ -282,8 +285,6 @@ class JobDriver:
         self._runtime = self._make_runtime(rebuilt, self._config(projection, rebuilt.state))
         if self._observer is not None:
             self._observer.begin(rebuilt.state, self._mailbox.pulse)
-        begin_slower_collector()
-        self._is_collector_slower = True
         self._mailbox.start(self._runtime, appender, partial(self._runtime.begin, first))
         self._rebuilt = None  # its folds are large, and no longer needed
         self._clean_former(appender.epoch, rebuilt.end_offset)
