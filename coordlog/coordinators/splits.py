@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -135,7 +136,7 @@ class DefaultEnumerator(SplitEnumerator):
         if again is not None and (state.splits or self._kept is not None):
             unread = frozenset(state.unassigned())
             discover = partial(again, state.in_order(), self._kept, state.skipped(), unread)
-        self._listing.begin(lambda: partial(self._list, discover), self._on_listed)
+        self._listing.begin(lambda: partial(self._list, discover, state), self._on_listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
         """Assign a split. During a listing the request waits."""
@@ -168,8 +169,12 @@ class DefaultEnumerator(SplitEnumerator):
         """The kept state: see `note_event`."""
         return self._kept
 
-    def _list(self, discover: Listing) -> SplitsDiscovered | Relisted:
-        """List; fail if the listing is not complete. Runs on a worker."""
+    def _list(self, discover: Listing, state: SplitsState) -> SplitsDiscovered | Relisted:
+        """List; fail if the listing is not complete. Runs on a worker.
+
+        Splits that are known in `state` and do not wait are left out of a listing of all splits: it does not change
+        them, and the tables of a pruned log would show them as waiting. A `Relisted` has none of these.
+        """
         listing = discover()
         discovered = listing.discovered if isinstance(listing, Relisted) else listing
         if not discovered.is_complete:
@@ -178,7 +183,14 @@ class DefaultEnumerator(SplitEnumerator):
                 "its listing is not complete, and the default enumerator lists only once",
                 "pass the provider an `enumerator` that lists again",
             )
-        return listing
+        if isinstance(listing, Relisted):
+            return listing
+        fresh = [
+            split
+            for split in listing.splits
+            if split.split_id not in state.splits or state.is_unassigned(split.split_id)
+        ]
+        return replace(listing, splits=fresh)
 
     def _on_listed(self, page: SplitsDiscovered) -> None:
         context = self._context

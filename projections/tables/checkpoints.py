@@ -212,7 +212,7 @@ class CheckpointFold:
         """Abandon the checkpoints that are no ancestors of this one; those that are count again."""
         self._last = number
         way, ancestor = {number}, self._parents.get(number)
-        while ancestor is not None:
+        while ancestor is not None and ancestor not in way:
             way.add(ancestor)
             ancestor = self._parents.get(ancestor)
         for key, known in self._checkpoints.items():

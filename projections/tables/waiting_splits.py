@@ -21,17 +21,26 @@ _NAMED_MAX: Final = 10
 
 
 class WaitingSplits:
-    """Checks at each end of a job that no split waits. `apply` takes each record that counts, in log order."""
+    """Checks at each end of a job that no split waits. `apply` takes each record that counts, in log order.
+
+    A pruned history has no fault: a listing may repeat splits, and the records of their reading may be gone.
+    """
 
     def __init__(self) -> None:
         self._attempts, self._splits = AttemptFold(), SplitFold()
         self._sources: frozenset[str] = frozenset()
+        self._is_whole: bool | None = None
+        """Whether the history has its first record; None before the first call."""
 
     def apply(self, record: Record, fields: Fields | None) -> str | None:
         """The fault if `record` ends the job and splits wait; None otherwise.
 
         `fields` is the decoded payload of the record.
         """
+        if self._is_whole is None:
+            self._is_whole = record.kind is not Kind.SNAPSHOT
+        if not self._is_whole:
+            return None
         self._attempts.apply(record, fields)
         self._splits.apply(record, fields, self._attempts)
         if record.kind is Kind.EPOCH_STARTED:

@@ -35,6 +35,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob
+from kernel_fakes import ended
 from split_fakes import (
     NO_MORE,
     Hello,
@@ -44,6 +45,7 @@ from split_fakes import (
     checkpoint,
     fail_globally,
     listing,
+    pull_of,
     split,
     state_of,
     told,
@@ -414,3 +416,57 @@ def test_a_split_gets_other_content_in_a_full_page_and_in_the_last() -> None:
         f"{PAGE_SPLITS + 1:04}",
     ]
     assert list(changed) == list(table)
+
+
+def read_to_the_end(job: HandDrivenJob) -> None:
+    """One subtask asks, reads what it is given, and completes."""
+    (attempt,) = job.register_all()
+    done: list[str] = []
+    while NO_MORE not in done:
+        ask(attempt)
+        for name in told(job, attempt)[len(done) :]:
+            done.append(name)
+            if name != NO_MORE:
+                attempt.finish_split("source", name)
+        ack_all(attempt)
+    attempt.complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+
+
+class ListingAll(DefaultEnumerator):
+    """Records all splits at each start, as an enumerator of a user may."""
+
+    def start(self) -> None:
+        self._context.record(SplitsDiscovered(splits=[split("a"), split("b")], is_complete=True))
+
+
+def opened_again_after_a_prune(provider: SplitCoordinatorProvider) -> HandDrivenJob:
+    """A job whose log was pruned after its end, and which has come to a second end since."""
+    job = HandDrivenJob(chain_of(provider))
+    read_to_the_end(job)
+    ended(job)
+    job.log.delete_below(job.log.high_watermark() - 1)
+    job = HandDrivenJob(chain_of(provider), log=job.log, again=True)
+    read_to_the_end(job)
+    return job
+
+
+@pytest.mark.clause("L6")
+def test_a_listing_records_no_split_that_a_reader_has_had() -> None:
+    """Else the tables of a pruned log show it as waiting: the records of its reading are gone."""
+    job = opened_again_after_a_prune(pull_of("a", "b"))
+
+    assert splits_of(job) == ()
+    assert verify(stored(job)).faults == []
+
+
+@pytest.mark.clause("L6")
+def test_a_pruned_history_that_lists_all_splits_again_has_no_fault() -> None:
+    """The records of their reading are gone."""
+    provider = SplitCoordinatorProvider(
+        "source", enumerator=lambda context, _: ListingAll(context, listing()), keeps_listed=True
+    )
+    job = opened_again_after_a_prune(provider)
+
+    assert verify(stored(job)).faults == []
+    assert waiting_in(stored(job)) == ""

@@ -13,6 +13,7 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.snapshot.codec import SnapshotCodec, SnapshotUnusableError
+from coordlog.projections.tables.audit import audit
 from coordlog.restore.rebuild import projection_of
 from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin_types import CheckpointMetadata
@@ -126,6 +127,17 @@ def test_commands_that_judge_a_job_name_a_harmed_record(
 
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         assert f"offset {offset}" in done.output, done.output
+
+
+def test_a_checkpoint_that_completes_twice_is_no_endless_way_in_a_table() -> None:
+    """It would be before itself; the job then goes back to it."""
+    log, _ = log_with(
+        lambda record: replace(record, kind=Kind.CHECKPOINT_COMPLETED), Kind.BARRIER_INJECTED
+    )
+
+    rows = audit(log.records).checkpoints
+
+    assert [row.checkpoint_id for row in rows] == [1, 2, 3, 4]
 
 
 def test_a_snapshot_of_too_many_subtasks_is_unusable() -> None:
