@@ -11,6 +11,7 @@ import logging
 import socket
 import ssl
 import struct
+import time
 from typing import Any, Final, NamedTuple
 
 from kafka import errors
@@ -95,7 +96,22 @@ class _WholeReading:
 
 
 class _PlainTransport(_WholeReading, KafkaTCPTransport):  # type: ignore[misc]  # no types
-    pass
+    """Also sends at once what the socket takes, which nearly always is all.
+
+    kafka-python first waits until the selector reports that the socket is writable, in two further passes of its loop;
+    a producer's thread does its whole work in each of them.
+    """
+
+    def write(self, data: bytes) -> None:
+        """See `asyncio.WriteTransport`."""
+        rest = memoryview(data)
+        if self._write and not (self._writing or self._closed):
+            # An error of the socket comes again in the client's own sending, which handles it.
+            with contextlib.suppress(OSError):
+                rest = rest[self._sock.send(rest) :]
+                self.last_write = time.monotonic()
+        if rest or not data:  # without data it raises
+            super().write(rest)
 
 
 class _TlsTransport(_WholeReading, KafkaSSLTransport):  # type: ignore[misc]  # no types

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
@@ -265,7 +265,7 @@ class Endpoint:
             )
             self._post(functools.partial(self._cut, connection, reason))
         elif is_first:
-            self._post(connection.wake.set)
+            self._post(functools.partial(self._send_now, connection))
 
     def close(self, connection_id: int) -> None:
         """See `Connections`."""
@@ -590,6 +590,23 @@ class Endpoint:
         connection.unreleased_bytes -= size
         self._unreleased_bytes -= size
 
+    def _send_now(self, connection: AttemptConnection) -> None:
+        """Send the queued messages, as a rule all of them; the writer sends what has to wait for the other side.
+
+        Without the writer, a message costs no switch of the loop to its task.
+        """
+        channel = connection.channel
+        is_free = connection.is_writer_idle and not channel.transport.get_write_buffer_size()
+        if is_free and connection.outgoing_bytes <= FRAME_BYTES:
+            messages, _ = connection.next_messages()
+            try:
+                for frame in _frames(messages):
+                    broadcast((channel,), frame)
+            except Exception as error:  # noqa: BLE001, ends this connection alone
+                self._cut(connection, f"a message to it cannot be sent: {error}")
+        if connection.outgoing:
+            connection.wake.set()
+
     async def _write(self, connection: AttemptConnection) -> None:
         """Send the queued messages, in order, several in a frame, until the connection is closed or lost."""
         try:
@@ -607,7 +624,9 @@ class Endpoint:
                     await connection.channel.close()
                     return
                 if not messages:
+                    connection.is_writer_idle = True
                     await connection.wake.wait()
+                    connection.is_writer_idle = False
                     connection.wake.clear()
         except ConnectionClosed:
             return
@@ -676,7 +695,8 @@ def _frames(messages: Sequence[DownMessage]) -> Iterator[bytes]:
                 parts, size = [], 0
             parts.append(data)
             size += len(data)
-    yield b"".join(parts)
+    if parts:
+        yield b"".join(parts)
 
 
 def _encoded(message: DownMessage) -> Sequence[bytes]:

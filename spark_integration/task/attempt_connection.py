@@ -31,6 +31,9 @@ class AttemptConnection:
         self.is_closing = False
         """Guarded. Whether no more messages may be queued."""
         self.wake = asyncio.Event()
+        """Set when the writer has something to do."""
+        self.is_writer_idle = False
+        """Whether the writer waits for `wake`, so that a frame may be sent without it."""
         self.is_heartbeat_due = False
         self.written = asyncio.Event()
         """Set once no more messages will be written."""
@@ -52,13 +55,14 @@ class AttemptConnection:
         )
 
     def next_messages(self) -> tuple[list[DownMessage], bool]:
-        """Take the next messages from the queue, for a frame; and whether none follows, as the connection closes."""
+        """Take the next messages from the queue, for a frame; and whether none is left, as the connection closes."""
         messages: list[DownMessage] = []
         with self.lock:
             while self.outgoing and len(messages) < FRAME_MESSAGES_MAX:
-                message, size = self.outgoing.popleft()
+                message, size = self.outgoing[0]
                 if message is None:
-                    return messages, True
+                    return messages, not messages
+                self.outgoing.popleft()
                 self.outgoing_bytes -= size
                 messages.append(message)
         return messages, False

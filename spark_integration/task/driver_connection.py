@@ -19,12 +19,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import broadcast
 from websockets.exceptions import (
     ConnectionClosed,
     InvalidMessage,
     InvalidStatus,
     WebSocketException,
 )
+from websockets.protocol import State
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.limits import (
@@ -60,6 +62,8 @@ _STALL_S: Final = 1.0
 _LOOP_PASSES: Final = 5
 _TOGETHER_S: Final = 0.0005
 """Time that an event waits for further messages of its frame."""
+_AT_ONCE_BYTES_MAX: Final = 32 * 1024
+"""Bytes that are sent without the writer: as many as it may leave unsent when it continues."""
 _DROPPED_PAUSE_S: Final = 0.05
 """Pause before a new connection to a driver that has dropped one; doubles each time, up to `_DROPPED_PAUSE_MAX_S`."""
 _DROPPED_PAUSE_MAX_S: Final = 0.4
@@ -165,6 +169,8 @@ class DriverConnection:
         """Whether the queued messages are all such as can wait, for which the loop is not woken at once."""
         self._is_closing = False
         self._wake = asyncio.Event()
+        self._is_writer_idle = False
+        """Whether the writer waits for `_wake`, so that a frame may be sent without it. Loop only."""
         self._channel: ClientConnection | None = None
         self._heard_s = time.monotonic()
         self._is_held = False
@@ -260,7 +266,7 @@ class DriverConnection:
             is_wake_due = is_first or (self._is_delayed and not can_wait)
             self._is_delayed = can_wait and (is_first or self._is_delayed)
         if is_wake_due:
-            self._call(self._wake_later if can_wait else self._wake.set)
+            self._call(self._send_later if can_wait else self._send_now)
 
     def flush(self) -> None:
         """Wait until all queued messages are in the system's buffers: it delivers them even if this process ends.
@@ -423,14 +429,14 @@ class DriverConnection:
                 messages, is_closing = self._next_messages()
                 if messages:
                     await channel.send(b"".join(joined_acks(messages, encode)))
-                    with self._changed:
-                        self._written += len(messages)
-                        self._changed.notify_all()
+                    self._count_written(len(messages))
                 elif is_closing:
                     await channel.close()
                     return
                 else:
+                    self._is_writer_idle = True
                     await self._wake.wait()
+                    self._is_writer_idle = False
                     self._wake.clear()
 
     def _next_messages(self) -> tuple[list[tuple[UpMessage, bytes]], bool]:
@@ -449,8 +455,27 @@ class DriverConnection:
                 self._changed.notify_all()
             return messages, self._is_closing
 
-    def _wake_later(self) -> None:
-        asyncio.get_running_loop().call_later(_TOGETHER_S, self._wake.set)
+    def _send_later(self) -> None:
+        asyncio.get_running_loop().call_later(_TOGETHER_S, self._send_now)
+
+    def _send_now(self) -> None:
+        """Send the queued messages, as a rule all of them; wake the writer if it has to wait for the other side."""
+        channel = self._channel
+        assert channel is not None, "the attempt sends once it is open"
+        is_free = self._is_writer_idle and not channel.transport.get_write_buffer_size()
+        is_small = self._outgoing_bytes <= _AT_ONCE_BYTES_MAX
+        if is_free and is_small and channel.state is State.OPEN:
+            messages, _ = self._next_messages()
+            if messages:
+                broadcast((channel,), b"".join(joined_acks(messages, encode)))
+                self._count_written(len(messages))
+        if self._outgoing:
+            self._wake.set()
+
+    def _count_written(self, count: int) -> None:
+        with self._changed:
+            self._written += count
+            self._changed.notify_all()
 
     async def _beat(self, channel: ClientConnection) -> None:
         """Send heartbeats while the main thread makes progress; else the task's lease expires."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.messages import Accepted, AlreadyFinished, Fail, Fenced
@@ -74,6 +75,27 @@ def test_what_is_said_arrives_in_order_both_ways_and_no_thread_is_left() -> None
         assert heard.messages(number) == [sent(n) for n in range(200)]
         assert got == [delivered(n) for n in range(200)]
     assert own_threads() == before
+
+
+def test_a_message_to_a_driver_that_reads_is_sent_without_the_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never_writes(task: DriverConnection, channel: ClientConnection) -> None:
+        task._is_writer_idle = True
+        await channel.wait_closed()
+
+    monkeypatch.setattr(DriverConnection, "_write", never_writes)
+    with running() as (endpoint, heard):
+        task = DriverConnection(endpoint=endpoint.address, token=TOKEN)
+        task.open()
+        task.send(register())
+        number = heard.connection_of(0)
+        for n in range(20):
+            task.send(sent(n))
+        wait_for(lambda: len(heard.messages(number)) == 20, "all have arrived")
+        endpoint.close(number)
+        wait_for(task.why_over, "it is closed")
+        task.close()
 
 
 @contextmanager

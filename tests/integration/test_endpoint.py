@@ -27,6 +27,7 @@ from coordlog.messages import (
     Refused,
 )
 from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.task.attempt_connection import AttemptConnection
 from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.wire.messages import (
     DRIVER_PATH,
@@ -169,6 +170,22 @@ def test_a_message_above_the_limit_ends_its_connection_alone() -> None:
 
 
 # --- order ----------------------------------------------------------------------------------------
+def test_a_message_to_an_attempt_that_reads_is_sent_without_the_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never_writes(_endpoint: Endpoint, connection: AttemptConnection) -> None:
+        connection.is_writer_idle = True
+        await connection.written.wait()
+
+    monkeypatch.setattr(Endpoint, "_write", never_writes)
+    with running() as (endpoint, heard), connected(endpoint.address) as channel:
+        say(channel, register())
+        number = heard.connection_of(0)
+        for n in range(20):
+            endpoint.send(number, delivered(n))
+            assert hear(channel) == delivered(n)
+
+
 @pytest.mark.clause("C2")
 @pytest.mark.clause("D1")
 def test_order_is_kept_both_ways() -> None:

@@ -124,6 +124,76 @@ def test_the_client_drops_bytes_that_arrive_with_a_connections_end(
     assert protocol.received == kept
 
 
+class _LaterNet(_Net):
+    """An event loop that runs nothing by itself."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []
+
+    def call_soon(self, task: object) -> None:
+        self.tasks.append(task)
+
+    def cancel(self, _task: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"), [(KafkaTCPTransport, b""), (remedies._PlainTransport, b"request")]
+)
+def test_the_client_sends_a_request_in_a_later_pass_of_its_loop(
+    kind: type[KafkaTCPTransport], sent: bytes
+) -> None:
+    net = _LaterNet()
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        ours.settimeout(0)
+        transport: Any = kind(net, ours, host="broker")
+        transport.write(b"request")
+        assert bool(net.tasks) is not bool(sent)
+        for task in net.tasks:
+            asyncio.run(task())
+        assert brokers.recv(100) == b"request"
+
+
+def test_a_request_that_the_socket_takes_in_parts_is_sent_whole() -> None:
+    net, requests = _LaterNet(), [bytes([1]) * 5_000_000, b"next"]
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        ours.settimeout(0)
+        transport: Any = remedies._PlainTransport(net, ours, host="broker")
+        for request in requests:
+            transport.write(request)
+        received = bytearray()
+        reading = threading.Thread(target=lambda: received.extend(_all_of(brokers)))
+        reading.start()
+        (task,) = net.tasks
+        asyncio.run(task())
+        ours.shutdown(socket.SHUT_WR)
+        reading.join(20)
+        assert received == b"".join(requests)
+
+
+def test_a_broken_connection_is_found_by_the_clients_own_sending() -> None:
+    net = _LaterNet()
+    lost: list[Exception] = []
+    ours, brokers = socket.socketpair()
+    ours.settimeout(0)
+    transport: Any = remedies._PlainTransport(net, ours, host="broker")
+    protocol: Any = _Protocol()
+    protocol.connection_lost = lost.append
+    transport.set_protocol(protocol)
+    brokers.close()
+    transport.write(b"request")
+    (task,) = net.tasks
+    asyncio.run(task())
+    assert [type(error) for error in lost] == [errors.KafkaConnectionError]
+    with pytest.raises(RuntimeError, match="closed"):
+        transport.write(b"request")
+
+
+def _all_of(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
 @pytest.mark.parametrize("kind", [KafkaConnectionManager, remedies.WatchingManager])
 def test_the_client_leaves_the_socket_of_a_failed_handshake_open(
     kind: type[KafkaConnectionManager], monkeypatch: pytest.MonkeyPatch
