@@ -40,7 +40,7 @@ from coordlog.projections.snapshot.splits_codec import SPLITS
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.splits.table import Assigned, Finished, SplitTable, WithEnumerator
 from coordlog.restore.rebuild import projection_of, rebuild
-from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
+from coordlog.runtime.life.collector import begin_slower_collector, end_slower_collector
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import Split

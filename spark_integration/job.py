@@ -29,9 +29,9 @@ from coordlog.log.appender import Patience
 from coordlog.log.interface import Log
 from coordlog.log.job_id import check_job_id, check_log_of_job
 from coordlog.option_types import check_all, check_range, check_types
-from coordlog.runtime.cut_start import cause_of_end
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
-from coordlog.runtime.history_pruning import KeptHistory
+from coordlog.runtime.life.cut_start import cause_of_end
+from coordlog.runtime.life.history_pruning import KeptHistory
 from coordlog.runtime.requests import Answer
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.runtime.triggers import CheckpointHandle

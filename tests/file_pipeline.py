@@ -12,7 +12,7 @@ from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 from coordlog.restore.rebuild import Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult
-from coordlog.runtime.history_pruning import KeptHistory
+from coordlog.runtime.life.history_pruning import KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink

@@ -56,15 +56,15 @@ from coordlog.restore.rebuild import (
     rebuild,
 )
 from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
-from coordlog.runtime.closing import Closing
-from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
-from coordlog.runtime.cut_start import TakeOver, cause_of_end, record_end
-from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
+from coordlog.runtime.life.closing import Closing
+from coordlog.runtime.life.collector import begin_slower_collector, end_slower_collector
+from coordlog.runtime.life.cut_start import TakeOver, cause_of_end, record_end
+from coordlog.runtime.life.history_pruning import HistoryPruner, KeptHistory
+from coordlog.runtime.life.staging_cleanup import sweep
 from coordlog.runtime.mailbox import MachineClock, Mailbox
 from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.requests import Answer, Requests
 from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
-from coordlog.runtime.staging_cleanup import sweep
 from coordlog.runtime.triggers import CheckpointHandle
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.payload import Payload

@@ -36,8 +36,8 @@ from coordlog.messages import (
 from coordlog.messages import DeliverEvent as DeliverMessage
 from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.projections.job.state import JobState
+from coordlog.runtime.life.staging_cleanup import cleaning_of
 from coordlog.runtime.ports import Connections
-from coordlog.runtime.staging_cleanup import cleaning_of
 from coordlog.runtime.timers import AckTimers, Timers
 from coordlog.schemas.payload import Payload, PayloadTypes
 

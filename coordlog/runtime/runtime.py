@@ -81,7 +81,7 @@ from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from coordlog.runtime.coordinator_host import CallFailure, CoordinatorHost
 from coordlog.runtime.effects import Releasing, Workers
-from coordlog.runtime.ending import Ending
+from coordlog.runtime.life.ending import Ending
 from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.queries import Queries
 from coordlog.runtime.registrations import Registrations, StageControl

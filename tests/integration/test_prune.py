@@ -21,7 +21,7 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.projections.job.state import JobState
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.history_pruning import KeptHistory
+from coordlog.runtime.life.history_pruning import KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.record import Kind

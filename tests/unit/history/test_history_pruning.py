@@ -17,7 +17,7 @@ from coordlog.log.payload_store import PayloadStore
 from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.inspection.verify import verify
 from coordlog.restore.rebuild import projection_of, rebuild
-from coordlog.runtime.history_pruning import HistoryPruner, KeptHistory
+from coordlog.runtime.life.history_pruning import HistoryPruner, KeptHistory
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.record import Kind

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from coordlog.limits import COLLECTOR_MIDDLE, COLLECTOR_YOUNG
-from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
+from coordlog.runtime.life.collector import begin_slower_collector, end_slower_collector
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from coordlog.errors import OptionError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.runtime.history_pruning import KeptHistory
+from coordlog.runtime.life.history_pruning import KeptHistory
 from coordlog.spark_integration import FileSource, Job, ParquetSink, Timeouts
 from coordlog.spark_integration.driver.log_choice import LogChoice
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from coordlog.limits import CLOSE_TIMEOUT_S, DRIVER_CLOSE_TIMEOUT_S
-from coordlog.runtime.cut_start import wait_for_event
+from coordlog.runtime.life.cut_start import wait_for_event
 
 __all__ = ["Closing"]
 
