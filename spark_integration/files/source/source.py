@@ -16,7 +16,7 @@ import pyarrow as pa
 from coordlog.api.chain import RowRejects, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.listing import Relisted
-from coordlog.coordinators.query_source import CoordinatedSource
+from coordlog.coordinators.query_source import CoordinatedSource, QueryWatch
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
 from coordlog.errors import OptionError
@@ -28,8 +28,9 @@ from coordlog.limits import (
 )
 from coordlog.log.credentials import refuse_credentials
 from coordlog.option_types import check_all, check_range, check_types
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.schemas.source_types import ReleaseSplits, Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.compression import Compression, check_compression
 from coordlog.spark_integration.files.formats.bad_rows import REJECTS_SCHEMA
@@ -73,6 +74,7 @@ from coordlog.spark_integration.files.source.reader import (
 )
 from coordlog.spark_integration.files.source.release import (
     CommittedFiles,
+    CommittedSplits,
     FileRelease,
     ReleaseResults,
 )
@@ -331,18 +333,7 @@ class FileSource:
             on_error=("skip" if self._skips_unreadable else "fail", "fail"),
             schemas=(self._discovery.schemas, "one"),
         )
-        if self._watching is not None and self._watching.age is not None:
-            raise OptionError(
-                "max_file_age",
-                self._watching.max_file_age,
-                "None, if queries read the source: their histories keep every split",
-            )
-        if self._watching is not None and self._watching.after_commit != "keep":
-            raise OptionError(
-                "after_commit",
-                self._watching.after_commit,
-                "'keep', if queries read the source: Spark writes their output, and may plan a batch again",
-            )
+        self._check_forgetting()
         if self._bad_rows != FAIL and self._format not in _WITH_BAD_ROWS:
             raise OptionError(
                 "bad_rows",
@@ -357,30 +348,56 @@ class FileSource:
             run_id=None,  # files are read as listed, so that a batch that is read again is the same
         )
         readers = self._readers_of_queries(options)
-        open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
-        if self._watching is not None:
-            watching = self._watching
-
-            def open_watch() -> SplitWatch:
-                watch = FileWatch(
-                    self._discovery,
-                    interval_s=watching.watch_interval_s,
-                    idle_timeout_s=watching.idle_timeout_s,
-                )
-                return _watch_of(watch, watching)
-
         return CoordinatedSource(
             create_reader=readers[self._bad_rows],
             readers=readers,
             rejects=self._rejects_of_queries(),
-            open_watch=open_watch,
+            open_watch=self._watch_of_queries,
             is_unbounded=self._watching is not None,
             schema_of=schema_of,
             settle_schema=self._settle_or_given,
             weight_of=weight_of,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
             location=self._location,
+            inputs=self._places if len(self._places) > 1 else (),
+            archive=None if self._archive is None else location_of(self._archive),
             allows_other_location=self._allows_other_path,
+            payload_types=_PAYLOADS,
+            # Also without the option: a service before this one may have left an intent.
+            sink=FileRelease(self._discovery.files, self._results),
+            releases="after_commit" if self._releases else "",
+        )
+
+    @property
+    def _releases(self) -> bool:
+        return self._watching is not None and self._watching.after_commit != "keep"
+
+    def _check_forgetting(self) -> None:
+        """Check that the schema stays when the splits that have it are forgotten: a DataFrame has one."""
+        watch = self._watching
+        if watch is None or self._discovery.schema is not None or self._format == "text":
+            return
+        for option, value, is_set in (
+            ("max_file_age", watch.max_file_age, watch.age is not None),
+            ("after_commit", watch.after_commit, self._releases),
+        ):
+            if is_set:
+                raise OptionError(
+                    option,
+                    value,
+                    "set with `schema=`, if queries read the source: names of files are forgotten, and with them "
+                    "the schema that was settled",
+                )
+
+    def _watch_of_queries(self, kept: bytes | None) -> QueryWatch:
+        if self._watching is None:
+            return QueryWatch(watch=FileListing(partial(self.discover_again, kept=kept)))
+        watch = self._file_watch(self._watching, kept)
+        committed = self._committed_files(watch)
+        return QueryWatch(
+            watch=_watch_of(watch, self._watching),
+            note_fact=partial(_note_limit, watch),
+            release=None if committed is None else committed.intents,
         )
 
     def _readers_of_queries(
@@ -474,28 +491,30 @@ class FileSource:
             modified_from_us=limit_of(kept),
         )
 
-    def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
-        return self.discover_again(known).discovered
-
-    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
-        assert self._watching is not None, "only a watch has this enumerator"
+    def _file_watch(self, watching: Watch, kept: bytes | None) -> FileWatch:
         # A limit that was in force stays so without the option: names of read files are forgotten.
-        age, limit_us = self._watching.age, limit_of(kept)
-        watch = FileWatch(
+        age, limit_us = watching.age, limit_of(kept)
+        return FileWatch(
             self._discovery,
-            interval_s=self._watching.watch_interval_s,
-            idle_timeout_s=self._watching.idle_timeout_s,
+            interval_s=watching.watch_interval_s,
+            idle_timeout_s=watching.idle_timeout_s,
             as_read=files_as_read(kept),
             ages=None
             if age is None and limit_us is None
             else FileAges(None if age is None else age // _MICROSECOND, limit_us),
         )
 
-        def note_limit(kept: bytes | None, fact: Payload) -> bytes | None:
-            noted = note_fact(kept, fact)
-            if watch.ages is not None:
-                watch.ages.limit_us = limit_of(noted)
-            return noted
+    def _committed_files(self, watch: FileWatch) -> CommittedFiles | None:
+        """Intents for committed files, which may be replaced by new ones meanwhile; None: files stay."""
+        if not self._releases:
+            return None
+        committed = CommittedFiles(self._discovery.files, self._archive, self._results)
+        watch.tolerates = committed.tolerates
+        return committed
+
+    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
+        assert self._watching is not None, "only a watch has this enumerator"
+        watch = self._file_watch(self._watching, kept)
 
         def note(kept: bytes | None, event: Payload) -> bytes | None:
             noted = note_change(kept, event)
@@ -519,10 +538,11 @@ class FileSource:
                 with_new=False,
             )
 
-        committed = None
-        if self._watching.after_commit != "keep":
-            committed = CommittedFiles(self._discovery.files, self._archive, self._results)
-            watch.tolerates = committed.tolerates
+        committed, splits = self._committed_files(watch), CommittedSplits()
+
+        def release(state: SplitsState) -> Sequence[ReleaseSplits]:
+            assert committed is not None, "without it nothing is released"
+            return committed.intents(state.splits, splits.since_last(state))
 
         return WatchingEnumerator(
             context,
@@ -530,12 +550,20 @@ class FileSource:
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
-            note_fact=note_limit,
+            note_fact=partial(_note_limit, watch),
             kept=kept,
             relist=relist,
             weight_of=_weight_of,
-            release=None if committed is None else committed.intents,
+            release=None if committed is None else release,
         )
+
+
+def _note_limit(watch: FileWatch, kept: bytes | None, fact: Payload) -> bytes | None:
+    """Bytes that a coordinator keeps after a fact of the listing, which relies on the limit from then on."""
+    noted = note_fact(kept, fact)
+    if watch.ages is not None:
+        watch.ages.limit_us = limit_of(noted)
+    return noted
 
 
 def _watch_of(watch: FileWatch, options: Watch) -> SplitWatch:
