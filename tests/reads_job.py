@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from coordlog.api.chain import Chain, SourceSpec
 from coordlog.api.operator import SourceReader
-from coordlog.coordinators.query_source import CoordinatedSource, ReadsProvider
+from coordlog.coordinators.query_source import CoordinatedSource, QueryWatch, ReadsProvider
 from coordlog.errors import SourceError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.splits.query_reads import ReadsState
@@ -66,7 +66,10 @@ class Outside:
 
 
 class ReadsJob:
-    """One service. Make another on the same log for the next."""
+    """One service. Make another on the same log for the next.
+
+    With `source`, this is read instead of `outside`, which then only says whether more may come.
+    """
 
     def __init__(
         self,
@@ -76,11 +79,12 @@ class ReadsJob:
         lane_of: Callable[[Split], str] | None = None,
         abandoned: Collection[str] = (),
         end_query: Callable[[int, str], None] | None = None,
+        source: CoordinatedSource | None = None,
     ) -> None:
         self.outside = outside
-        source = CoordinatedSource(
+        source = source or CoordinatedSource(
             create_reader=no_reader,
-            open_watch=lambda: outside,
+            open_watch=lambda _kept: QueryWatch(watch=outside),
             is_unbounded=not outside.is_complete,
             schema_of=lambda _split: pa.schema([]),
             settle_schema=lambda: pa.schema([]),

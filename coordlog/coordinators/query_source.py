@@ -20,11 +20,14 @@ from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
+    Sink,
 )
 from coordlog.api.operator import SourceReader
 from coordlog.coordinators.enumerator import SHARES
+from coordlog.coordinators.known_reads import KnownOfReads
 from coordlog.coordinators.listing import PatientListing, Relisted
 from coordlog.coordinators.query_rejects import QueryRejects
+from coordlog.coordinators.splits import NoteEvent
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import RequestRefusedError
 from coordlog.limits import (
@@ -37,6 +40,7 @@ from coordlog.limits import (
 )
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.splits.query_reads import READS, Read, ReadsState
+from coordlog.projections.splits.table import SplitsByOrdinal
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     CommitRead,
@@ -57,9 +61,18 @@ from coordlog.schemas.reads import (
     SplitsForgotten,
     SplitsGiven,
 )
-from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
+from coordlog.schemas.record import NO_CHECKPOINT
+from coordlog.schemas.source_types import (
+    EnumeratorState,
+    KnownSplitsForgotten,
+    ListingFailed,
+    ReleaseSplits,
+    Split,
+    SplitsDiscovered,
+    SplitsReleased,
+)
 
-__all__ = ["CoordinatedSource", "ReadsCoordinator", "ReadsProvider"]
+__all__ = ["CoordinatedSource", "QueryWatch", "ReadsCoordinator", "ReadsProvider"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,13 +83,26 @@ _FORGOTTEN_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryWatch:
+    """The listing of one coordinator."""
+
+    watch: SplitWatch
+    note_fact: NoteEvent | None = None
+    """Bytes that the coordinator keeps after a fact of the listing; None: it keeps none."""
+    release: Callable[[SplitsByOrdinal, Sequence[int]], Sequence[ReleaseSplits]] | None = None
+    """Intents for the input of splits that all streams have committed: arguments are the known splits, and ordinals of
+    those that are committed since the last call. None: input stays as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoordinatedSource:
     """A source that queries read: its listing, and the reader of its splits."""
 
     create_reader: Callable[[], SourceReader]
     """Factory of the reader; pickled and sent to the tasks. The reader requests no splits."""
-    open_watch: Callable[[], SplitWatch]
-    """Factory of the listing, called once per coordinator. `look` of a bounded source ends with `is_complete`."""
+    open_watch: Callable[[bytes | None], QueryWatch]
+    """Factory of the listing, called once per coordinator with the bytes that former ones kept. `look` of a bounded
+    source ends with `is_complete`."""
     is_unbounded: bool
     """Whether splits may be added while the service runs."""
     schema_of: Callable[[Split], pa.Schema]
@@ -92,7 +118,18 @@ class CoordinatedSource:
     """Options that the state depends on; no secrets."""
     location: str | None = None
     """Location of the input; another one is refused if the history has splits, as in `SourceSpec`."""
+    inputs: Sequence[str] = ()
+    """As in `SourceSpec`."""
+    archive: str | None = None
+    """Place to which committed input is moved, as in `SourceSpec`."""
     allows_other_location: bool = False
+    payload_types: Sequence[type[Payload]] = ()
+    """Facts of the source's own."""
+    sink: Sink | None = None
+    """Settles the intents of `QueryWatch.release`, also those of a service before; None: there are none."""
+    releases: str = ""
+    """The option by which committed input is released, such as `after_commit`; empty if it stays. Batch reads, which
+    have no commit, are refused then."""
     rejects: QueryRejects | None = None
     """Place of the bad rows that `create_reader`'s reader emits as rejects; None: it emits none."""
     readers: Mapping[str, Callable[[], SourceReader]] = field(
@@ -141,7 +178,9 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         self._source, self._abandoned, self._end_query = source, abandoned, end_query
         self._on_stage, self._stage_id = on_stage, -1
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
-        self._watch: SplitWatch | None = None
+        self._watch: QueryWatch | None = None
+        self._released_to = 0
+        """Number of the first split that `QueryWatch.release` has not had."""
         self._unassigned: dict[str, deque[int]] = {}
         """Numbers of the unassigned splits by read, in the order of their assignment."""
         self._weights: dict[int, int] = {}
@@ -176,13 +215,14 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                     position.committed,
                 )
                 self.context.record(ReaderGivenUp(reader=reader))
-        self._watch = self._source.open_watch()
+        self._watch = self._source.open_watch(self.state.kept)
+        self._release(self.state.settled)
         self._list_again()
 
     def close(self) -> None:
         """Release a worker that waits for new splits."""
         if self._watch is not None:
-            self._watch.close()
+            self._watch.watch.close()
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """Never called: there are no subtasks."""
@@ -221,12 +261,19 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     # --- listing ----------------------------------------------------------------------------------
     def _list_again(self) -> None:
-        self._listing.begin(self._look, self._looked)
+        self._listing.begin(self._look, self._looked, self._noted)
 
     def _look(self) -> Callable[[], SplitsDiscovered | Relisted]:
-        watch, known = self._watch, self._known_splits()
-        assert watch is not None, "opened before"
-        return lambda: watch.look(known, frozenset())
+        opened, known = self._watch, KnownOfReads(self._known_splits(), self.state)
+        assert opened is not None, "opened before"
+        return lambda: opened.watch.look(known, frozenset())
+
+    def _noted(self, fact: Payload) -> None:
+        """Record the kept bytes after a fact of a listing: the next listing relies on them."""
+        note_fact, before = None if self._watch is None else self._watch.note_fact, self.state.kept
+        kept = before if note_fact is None else note_fact(before, fact)
+        if kept is not None and kept != before:
+            self.context.record(EnumeratorState(content=kept))
 
     def _known_splits(self) -> list[Split]:
         """All stored splits, in the order of discovery. Extends the cache, or rebuilds it if splits were forgotten."""
@@ -236,11 +283,15 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             self._known += [state.splits[number].split for number in new]
         else:
             self._known = [kept.split for _, kept in sorted(state.splits.items())]
+            self._weights = {n: w for n, w in self._weights.items() if n in state.splits}
         self._known_to = state.split_count
         return list(self._known)  # a copy: a worker that is abandoned may still read it
 
     def _looked(self, page: SplitsDiscovered) -> None:
-        if self._listing.is_exhausted and not page.is_complete:
+        if not self._listing.is_exhausted:
+            return
+        self._release(self.state.settled)  # also for an idle stream: what has failed is tried again
+        if not page.is_complete:
             self._list_again()
 
     # --- planning ---------------------------------------------------------------------------------
@@ -250,16 +301,22 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         if planned is not None:
             return _planned(planned, request)
         check_can_read(state, is_unbounded=self._source.is_unbounded)
+        if self._source.releases and not request.history:
+            raise RequestRefusedError(
+                f"a batch DataFrame has no commit, and with {self._source.releases} files are moved or deleted once "
+                "streams have committed their rows: read the source under a job id of its own, without this option"
+            )
         check_reader(state, request)
         end = state.split_count if request.end < 0 else request.end
         if request.history:
             check_position(state, request.history, request.start, end)
+            check_stream(state, request)
         elif state.first > 0:
             raise RequestRefusedError(
                 f"the first {state.first} splits of this history have been read by streams and are "
                 "forgotten: read them as a batch under a job id of their own"
             )
-        count = end - request.start
+        count = end - request.start - state.left_out_of(request.start, end)
         fewest = -(-count // SPLITS_PER_PARTITION_MAX)
         return ReadPlanned(
             read_id=request.read_id,
@@ -331,9 +388,10 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     def _unassigned_of(self, read: Read) -> deque[int]:
         unassigned = self._unassigned.get(read.read_id)
-        if unassigned is None or len(unassigned) != read.end - read.start - read.assigned_count:
+        if unassigned is None or len(unassigned) != read.count - read.assigned_count:
             assigned = {number for numbers in read.assigned.values() for number in numbers}
-            numbers = (n for n in range(read.start, read.end) if n not in assigned)
+            known = self.state.splits
+            numbers = (n for n in range(read.start, read.end) if n not in assigned and n in known)
             unassigned = deque(sorted(numbers, key=lambda n: (-self._weight(n), n)))
             reads = self.state.reads
             self._unassigned = {
@@ -362,6 +420,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             state.split_count,
         )
         self._forget(settled)
+        self._release(settled)
         return ReadCommitted(reader=request.reader, end=request.end)
 
     def _forget(self, settled: int) -> None:
@@ -383,6 +442,20 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             self.context.record(SplitsForgotten(first=settled, ordinals=page))
         for number in forgotten:
             self._weights.pop(number, None)
+
+    def _release(self, settled: int) -> None:
+        """Commit the intents to release the input of the splits below `settled`, which a stream has committed."""
+        release, state = None if self._watch is None else self._watch.release, self.state
+        if release is None or not state.readers:
+            return
+        if settled > state.first:
+            # In this turn: a stream that begins later would miss what is released.
+            self.context.record(SplitsForgotten(first=settled, ordinals=[]))
+            state = self.state
+        committed = [n for n in range(self._released_to, settled) if n in state.splits]
+        self._released_to = max(self._released_to, settled)
+        for intent in release(state, committed):
+            self.context.commit(NO_CHECKPOINT, intent)
 
 
 class ReadsProvider(CoordinatorProvider):
@@ -415,6 +488,8 @@ class ReadsProvider(CoordinatorProvider):
         self.payload_types = (
             CommitRead,
             EndQuery,
+            EnumeratorState,
+            KnownSplitsForgotten,
             ListingFailed,
             QueryReads,
             NextSplits,
@@ -429,10 +504,14 @@ class ReadsProvider(CoordinatorProvider):
             ReadsOpened,
             ReadsProblem,
             ReadsSeen,
+            ReleaseSplits,
             SplitsDiscovered,
             SplitsForgotten,
             SplitsGiven,
+            SplitsReleased,
+            *source.payload_types,
         )
+        self.sink, self.releases_input = source.sink, source.sink is not None
         self.queries = {QueryReads: _answer}
         self._source, self._listing_timeout_s = source, listing_timeout_s
         self._abandoned, self._end_query, self._on_stage = abandoned, end_query, on_stage
@@ -496,8 +575,25 @@ def check_position(state: ReadsState, history: str, start: int, end: int) -> Non
     if not state.first <= start <= end <= state.split_count:
         raise RequestRefusedError(
             f"splits {start} to {end} were requested, and this history has {state.first} to "
-            f"{state.split_count}: the query's checkpoint is older than the commits of all streams, "
-            "or the log has lost records"
+            f"{state.split_count}: the query has begun after, or its checkpoint is older than, the commits of all "
+            "streams, or the log has lost records; read the source under a job id of its own"
+        )
+
+
+def check_stream(state: ReadsState, request: PlanRead) -> None:
+    """Refuse a stream that would continue before its own commits at splits that are forgotten.
+
+    A stream that begins leaves these out.
+
+    Raises:
+        RequestRefusedError: With the number of these splits.
+    """
+    left_out = state.left_out_of(request.start, request.end)
+    reader = state.readers.get(request.follows) or state.readers.get(request.reader)
+    if left_out and request.start > 0 and (reader is None or request.start < reader.committed):
+        raise RequestRefusedError(
+            f"{left_out} of the splits {request.start} to {request.end} are forgotten: the query's checkpoint is "
+            "older than its commits, or its stream was abandoned; begin the query with a new checkpoint"
         )
 
 
@@ -508,8 +604,8 @@ def check_kept(state: ReadsState, read: Read, request: NextSplits) -> None:
         RequestRefusedError: With the first forgotten split.
     """
     needed: Sequence[int] = read.assigned.get(request.partition, ())[request.position :]
-    if not needed and read.assigned_count < read.end - read.start:
-        # Below `first` one of each lane is kept, so that this ends early.
+    if not needed and read.assigned_count < read.count:
+        # Below `first` one of each lane is kept, so that this ends early. Other batch reads keep their splits.
         needed = range(read.start, min(read.end, state.first))
     missing = next((number for number in needed if number not in state.splits), None)
     if missing is not None:

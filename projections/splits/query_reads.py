@@ -9,6 +9,7 @@ earlier splits, and the lists of a read's partitions never overlap.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,7 +28,13 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.schemas.source_types import (
+    EnumeratorState,
+    KnownSplitsForgotten,
+    Split,
+    SplitsDiscovered,
+    SplitsReleased,
+)
 
 __all__ = ["READS", "FoundSplit", "Read", "ReadsState", "StreamReader"]
 
@@ -58,6 +65,13 @@ class Read:
     """Numbers of the assigned splits by partition, in the order of assignment."""
     assigned_count: int = 0
     """Number of assigned splits."""
+    left_out: int = 0
+    """Number of splits of the range that were not known any more when it was planned."""
+
+    @property
+    def count(self) -> int:
+        """Number of splits that the read covers."""
+        return self.end - self.start - self.left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +108,57 @@ class ReadsState:
     """Ids of the reads of batch queries, oldest first."""
     readers: Map[str, StreamReader] = field(default_factory=Map)
     """Streams by name."""
+    planned: int = 0
+    """Highest end of all reads: no query has read the splits from there on."""
+    newest_sequence: int = -1
+    """Sequence of the discovery of the newest split, known or not; -1 if there is none."""
+    kept: bytes | None = None
+    """Bytes that the listing keeps beside the splits."""
+
+    @property
+    def ordinals(self) -> Map[str, int]:
+        """See `SplitsByOrdinal`."""
+        return self.numbers
+
+    @property
+    def end(self) -> int:
+        """See `SplitsByOrdinal`."""
+        return self.split_count
+
+    def split_at(self, ordinal: int) -> Split:
+        """See `SplitsByOrdinal`."""
+        return self.splits[ordinal].split
 
     def sequence_of(self, end: int) -> int:
-        """Sequence of the discovery of the last split before `end`; -1 if there is none."""
+        """Sequence of the discovery of the last split before `end`; -1 if there is none or it is not known."""
         known = self.splits.get(end - 1)
-        return -1 if known is None else known.sequence
+        if known is not None:
+            return known.sequence
+        return self.newest_sequence if end == self.split_count else -1
+
+    @property
+    def settled(self) -> int:
+        """Number of the first split that a stream may read again, or that no query has read."""
+        return min(
+            self.planned,
+            *(reader.committed for reader in self.readers.values()),
+            *(read.start for read in self.reads.values() if read.reader),
+            self.split_count,
+        )
+
+    def left_out_of(self, start: int, end: int) -> int:
+        """Number of the splits from `start` to `end` that are not known any more."""
+        if len(self.splits) == self.split_count:
+            return 0
+        return sum(number not in self.splits for number in range(start, end))
+
+    def when_settled(self) -> Callable[[int], bool]:
+        """Whether no read may need a split again: batch reads may need theirs until their service ends."""
+        settled, batch_reads = self.settled, (self.reads[read_id] for read_id in self.batch_reads)
+        ranges = {(read.start, read.end) for read in batch_reads}
+        return lambda number: (
+            number < settled and not any(start <= number < end for start, end in ranges)
+        )
 
 
 def _apply(state: ReadsState, record: Record, value: Payload | None) -> ReadsState:
@@ -107,6 +167,9 @@ def _apply(state: ReadsState, record: Record, value: Payload | None) -> ReadsSta
         return _fact(state, record, value)
     if record.kind is Kind.RESPONSE:
         return _answered(state, value)
+    if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, SplitsReleased):
+        numbers = (state.numbers[name] for name in value.split_ids if name in state.numbers)
+        return _without(state, [number for number in numbers if number < value.discovered_below])
     return state
 
 
@@ -120,7 +183,13 @@ def _fact(state: ReadsState, record: Record, value: Payload | None) -> ReadsStat
     if isinstance(value, ReadsProblem):
         return replace(state, problem=value.problem)
     if isinstance(value, SplitsForgotten):
-        return _forgotten(state, value)
+        state = _without(state, value.ordinals)
+        return replace(state, first=max(state.first, value.first))
+    if isinstance(value, KnownSplitsForgotten):
+        numbers = [state.numbers[name] for name in value.split_ids if name in state.numbers]
+        return _without(state, filter(state.when_settled(), numbers))
+    if isinstance(value, EnumeratorState):
+        return replace(state, kept=value.content)
     if isinstance(value, ReaderGivenUp):
         return _reader_abandoned(state, value)
     return state
@@ -165,6 +234,9 @@ def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> R
         splits=splits,
         numbers=numbers,
         split_count=split_count,
+        newest_sequence=(
+            record.sequence if split_count > state.split_count else state.newest_sequence
+        ),
         is_listed=state.is_listed or value.is_complete,
     )
 
@@ -178,8 +250,13 @@ def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
         start=value.start,
         end=value.end,
         partitions=value.partitions,
+        left_out=state.left_out_of(value.start, value.end),
     )
-    state = replace(state, reads=state.reads.set(value.read_id, read))
+    state = replace(
+        state,
+        reads=state.reads.set(value.read_id, read),
+        planned=max(state.planned, value.end),
+    )
     if value.reader:
         return _stream_planned(state, value)
     batch_reads = (*state.batch_reads, value.read_id)
@@ -242,12 +319,13 @@ def _reader_abandoned(state: ReadsState, value: ReaderGivenUp) -> ReadsState:
     return replace(state, reads=reads, readers=readers)
 
 
-def _forgotten(state: ReadsState, value: SplitsForgotten) -> ReadsState:
+def _without(state: ReadsState, forgotten: Iterable[int]) -> ReadsState:
+    """The state without these splits, which are known."""
     splits, numbers = state.splits, state.numbers
-    for number in value.ordinals:
+    for number in forgotten:
         numbers = numbers.delete(splits[number].split.split_id)
         splits = splits.delete(number)
-    return replace(state, splits=splits, numbers=numbers, first=max(state.first, value.first))
+    return replace(state, splits=splits, numbers=numbers)
 
 
 READS: Final[OperatorProjection[ReadsState]] = OperatorProjection(
@@ -263,6 +341,9 @@ READS: Final[OperatorProjection[ReadsState]] = OperatorProjection(
         ReadsOpened,
         ReadsProblem,
         SplitsForgotten,
+        KnownSplitsForgotten,
+        SplitsReleased,
+        EnumeratorState,
         ReaderGivenUp,
         SplitsGiven,
         ReadPlanned,

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, cast, overload
+from typing import Final, Protocol, cast, overload, runtime_checkable
 
 from immutables import Map
 
@@ -29,9 +29,11 @@ __all__ = [
     "Finished",
     "KnownSplit",
     "Place",
+    "PlacedSplits",
     "Skipped",
     "SplitPage",
     "SplitTable",
+    "SplitsByOrdinal",
     "SplitsInOrder",
     "WithEnumerator",
     "indexed",
@@ -425,6 +427,37 @@ class SplitTable(Mapping[str, KnownSplit]):
                     yield ordinal
 
 
+class SplitsByOrdinal(Protocol):
+    """Known splits by their places in the order of discovery; forgotten ones leave gaps."""
+
+    @property
+    def ordinals(self) -> Mapping[str, int]:
+        """Ordinals of the known splits by id."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Ordinal of the next split to be discovered."""
+        ...
+
+    def split_at(self, ordinal: int) -> Split:
+        """The known split with this ordinal."""
+        ...
+
+
+@runtime_checkable
+class PlacedSplits(Protocol):
+    """Known splits of which each has a place. Any thread."""
+
+    def is_finished(self, split_id: str) -> bool:
+        """Whether the split was read to its end. Raises KeyError."""
+        ...
+
+    def is_committed(self, split_id: str) -> bool:
+        """Whether the split was read to its end, and nothing can undo that. Raises KeyError."""
+        ...
+
+
 class SplitsInOrder(Sequence[Split]):
     """The splits of a table, each created at access: an iteration unpacks one page after the other. Any thread."""
 
@@ -456,6 +489,15 @@ class SplitsInOrder(Sequence[Split]):
     def place(self, split_id: str) -> Place:
         """Place of a split in the table. Raises KeyError."""
         return self._table.place(split_id)
+
+    def is_finished(self, split_id: str) -> bool:
+        """See `PlacedSplits`."""
+        return isinstance(self.place(split_id), Finished)
+
+    def is_committed(self, split_id: str) -> bool:
+        """See `PlacedSplits`."""
+        place = self.place(split_id)
+        return isinstance(place, Finished) and place.sequence < 0
 
     def names(self) -> Iterator[str]:
         """Ids of the splits, without unpacking their contents."""

@@ -52,6 +52,7 @@ from coordlog.spark_integration.driver.stageless import (
     StagelessSurroundings,
     refuse_connect,
 )
+from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.task.worker_probe import WorkerProbe, use_own_interpreter
 
 if TYPE_CHECKING:
@@ -215,13 +216,17 @@ class CoordinatedReads:
             operator_id=OPERATOR_ID,
             options=self._source.options,
             location=self._source.location,
+            inputs=self._source.inputs,
+            archive=self._source.archive,
             allows_other_location=self._source.allows_other_location,
             create_reader=self._source.create_reader,
             coordinator=provider,
             is_unbounded=self._source.is_unbounded,
         )
+        chain = Chain(source=spec, operators=())
+        check_apart(chain)
         return JobDriver(
-            chain=Chain(source=spec, operators=()),
+            chain=chain,
             log=log,
             options=self._options.on(self._spark, log),
             surroundings=surroundings,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from coordlog.api.chain import RowRejects, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
-from coordlog.coordinators.query_source import CoordinatedSource
+from coordlog.coordinators.query_source import CoordinatedSource, QueryWatch
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import (
@@ -197,11 +197,12 @@ class KafkaSource:
             create_reader=readers[self._bad_rows],
             readers=readers,
             rejects=self._rejects_of_queries(),
-            open_watch=partial(
-                RangeWatch,
-                replace(self._discovery, splits_end=True),
-                split_offsets=self._split_offsets,
-                interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
+            open_watch=lambda _kept: QueryWatch(
+                watch=RangeWatch(
+                    replace(self._discovery, splits_end=True),
+                    split_offsets=self._split_offsets,
+                    interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
+                )
             ),
             is_unbounded=not is_bounded,
             schema_of=lambda _split: schema,

@@ -376,7 +376,7 @@ def test_queries_are_notified_too(store: Any) -> None:  # noqa: ANN401
     source = FileSource(
         "s3://notified/queries", schema="i bigint", watch=Watch(notify="sqs://queries")
     )
-    watch = source.coordinated().open_watch()
+    watch = source.coordinated().open_watch(None).watch
     found = watch.look([], frozenset())
     assert isinstance(found, (Relisted, SplitsDiscovered))
     assert queue.count == 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,8 +22,11 @@ from coordlog.projections.tables.audit import audit_records
 from coordlog.projections.tables.reads import reads as reads_of
 from coordlog.spark_integration import CsvOptions, FileSource, Watch
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
+from s3_server import S3Server, s3_server, s3_store
 
 from .kafka_session import shared_session
+
+__all__ = ["s3_server", "s3_store"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -177,3 +184,28 @@ def test_a_stream_publishes_bad_rows_once_also_of_a_batch_that_runs_again(
 
     assert sum(rows.values(), Counter()) == good()
     assert rejects(folder) == bad()
+
+
+@pytest.mark.any_spark
+@pytest.mark.timeout(300)
+def test_bad_rows_are_published_once_in_s3(folder: Path, s3_store: S3Server) -> None:
+    """In a process of its own: the tasks' workers have the server in their environment."""
+    bucket = s3_store.new_bucket()
+    program = Path(__file__).with_name("s3_rejects_program.py")
+    ran = subprocess.run(
+        [sys.executable, str(program), str(folder), f"s3://{bucket}/rejects"],
+        env={**os.environ, **s3_store.environment, "COORDLOG_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+    keys = [key for key in s3_store.keys(bucket, "rejects/") if key.endswith(".parquet")]
+    published = Counter(
+        (Path(row["file"]).name, row["line"], row["row"])
+        for key in keys
+        for row in pq.read_table(io.BytesIO(s3_store.get(bucket, key))).to_pylist()
+    )
+    assert published == bad()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from coordlog.coordinators.enumerator import pages_of_ids
-from coordlog.projections.splits.table import Finished, SplitsInOrder
+from coordlog.projections.splits.table import PlacedSplits
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import KnownSplitsForgotten, Split
 from coordlog.spark_integration.files.listing import ListedFile, modified_us
@@ -145,11 +145,10 @@ class FileAges:
                 yield path
 
     def _is_committed(self, path: str, known: Sequence[Split]) -> bool:
-        if not isinstance(known, SplitsInOrder):
+        if not isinstance(known, PlacedSplits):
             return True
-        places = [known.place(name) for name in self._known.split_ids(path)]
         return self._known.is_whole(path) and all(
-            isinstance(place, Finished) and place.sequence < 0 for place in places
+            map(known.is_committed, self._known.split_ids(path))
         )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
 from coordlog.limits import WATCH_REPORT_S, WATCH_UNSETTLED_MAX
-from coordlog.projections.splits.table import Finished, SplitsInOrder
+from coordlog.projections.splits.table import PlacedSplits
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import KnownSplitsForgotten, Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
@@ -281,12 +281,10 @@ class Discovery:
 class FileListing:
     """Lists once: the watch of a source that reads the present files alone (`SplitWatch`)."""
 
-    def __init__(self, discover: Callable[[Sequence[Split]], SplitsDiscovered]) -> None:
+    def __init__(self, discover: Callable[[Sequence[Split]], Relisted]) -> None:
         self._discover = discover
 
-    def look(
-        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered:
+    def look(self, known: Sequence[Split], skipped: frozenset[str] = frozenset()) -> Relisted:
         """All splits that are not `known`; `is_complete`."""
         assert not skipped, "queries skip nothing"
         return self._discover(known)
@@ -463,11 +461,13 @@ class FileWatch:
         """
         if self.tolerates is None:
             return False
-        if isinstance(known, SplitsInOrder) and self.tolerates(path):
-            places = [known.place(split_id) for split_id in self._known.split_ids(path)]
-            if all(isinstance(place, Finished) for place in places):
-                self.left_for_later.add(path)
-                return True
+        if (
+            isinstance(known, PlacedSplits)
+            and self.tolerates(path)
+            and all(map(known.is_finished, self._known.split_ids(path)))
+        ):
+            self.left_for_later.add(path)
+            return True
         if path in self._suspects_before:
             return False
         self._suspects.add(path)

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +22,7 @@ from coordlog.limits import (
 )
 from coordlog.log.local.call_timeout import NotAnsweredError, answered
 from coordlog.projections.splits.fold import SplitsState
-from coordlog.projections.splits.table import Finished
+from coordlog.projections.splits.table import Finished, SplitsByOrdinal
 from coordlog.schemas.payload import Payload, decode_versioned, encode_versioned
 from coordlog.schemas.source_types import (
     ReleasedInput,
@@ -36,7 +36,7 @@ from coordlog.spark_integration.files.source.disposal import NotDisposedError, d
 from coordlog.spark_integration.files.source.kept import as_it_was_read
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["CommittedFiles", "FileRelease", "ReleaseResults"]
+__all__ = ["CommittedFiles", "CommittedSplits", "FileRelease", "ReleaseResults"]
 
 _log = logging.getLogger(__name__)
 
@@ -82,17 +82,43 @@ class _Candidate:
         """Ids of the committed splits."""
         return list(self.ordinals)
 
-    def is_known(self, state: SplitsState) -> bool:
+    def is_known(self, splits: SplitsByOrdinal) -> bool:
         """Whether its splits are known; False: they were released or forgotten, and others may have their ids."""
-        known = state.splits.ordinals
+        known = splits.ordinals
         return all(known.get(name) == ordinal for name, ordinal in self.ordinals.items())
 
 
-class CommittedFiles:
-    """Finds the files of which a completed checkpoint has every row, and makes the intents that release them.
+class CommittedSplits:
+    """Finds the splits of a job of which a completed checkpoint has every row, each once. Mailbox only."""
 
-    Everything is derived from the state, so that another driver makes the same intents again. Mailbox only, except
-    `tolerates`.
+    def __init__(self) -> None:
+        self._scanned = SplitsState()
+        self._waiting: set[str] = set()
+        """Finished splits that are not committed yet."""
+
+    def since_last(self, state: SplitsState) -> list[int]:
+        """Ordinals of the splits that are committed since the last call."""
+        splits, before = state.splits, self._scanned
+        waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
+        ordinals = sorted({*splits.changed_since(before.splits), *waiting})
+        self._scanned, self._waiting = state, set()
+        committed: list[int] = []
+        for ordinal in ordinals:
+            name = splits.name_at(ordinal)
+            if not state.is_committed(ordinal):
+                if isinstance(splits.place_at(ordinal), Finished):
+                    self._waiting.add(name)
+                continue
+            if before.splits.ordinals.get(name) != ordinal or not before.is_committed(ordinal):
+                committed.append(ordinal)
+        return committed
+
+
+class CommittedFiles:
+    """Finds the files of which all splits are committed, and makes the intents that release them.
+
+    A new object is given all committed splits anew, so that another driver makes the same intents again. Mailbox only,
+    except `tolerates`.
 
     Args:
         files: The source's files.
@@ -110,9 +136,6 @@ class CommittedFiles:
     ) -> None:
         self._as_read = as_read
         self._files, self._archive, self._results = files, archive, results
-        self._scanned = SplitsState()
-        self._waiting: set[str] = set()
-        """Finished splits that are not committed yet."""
         self._partial: dict[str, _Candidate] = {}
         """Files of which splits are missing."""
         self._ready: deque[_Candidate] = deque()
@@ -123,63 +146,55 @@ class CommittedFiles:
         self._calls = 0
         self._given_up: set[str] = set()
 
-    def intents(self, state: SplitsState) -> Sequence[ReleaseSplits]:
-        """Intents for the files that are committed since the last call, and for those whose release has failed."""
+    def intents(self, splits: SplitsByOrdinal, committed: Iterable[int]) -> Sequence[ReleaseSplits]:
+        """Intents for files that are committed now, and for those whose release has failed.
+
+        Args:
+            splits: The known splits.
+            committed: Ordinals of known splits that are committed since the last call.
+        """
         self._calls += 1
-        self._find(state)
-        self._note_results(state)
+        self._find(splits, committed)
+        self._note_results(splits)
         self._ready.extend(candidate for due, candidate in self._again if due <= self._calls)
         self._again = [(due, candidate) for due, candidate in self._again if due > self._calls]
-        intents = [self._intent(state) for _ in range(RELEASE_INTENTS_MAX) if self._ready]
+        intents = [self._intent(splits) for _ in range(RELEASE_INTENTS_MAX) if self._ready]
         return [intent for intent in intents if intent.inputs]
 
     def tolerates(self, path: str) -> bool:
         """Whether another file of this name may be a new one, after that which was read was released. Any thread."""
         return path not in self._given_up
 
-    def _find(self, state: SplitsState) -> None:
-        splits, before = state.splits, self._scanned
-        if before.splits.has_gaps or splits.has_gaps:
-            self._partial = {path: c for path, c in self._partial.items() if c.is_known(state)}
-        waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
-        ordinals = sorted({*splits.changed_since(before.splits), *waiting})
-        self._waiting = set()
-        for ordinal in ordinals:
-            name = splits.name_at(ordinal)
-            if not state.is_committed(ordinal):
-                if isinstance(splits.place_at(ordinal), Finished):
-                    self._waiting.add(name)
-                continue
-            if before.splits.ordinals.get(name) == ordinal and before.is_committed(ordinal):
-                continue
-            split = decode_split(state.splits.split_at(ordinal).content)
+    def _find(self, splits: SplitsByOrdinal, committed: Iterable[int]) -> None:
+        self._partial = {path: c for path, c in self._partial.items() if c.is_known(splits)}
+        for ordinal in committed:
+            split = decode_split(splits.split_at(ordinal).content)
             candidate = self._partial.setdefault(split.path, _Candidate(split))
             candidate.ordinals[split.split_id] = ordinal
             if len(candidate.ordinals) >= split.parts:
                 self._ready.append(self._partial.pop(split.path))
                 self._given_up.discard(split.path)
-        self._scanned = state
 
-    def _note_results(self, state: SplitsState) -> None:
+    def _note_results(self, splits: SplitsByOrdinal) -> None:
         for path, (_problem, is_final) in sorted(self._results.take().items()):
             candidate = self._given.pop(path, None)
-            if candidate is None or not candidate.is_known(state):
+            if candidate is None or not candidate.is_known(splits):
                 continue
             candidate.tries += 1
             if is_final or candidate.tries >= RELEASE_TRIES_MAX:
                 self._given_up.add(path)
             else:
                 self._again.append((self._calls + 2**candidate.tries // 2, candidate))
-        released = [path for path, each in self._given.items() if not each.is_known(state)]
+        released = [path for path, each in self._given.items() if not each.is_known(splits)]
         for path in released:
             del self._given[path]
 
-    def _intent(self, state: SplitsState) -> ReleaseSplits:
+    def _intent(self, splits: SplitsByOrdinal) -> ReleaseSplits:
         inputs: list[ReleasedInput] = []
         size_bytes = 0
         while self._ready and len(inputs) < RELEASE_FILES_MAX:
             candidate, path = self._ready[0], self._ready[0].split.path
-            if not candidate.is_known(state):
+            if not candidate.is_known(splits):
                 self._ready.popleft()
                 continue
             released = self._input(candidate)
@@ -195,7 +210,7 @@ class CommittedFiles:
             inputs.append(released)
             self._given[path] = candidate
         effect = "delete" if self._archive is None else f"archive:{self._archive}"
-        return ReleaseSplits(effect=effect, discovered_below=state.splits.end, inputs=inputs)
+        return ReleaseSplits(effect=effect, discovered_below=splits.end, inputs=inputs)
 
     def _input(self, candidate: _Candidate) -> ReleasedInput:
         split = candidate.split

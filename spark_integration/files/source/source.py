@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +15,7 @@ import pyarrow as pa
 from coordlog.api.chain import RowRejects, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.listing import Relisted
-from coordlog.coordinators.query_source import CoordinatedSource
+from coordlog.coordinators.query_source import CoordinatedSource, QueryWatch
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
 from coordlog.errors import OptionError
@@ -44,7 +43,7 @@ from coordlog.spark_integration.files.formats.formats import (
     TextFormat,
 )
 from coordlog.spark_integration.files.formats.json.values import check_json_types
-from coordlog.spark_integration.files.listing import InputFiles, is_local
+from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import (
     AgeLimit,
     FileChanged,
@@ -73,6 +72,7 @@ from coordlog.spark_integration.files.source.kept import (
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.notifications import NotifiedWatch, SqsQueue
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
+from coordlog.spark_integration.files.source.paths import absolute, check_paths, paths_of, scheme_of
 from coordlog.spark_integration.files.source.reader import (
     FileReader,
     FileReaderOptions,
@@ -80,6 +80,7 @@ from coordlog.spark_integration.files.source.reader import (
 )
 from coordlog.spark_integration.files.source.release import (
     CommittedFiles,
+    CommittedSplits,
     FileRelease,
     ReleaseResults,
 )
@@ -91,7 +92,6 @@ from coordlog.spark_integration.files.source.split_bytes import (
     weight_of,
 )
 from coordlog.spark_integration.files.source.watch import Watch
-from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -216,11 +216,11 @@ class FileSource:
         partition_folders: PartitionFolders = "refuse",
     ) -> None:
         check_types(type(self).__init__, locals())
-        url, others = os.fspath(path), _paths(also)
+        url, others = os.fspath(path), paths_of(also)
         columns = arrow_schema_of("schema", schema)
         text = partial(CsvText, csv=csv or CsvOptions(), encoding=encoding, block_bytes=block_bytes)
         check_all(
-            lambda: _check_paths(url, others),
+            lambda: check_paths(url, others),
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_watch(watch, assignment, url),
@@ -258,7 +258,7 @@ class FileSource:
             partition_folders=partition_folders,
         )
         self._places = tuple(locations_of(self._discovery.files.urls))
-        self._archive = None if not watch or not watch.archive else _absolute(watch.archive)
+        self._archive = None if not watch or not watch.archive else absolute(watch.archive)
 
     @property
     def _location(self) -> str:
@@ -338,18 +338,7 @@ class FileSource:
             on_error=("skip" if self._skips_unreadable else "fail", "fail"),
             schemas=(self._discovery.schemas, "one"),
         )
-        if self._watching is not None and self._watching.age is not None:
-            raise OptionError(
-                "max_file_age",
-                self._watching.max_file_age,
-                "None, if queries read the source: their histories keep every split",
-            )
-        if self._watching is not None and self._watching.after_commit != "keep":
-            raise OptionError(
-                "after_commit",
-                self._watching.after_commit,
-                "'keep', if queries read the source: Spark writes their output, and may plan a batch again",
-            )
+        self._check_forgetting()
         if self._bad_rows != FAIL and self._format not in _WITH_BAD_ROWS:
             raise OptionError(
                 "bad_rows",
@@ -364,30 +353,56 @@ class FileSource:
             run_id=None,  # files are read as listed, so that a batch that is read again is the same
         )
         readers = self._readers_of_queries(options)
-        open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
-        if self._watching is not None:
-            watching = self._watching
-
-            def open_watch() -> SplitWatch:
-                watch = FileWatch(
-                    self._discovery,
-                    interval_s=watching.watch_interval_s,
-                    idle_timeout_s=watching.idle_timeout_s,
-                )
-                return _watch_of(watch, watching)
-
         return CoordinatedSource(
             create_reader=readers[self._bad_rows],
             readers=readers,
             rejects=self._rejects_of_queries(),
-            open_watch=open_watch,
+            open_watch=self._watch_of_queries,
             is_unbounded=self._watching is not None,
             schema_of=schema_of,
             settle_schema=self._settle_or_given,
             weight_of=weight_of,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
             location=self._location,
+            inputs=self._places if len(self._places) > 1 else (),
+            archive=None if self._archive is None else location_of(self._archive),
             allows_other_location=self._allows_other_path,
+            payload_types=_PAYLOADS,
+            # Also without the option: a service before this one may have left an intent.
+            sink=FileRelease(self._discovery.files, self._results),
+            releases="after_commit" if self._releases else "",
+        )
+
+    @property
+    def _releases(self) -> bool:
+        return self._watching is not None and self._watching.after_commit != "keep"
+
+    def _check_forgetting(self) -> None:
+        """Check that the schema stays when the splits that have it are forgotten: a DataFrame has one."""
+        watch = self._watching
+        if watch is None or self._discovery.schema is not None or self._format == "text":
+            return
+        for option, value, is_set in (
+            ("max_file_age", watch.max_file_age, watch.age is not None),
+            ("after_commit", watch.after_commit, self._releases),
+        ):
+            if is_set:
+                raise OptionError(
+                    option,
+                    value,
+                    "set with `schema=`, if queries read the source: names of files are forgotten, and with them "
+                    "the schema that was settled",
+                )
+
+    def _watch_of_queries(self, kept: bytes | None) -> QueryWatch:
+        if self._watching is None:
+            return QueryWatch(watch=FileListing(partial(self.discover_again, kept=kept)))
+        watch = self._file_watch(self._watching, kept)
+        committed = self._committed_files(watch)
+        return QueryWatch(
+            watch=_watch_of(watch, self._watching),
+            note_fact=partial(_note_kept, watch),
+            release=None if committed is None else committed.intents,
         )
 
     def _readers_of_queries(
@@ -482,17 +497,13 @@ class FileSource:
             settled=settled_of(kept),
         )
 
-    def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
-        return self.discover_again(known).discovered
-
-    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
-        assert self._watching is not None, "only a watch has this enumerator"
+    def _file_watch(self, watching: Watch, kept: bytes | None) -> FileWatch:
         # A limit that was in force stays so without the option: names of read files are forgotten.
-        age, limit_us = self._watching.age, limit_of(kept)
-        watch = FileWatch(
+        age, limit_us = watching.age, limit_of(kept)
+        return FileWatch(
             self._discovery,
-            interval_s=self._watching.watch_interval_s,
-            idle_timeout_s=self._watching.idle_timeout_s,
+            interval_s=watching.watch_interval_s,
+            idle_timeout_s=watching.idle_timeout_s,
             as_read=files_as_read(kept),
             ages=None
             if age is None and limit_us is None
@@ -500,12 +511,19 @@ class FileSource:
             settled=settled_of(kept),
         )
 
-        def note_kept(kept: bytes | None, fact: Payload) -> bytes | None:
-            noted = note_fact(kept, fact)
-            watch.settled = settled_of(noted)
-            if watch.ages is not None:
-                watch.ages.limit_us = limit_of(noted)
-            return noted
+    def _committed_files(self, watch: FileWatch) -> CommittedFiles | None:
+        """Intents for committed files, which may be replaced by new ones meanwhile; None: files stay."""
+        if not self._releases:
+            return None
+        committed = CommittedFiles(
+            self._discovery.files, self._archive, self._results, lambda: watch.as_read
+        )
+        watch.tolerates = committed.tolerates
+        return committed
+
+    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
+        assert self._watching is not None, "only a watch has this enumerator"
+        watch = self._file_watch(self._watching, kept)
 
         def note(kept: bytes | None, event: Payload) -> bytes | None:
             noted = note_change(kept, event)
@@ -530,12 +548,12 @@ class FileSource:
                 with_new=False,
             )
 
-        committed = None
-        if self._watching.after_commit != "keep":
-            committed = CommittedFiles(
-                self._discovery.files, self._archive, self._results, lambda: watch.as_read
-            )
-            watch.tolerates = committed.tolerates
+        committed, splits = self._committed_files(watch), CommittedSplits()
+
+        def release(state: SplitsState) -> Sequence[Payload]:
+            assert committed is not None, "without it nothing is released"
+            intents = committed.intents(state.splits, splits.since_last(state))
+            return [*(watch.before_forgetting(state.in_order()) if intents else ()), *intents]
 
         return WatchingEnumerator(
             context,
@@ -543,18 +561,21 @@ class FileSource:
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
             note_lost_splits=note_lost,
-            note_fact=note_kept,
+            note_fact=partial(_note_kept, watch),
             kept=kept,
             relist=relist,
             weight_of=_weight_of,
-            release=None if committed is None else partial(_releases, committed, watch),
+            release=None if committed is None else release,
         )
 
 
-def _releases(committed: CommittedFiles, watch: FileWatch, state: SplitsState) -> list[Payload]:
-    """Intents that release files, and before them a fact that keeps their schema."""
-    intents = committed.intents(state)
-    return [*(watch.before_forgetting(state.in_order()) if intents else ()), *intents]
+def _note_kept(watch: FileWatch, kept: bytes | None, fact: Payload) -> bytes | None:
+    """Bytes that a coordinator keeps after a fact of the listing, which relies on limit and schema from then on."""
+    noted = note_fact(kept, fact)
+    watch.settled = settled_of(noted)
+    if watch.ages is not None:
+        watch.ages.limit_us = limit_of(noted)
+    return noted
 
 
 def _watch_of(watch: FileWatch, options: Watch) -> SplitWatch:
@@ -584,7 +605,7 @@ def _input_files(
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise OptionError("exclude", pattern, 'a glob, as in "*.tmp"')
-    first, *others = map(_absolute, urls)
+    first, *others = map(absolute, urls)
     return InputFiles(
         exclude=patterns,
         url=first,
@@ -593,25 +614,6 @@ def _input_files(
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
-
-
-def _paths(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    return (
-        [os.fspath(also)]
-        if isinstance(also, (str, os.PathLike))
-        else [os.fspath(path) for path in also]
-    )
-
-
-def _absolute(url: str) -> str:
-    """The URL, or the absolute path of a local one, spelled alike: files are known by their paths."""
-    if url.startswith(("file://", "local://")):
-        scheme, _, path = url.partition("://")
-        return f"{scheme}://{_absolute(path)}"
-    if "://" in url and not url.startswith("/"):
-        return url
-    path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
-    return re.sub("^//", "/", path)
 
 
 _FORMAT_NAMES: Final[dict[type, str]] = {
@@ -625,21 +627,21 @@ _FORMAT_NAMES: Final[dict[type, str]] = {
 def _check_notify(watch: Watch | None, url: str) -> None:
     if watch is not None and watch.notify is not None:
         refuse_credentials("notify", watch.notify)
-        if _scheme_of(url) != "s3":
+        if scheme_of(url) != "s3":
             raise OptionError("notify", watch.notify, "left out, if files are not in S3")
 
 
 def _check_after_commit(watch: Watch | None, url: str) -> None:
     if watch is None or watch.after_commit == "keep":
         return
-    scheme = _scheme_of(url)
+    scheme = scheme_of(url)
     if scheme not in ("file", "s3"):
         raise OptionError(
             "after_commit", watch.after_commit, "keep, if files are neither local nor in S3"
         )
     if watch.archive is not None:
         refuse_credentials("after_commit", watch.archive)
-        if _scheme_of(watch.archive) != scheme:
+        if scheme_of(watch.archive) != scheme:
             place = "a local folder" if scheme == "file" else "s3://BUCKET/PREFIX"
             raise OptionError("after_commit", watch.after_commit, f"archive: with {place}")
 
@@ -687,49 +689,6 @@ def _uses(name: Format, **values: object) -> Iterator[Callable[[], object]]:
 
 def _refuse(option: str, value: object, expected: str) -> None:
     raise OptionError(option, value, expected)
-
-
-def _check_paths(url: str, others: Sequence[str]) -> None:
-    """Check the path and the further ones: a file is known by its name alone, so that all are of one file system."""
-    _check_path(url)
-    for other in others:
-        _check_path(other, "also")
-        _check_same_store(other, url)
-
-
-def _check_same_store(other: str, url: str) -> None:
-    schemes = [_scheme_of(path) for path in (url, other)]
-    if schemes[0] != schemes[1]:
-        raise OptionError("also", other, f"of the file system of {url}: {schemes[0]}")
-    if schemes[0] in ("http", "https"):
-        raise OptionError("also", other, "left out: several paths are read locally and from stores")
-
-
-def _scheme_of(url: str) -> str:
-    if is_local(url) or "://" not in url:
-        return "file"
-    scheme = url.partition("://")[0].lower()
-    return "s3" if scheme == "s3a" else scheme
-
-
-def _check_path(url: str, option: str = "path") -> None:
-    if not url:
-        raise OptionError(option, url, "a path, a glob or an fsspec URL")
-    refuse_credentials(option, url)
-    if is_local(url):
-        return
-    if VERSION_MARK in url and ("s3://" in url or "s3a://" in url):
-        raise OptionError(
-            option,
-            url,
-            f"without {VERSION_MARK!r}: the newest version of an object is read, and no other",
-        )
-    if "::" in url and url.partition("://")[0] in SCHEMES:
-        raise OptionError(
-            option,
-            url,
-            "without '::', which separates two URLs: for such a name pass its folder, or a glob",
-        )
 
 
 def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:

@@ -45,8 +45,9 @@ class Watch:
     that are left out are recorded. None: files of any age are read, and each stays known."""
 
     after_commit: str = "keep"
-    """What becomes of a file of which a completed checkpoint, and every sink, has all rows: `keep`; `delete`; or
-    `archive:DIR`, to a folder or S3 URL outside of the listing. Only exactly the file that was read; see the docs."""
+    """What becomes of a file of which a completed checkpoint, and every sink, has all rows, or in queries all streams:
+    `keep`; `delete`; or `archive:DIR`, to a folder or S3 URL outside of the listing. Only exactly the file that was
+    read; see the docs."""
 
     notify: str | None = None
     """`sqs://QUEUE`: queue with the S3 events of new objects, which are read without a listing; None: each interval

@@ -21,7 +21,11 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.payloads import FileChanged, ReadFile
 from coordlog.spark_integration.files.source import discovery
-from coordlog.spark_integration.files.source.release import CommittedFiles, ReleaseResults
+from coordlog.spark_integration.files.source.release import (
+    CommittedFiles,
+    CommittedSplits,
+    ReleaseResults,
+)
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split, schema_of
 from coordlog.spark_integration.files.source.watch import Watch
@@ -365,7 +369,8 @@ def test_a_file_mended_before_the_watch_is_released_as_it_was_read(folder: Path)
     )
     files = InputFiles(url=str(folder))
     read = CommittedFiles(files, None, ReleaseResults(), lambda: {str(path): change})
-    (intent,) = read.intents(state_of(job.job))
+    state = state_of(job.job)
+    (intent,) = read.intents(state.splits, CommittedSplits().since_last(state))
     (released,) = intent.inputs
     file = decode_versioned(ReadFile, released.content)
     assert (file.path, file.size_bytes, file.mark) == (str(path), 9, "modified later")

@@ -456,11 +456,6 @@ def test_files_of_other_stores_are_kept() -> None:
         FileSource("https://host/in/", watch=Watch(after_commit="delete"))
 
 
-def test_queries_keep_files(folder: Path) -> None:
-    with pytest.raises(OptionError, match="after_commit"):
-        FileSource(folder, watch=Watch(after_commit="delete")).coordinated()
-
-
 def test_a_file_without_a_mark_is_kept(folder: Path) -> None:
     write(folder / "day/a.csv")
     file = replace(read_file(folder), mark="")
@@ -536,6 +531,6 @@ def test_a_file_of_more_splits_than_a_record_has_room_for_stays(folder: Path) ->
         state = replace(state, splits=splits)
         candidate.ordinals.update({name: splits.ordinal(name) for name in names})
         found._ready.append(candidate)
-    intents = found.intents(state)
+    intents = found.intents(state.splits, ())
     assert [len(one.split_ids) for each in intents for one in each.inputs] == [1, 1]
-    assert found.intents(state) == []
+    assert found.intents(state.splits, ()) == []

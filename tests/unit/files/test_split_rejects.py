@@ -229,7 +229,7 @@ def test_a_folder_belongs_to_one_job_and_one_log(tmp_path: Path) -> None:
 
 def output_of(source: CoordinatedSource, create_reader: Callable[[], Any]) -> tuple[list[int], int]:
     """Rows of the only split, and its number of bad rows."""
-    discovered = cast("Any", source.open_watch().look([], frozenset()))
+    discovered = cast("Any", source.open_watch(None).watch.look([], frozenset()))
     (split,) = getattr(discovered, "discovered", discovered).splits
     reader = create_reader()
     reader.open(FakeContext(), None)

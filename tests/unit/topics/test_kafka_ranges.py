@@ -218,7 +218,7 @@ def test_a_pattern_without_matches_waits_for_topics_if_unbounded(
 
     def watch(*, bounded: bool) -> SplitWatch:
         source = KafkaSource(pattern="t.*", bootstrap_servers="here:9092", bounded=bounded)
-        made = source.coordinated().open_watch()
+        made = source.coordinated().open_watch(None).watch
         made.close()  # waits for nothing
         return made
 
@@ -236,5 +236,5 @@ def test_the_source_makes_it() -> None:
     source = KafkaSource(["t"], bootstrap_servers="here:9092", bounded=False).coordinated()
 
     assert source.is_unbounded
-    assert isinstance(source.open_watch(), RangeWatch)
+    assert isinstance(source.open_watch(None).watch, RangeWatch)
     assert source.schema_of(Split(split_id="", content=b"")).names[:2] == ["key", "value"]
