@@ -12,7 +12,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from coordlog.errors import RecordError
-from coordlog.schemas.envelope import envelope_bytes
+from coordlog.schemas.envelope import envelope_bytes, record_in
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
 
@@ -69,15 +69,6 @@ class Avro:
         return cast("dict[str, Plain]", value)
 
 
-def _without_logical_types(schema_json: str) -> str:
-    """The schema with timestamps as plain integers: the codec handles microseconds itself."""
-    schema = json.loads(schema_json)
-    for field in schema["fields"]:
-        if isinstance(field["type"], dict):
-            field["type"].pop("logicalType", None)
-    return json.dumps(schema)
-
-
 ENVELOPE_SCHEMA: Final = (
     resources.files("coordlog.schemas") / "avro" / "record-v1.avsc"
 ).read_text(encoding="utf-8")
@@ -85,9 +76,6 @@ ENVELOPE_SCHEMA: Final = (
 
 ENVELOPE_FINGERPRINT: Final = avro_fingerprint(ENVELOPE_SCHEMA)
 """CRC-64-AVRO of the envelope's schema."""
-
-_ENVELOPE: Final = Avro(_without_logical_types(ENVELOPE_SCHEMA))
-_KINDS: Final = {kind.value: kind for kind in Kind}
 
 
 def encode_record(record: Record) -> bytes:
@@ -132,8 +120,8 @@ def decode_record(
             f"{ENVELOPE_FINGERPRINT:016x}: read it with the version of coordlog that wrote it",
         )
     try:
-        record = _record(_ENVELOPE.decode(value))
-    except (ValueError, KeyError) as error:
+        record = record_in(value)
+    except ValueError as error:
         raise RecordError(offset, "", f"its value is damaged: {error}") from error
     if (header.epoch, header.sequence, header.turn_remaining) != (
         record.epoch,
@@ -141,13 +129,4 @@ def decode_record(
         record.turn_remaining,
     ):
         raise RecordError(offset, record.kind.value, "its value and its header differ")
-    return record
-
-
-def _record(value: dict[str, Plain]) -> Record:
-    """The record, created without its constructor: a reader of a history creates very many."""
-    value["kind"] = cast("Plain", _KINDS[cast("str", value["kind"])])
-    value["timestamp_us"] = value.pop("timestamp")
-    record = object.__new__(Record)
-    object.__setattr__(record, "__dict__", value)  # no other references to the mapping: not copied
     return record

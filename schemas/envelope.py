@@ -1,6 +1,7 @@
-"""Bytes of the envelope, written field by field in the order of its schema: a third of a library's cost.
+"""Bytes of the envelope, written and read field by field in the order of its schema: cheaper than by a library.
 
-A driver writes about three records for each event, and most of their texts are the same for long.
+A driver writes about three records for each event, a restore reads them all, and most of their texts are the same for
+long. To write takes a third of a library's time, to read two thirds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["envelope_bytes"]
+__all__ = ["envelope_bytes", "record_in"]
 
 _NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
@@ -20,6 +21,16 @@ _ONE_BYTE: Final = 1 << 7
 _TWO_BYTES: Final = 1 << 14
 _THREE_BYTES: Final = 1 << 21
 _BITS_MAX: Final = 64
+_IS_PRESENT: Final = _PRESENT[0]
+_INTEGERS: Final = (
+    "subtask",
+    "attempt_number",
+    "checkpoint_id",
+    "event_id",
+    "last_barrier",
+    "cause",
+)
+"""Optional integers, one behind the other."""
 _SINGLE: Final = tuple(bytes((coded,)) for coded in range(_ONE_BYTE))
 _TEXTS_MAX: Final = 1_024
 
@@ -44,6 +55,7 @@ def _long(value: int) -> bytes:
 
 
 _KINDS: Final = {kind: _long(number) for number, kind in enumerate(Kind)}
+_BY_NUMBER: Final = tuple(Kind)
 
 
 _time: Final = lru_cache(maxsize=16)(_long)
@@ -117,3 +129,121 @@ def envelope_bytes(record: Record) -> bytes:
             _map(record.attributes),
         )
     )
+
+
+def record_in(data: bytes) -> Record:
+    """The record in these bytes.
+
+    Made without its constructor: a reader of a history makes very many.
+
+    Raises:
+        ValueError: The bytes are no record, or too few, or too many.
+    """
+    try:
+        fields, end = _fields_in(data)
+    except IndexError as error:
+        raise ValueError(f"{len(data)} bytes are too few") from error
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes are left over")
+    record = object.__new__(Record)
+    object.__setattr__(record, "__dict__", fields)  # no other references to the mapping: not copied
+    return record
+
+
+def _fields_in(data: bytes) -> tuple[dict[str, object], int]:
+    """The fields of a record, and the place behind them. Raises IndexError if there are too few bytes."""
+    fields: dict[str, object] = {}
+    fields["epoch"], place = _long_at(data, 0)
+    fields["driver_id"], place = _text_at(data, place)
+    fields["sequence"], place = (
+        _long_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+    )
+    fields["turn_remaining"], place = _long_at(data, place)
+    number, place = _long_at(data, place)
+    if not 0 <= number < len(_BY_NUMBER):
+        raise ValueError(f"there is no kind {number}")
+    fields["kind"] = _BY_NUMBER[number]
+    fields["timestamp_us"], place = _long_at(data, place)
+    fields["job_id"], place = _text_at(data, place)
+    fields["operator_id"], place = (
+        _text_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+    )
+    for name in _INTEGERS:
+        fields[name], place = (
+            _long_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+        )
+    fields["payload_type"], place = (
+        _text_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+    )
+    fields["payload"], place = (
+        _bytes_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+    )
+    fields["reason"], place = (
+        _text_at(data, _behind_type(data, place)) if data[place] else (None, place + 1)
+    )
+    fields["attributes"], place = _map_at(data, place)
+    return fields, place
+
+
+def _behind_type(data: bytes, place: int) -> int:
+    """The place of an optional value that is present, behind the index of its type."""
+    if data[place] != _IS_PRESENT:
+        raise ValueError(f"a union has no type {data[place]}")
+    return place + 1
+
+
+def _long_at(data: bytes, place: int) -> tuple[int, int]:
+    """An integer, and the place behind it."""
+    byte = data[place]
+    place += 1
+    if byte < _ONE_BYTE:
+        return (byte >> 1) ^ -(byte & 1), place
+    coded, shift = byte & 0x7F, 7
+    while byte >= _ONE_BYTE:
+        byte = data[place]
+        place += 1
+        coded |= (byte & 0x7F) << shift
+        shift += 7
+        if coded >> _BITS_MAX:
+            raise ValueError("an integer has more than 64 bits")
+    return (coded >> 1) ^ -(coded & 1), place
+
+
+def _bytes_at(data: bytes, place: int) -> tuple[bytes, int]:
+    place, end = _bounds_at(data, place)
+    return data[place:end], end
+
+
+def _text_at(data: bytes, place: int) -> tuple[str, int]:
+    place, end = _bounds_at(data, place)
+    text = data[place:end]
+    return _short(text) if len(text) < _ONE_BYTE else text.decode(), end
+
+
+@lru_cache(maxsize=_TEXTS_MAX)
+def _short(text: bytes) -> str:
+    """A text that many records have, as ids and types; a long one would take memory."""
+    return text.decode()
+
+
+def _bounds_at(data: bytes, place: int) -> tuple[int, int]:
+    """The places of the first byte of a text or of bytes, and behind the last one."""
+    coded = data[place]
+    if coded < _ONE_BYTE and not coded & 1:  # most are short
+        return place + 1, place + 1 + (coded >> 1)
+    length, place = _long_at(data, place)
+    if length < 0:
+        raise ValueError(f"a length is {length}")
+    return place, place + length
+
+
+def _map_at(data: bytes, place: int) -> tuple[dict[str, str], int]:
+    values: dict[str, str] = {}
+    while data[place]:
+        count, place = _long_at(data, place)
+        if count < 0:  # then the size of the entries follows
+            count, (_, place) = -count, _long_at(data, place)
+        for _ in range(count):
+            key, place = _text_at(data, place)
+            values[key], place = _text_at(data, place)
+    return values, place + 1

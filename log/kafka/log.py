@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from coordlog.log.kafka.admin_compat import cluster_of, settings_of
 from coordlog.log.kafka.client import Connection, Questions
 from coordlog.log.kafka.default_broker import default_broker
 from coordlog.log.kafka.errors import refuse_old
-from coordlog.log.kafka.reader import read_range
+from coordlog.log.kafka.reader import IdleConsumer, read_range
 from coordlog.log.kafka.security import Security
 from coordlog.log.kafka.topic import (
     TIMESTAMP_BOUNDS,
@@ -100,6 +101,8 @@ class KafkaLog:
         self._durability = Durability(fsync=fsync, retention_ms=retention_ms)
         self._replication = replication
         self._questions = Questions(self._connection)
+        self._idle = IdleConsumer()
+        weakref.finalize(self, self._idle.free)
         self._partition = TopicPartition(topic, 0)
         self._lock = threading.Lock()
         self._identity: LogIdentity | None = None
@@ -271,6 +274,7 @@ class KafkaLog:
         Raises:
             LogUnavailableError: The topic is not gone within `connect_timeout_s`.
         """
+        self._idle.free()
         self._questions.ask("deleting its topic", self._delete, needs="Delete")
         with self._lock:
             self._identity = None
@@ -294,7 +298,9 @@ class KafkaLog:
             wrong = from_offset if from_offset < start else to_offset
             raise OutOfRangeError(self._connection.name, wrong, start, end)
         stall_s = READ_STALL_S if stall_s is None else stall_s
-        return read_range(self._connection, from_offset, to_offset, stall_s, self._limits)
+        return read_range(
+            self._connection, self._idle, from_offset, to_offset, stall_s, self._limits
+        )
 
     def _limits(self) -> tuple[int, int]:
         return self.start_offset(), self.high_watermark()
@@ -325,6 +331,7 @@ class KafkaLog:
     def close(self) -> None:
         """As in `Log`."""
         self._questions.close()
+        self._idle.free()
 
     def _offset(self, spec: OffsetSpec) -> int:
         _ = self.identity

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -14,10 +16,12 @@ from coordlog.log.interface import StoredRecord
 from coordlog.log.kafka.client import Connection, in_background, made, may_pass, within
 from coordlog.schemas.header import HEADER_NAME
 
-__all__ = ["read_range"]
+__all__ = ["IdleConsumer", "read_range"]
 
 _POLL_S: Final = 0.2
 _POLL_RECORDS: Final = 5_000
+_IDLE_S: Final = 5.0
+"""Time after which an idle consumer is not used again: its connection may be dead without an error."""
 
 _GONE: Final = (
     errors.OffsetOutOfRangeError,
@@ -39,8 +43,40 @@ CONSUMER_OPTIONS: Final[dict[str, Any]] = {
 }
 
 
+class IdleConsumer:
+    """The consumer of a log's last read, for the next one: to connect takes longer than to read few records.
+
+    Any thread. Without a lock: the garbage collector may end a read at any place.
+    """
+
+    def __init__(self) -> None:
+        self._idle: deque[tuple[float, Any]] = deque()
+
+    def take(self) -> Any:  # noqa: ANN401, the client has no types
+        """The consumer, which is no longer idle; None if there is none."""
+        try:
+            since, consumer = self._idle.pop()
+        except IndexError:
+            return None
+        if time.monotonic() - since < _IDLE_S:
+            return consumer
+        in_background(consumer.close)
+        return None
+
+    def put(self, consumer: Any) -> None:  # noqa: ANN401
+        """Keep this consumer, in place of another one."""
+        self.free()
+        self._idle.append((time.monotonic(), consumer))
+
+    def free(self) -> None:
+        """Free the consumer, without waiting for it."""
+        with contextlib.suppress(IndexError):
+            in_background(self._idle.pop()[1].close)
+
+
 def read_range(
     connection: Connection,
+    idle: IdleConsumer,
     from_offset: int,
     to_offset: int,
     stall_s: float,
@@ -50,6 +86,7 @@ def read_range(
 
     Args:
         connection: To the topic.
+        idle: Consumer of an earlier read of the topic.
         from_offset: Inclusive.
         to_offset: Exclusive.
         stall_s: So long without a record is an error.
@@ -64,7 +101,7 @@ def read_range(
     """
     if from_offset == to_offset:
         return
-    reading = _Reading(connection, from_offset, stall_s)
+    reading = _Reading(connection, idle, from_offset, stall_s)
     following = from_offset
     try:
         while reading.position < to_offset:
@@ -78,7 +115,7 @@ def read_range(
         start, end = limits()
         raise OutOfRangeError(connection.name, reading.position, start, end) from error
     finally:
-        reading.close()
+        reading.end()
 
 
 def _check_offset(
@@ -105,8 +142,10 @@ def _damaged(offset: int, what: str) -> RecordError:
 class _Reading:
     """One consumer at a time; another replaces it when it fails."""
 
-    def __init__(self, connection: Connection, from_offset: int, stall_s: float) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: Connection, idle: IdleConsumer, from_offset: int, stall_s: float
+    ) -> None:
+        self._connection, self._idle = connection, idle
         self._partition = TopicPartition(connection.topic, 0)
         self._stall_s = stall_s
         self._consumer: Any = None
@@ -123,7 +162,8 @@ class _Reading:
         error: object = f"nothing from offset {self.position} on"
         try:
             if self._consumer is None:
-                self._consumer = self._connect()
+                self._consumer = self._idle.take() or self._connect()
+                self._consumer.seek(self._partition, self.position)
             polled = self._consumer.poll(
                 timeout_ms=int(min(_POLL_S, self._stall_s) * 1000),
                 max_records=min(most, _POLL_RECORDS),
@@ -135,37 +175,46 @@ class _Reading:
                 return records
             position = self._consumer.position(self._partition, timeout_ms=int(_POLL_S * 1000))
             self.position = max(self.position, position or 0)
-        except _GONE:
-            raise
-        except errors.CorruptRecordError as raised:
-            raise _damaged(self.position, str(raised)) from raised
         except (errors.KafkaError, OSError, RuntimeError) as raised:
+            self._close()
+            if isinstance(raised, _GONE):
+                raise
+            if isinstance(raised, errors.CorruptRecordError):
+                raise _damaged(self.position, str(raised)) from raised
             refused = self._connection.refusal(raised, "Read")
             if refused is not None:
                 raise refused from raised
             if isinstance(raised, errors.KafkaError) and not may_pass(raised):
                 raise self._connection.failure("reading", self._heard_at, raised) from raised
             error = raised
-            self.close()
             time.sleep(_POLL_S / 10)
+        except BaseException:  # an interrupt, perhaps in the middle of an answer
+            self._close()
+            raise
         if time.monotonic() - self._heard_at >= self._stall_s:
+            self._close()
             raise self._connection.unavailable("reading", self._heard_at, error)
         return ()
 
-    def _connect(self) -> object:
+    def _connect(self) -> Any:  # noqa: ANN401
         timeout_s = max(_POLL_S, self._stall_s - (time.monotonic() - self._heard_at))
         options = {**self._connection.options(timeout_s), **CONSUMER_OPTIONS}
 
         def connect() -> Any:  # noqa: ANN401, the client has no types
             consumer = made(KafkaConsumer, options)
             consumer.assign([self._partition])
-            consumer.seek(self._partition, self.position)
             return consumer
 
         return within(timeout_s, connect, too_late=lambda consumer: consumer.close())
 
-    def close(self) -> None:
-        """Free the consumer, without waiting for it."""
+    def end(self) -> None:
+        """Leave the consumer to the next read."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            self._idle.put(consumer)
+
+    def _close(self) -> None:
+        """Free a consumer that has failed, without waiting for it."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             in_background(consumer.close)

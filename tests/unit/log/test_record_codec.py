@@ -22,6 +22,7 @@ from coordlog.schemas.codec import (
     encode_record,
     header_of,
 )
+from coordlog.schemas.envelope import record_in
 from coordlog.schemas.header import decode_header, encode_header
 from coordlog.schemas.record import Kind, Record, record_key
 
@@ -98,16 +99,63 @@ records = st.builds(
 )
 
 
-@given(records)
-def test_a_record_has_the_bytes_that_a_library_writes_by_the_schema(record: Record) -> None:
+def library() -> Avro:
+    """The envelope by its schema, with times as integers."""
     schema = json.loads(ENVELOPE_SCHEMA)
     for field in schema["fields"]:
         if isinstance(field["type"], dict):
             field["type"].pop("logicalType", None)
+    return Avro(json.dumps(schema))
+
+
+LIBRARY = library()
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """The record as the library takes it."""
     value = dict(vars(record), kind=record.kind.value, timestamp=record.timestamp_us)
     del value["timestamp_us"]
+    return value
 
-    assert encode_record(record) == Avro(json.dumps(schema)).encode(value)
+
+@given(records)
+def test_a_record_has_the_bytes_that_a_library_writes_by_the_schema(record: Record) -> None:
+    data = encode_record(record)
+
+    assert data == LIBRARY.encode(plain(record))
+    assert plain(record_in(data)) == LIBRARY.decode(data)
+
+
+@given(records, st.data())
+def test_damaged_bytes_are_refused_or_read_as_a_library_reads_them(
+    record: Record, chance: st.DataObject
+) -> None:
+    data = bytearray(encode_record(record))
+    place = chance.draw(st.integers(0, len(data) - 1))
+    end = chance.draw(st.integers(place, min(len(data), place + 2)))
+    data[place:end] = chance.draw(st.binary(max_size=12))
+    try:
+        read = plain(record_in(bytes(data)))
+    except ValueError:
+        return
+
+    assert read == LIBRARY.decode(bytes(data))
+
+
+def test_a_map_of_several_blocks_and_with_sizes_of_blocks_is_read() -> None:
+    """Other writers of Avro make such: a block with a negative count has its size."""
+    end = encode_record(replace(EMPTY, attributes={}))[:-1]
+
+    assert record_in(end + b"\x02\x02a\x021\x01\x08\x02b\x022\x00").attributes == {
+        "a": "1",
+        "b": "2",
+    }
+
+
+@pytest.mark.parametrize("length", [b"\x01", b"\xff" * 9 + b"\x7f", b"\xff" * 5_000_000], ids=len)
+def test_a_length_that_is_negative_or_endless_is_refused_at_once(length: bytes) -> None:
+    with pytest.raises(ValueError, match=r"a length is -|more than 64 bits"):
+        record_in(b"\x00" + length)
 
 
 @pytest.mark.parametrize(
