@@ -26,7 +26,8 @@ from websockets.exceptions import (
     InvalidStatus,
     WebSocketException,
 )
-from websockets.protocol import State
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.limits import (
@@ -126,6 +127,21 @@ class TaskInbox:
         return self._count >= ATTEMPT_QUEUE_MESSAGES_MAX or self._bytes >= ATTEMPT_QUEUE_BYTES_MAX
 
 
+class _Channel(ClientConnection):
+    """A connection whose messages need no switch of the loop to a task that waits for them."""
+
+    take: Callable[[bytes], bool] | None = None
+    """Takes a message that is one frame; returns False to leave it to `recv`."""
+
+    def process_event(self, event: Event) -> None:
+        """See `websockets`."""
+        if self.take is not None and isinstance(event, Frame):
+            is_message = event.opcode is Opcode.BINARY and event.fin
+            if is_message and self.take(bytes(event.data)):
+                return
+        super().process_event(event)
+
+
 class DriverConnection:
     """The connection of a task. Call `open` once; call `close` always, last. The task's main thread only.
 
@@ -171,6 +187,9 @@ class DriverConnection:
         self._wake = asyncio.Event()
         self._is_writer_idle = False
         """Whether the writer waits for `_wake`, so that a frame may be sent without it. Loop only."""
+        self._is_reader_idle = False
+        """Whether the reader waits, and no frame waits for it: the next one may be taken without it. Loop only."""
+        self._joiner = AcceptedJoiner()
         self._channel: ClientConnection | None = None
         self._heard_s = time.monotonic()
         self._is_held = False
@@ -378,7 +397,9 @@ class DriverConnection:
             ping_interval=None,
             user_agent_header=None,
             logger=SOCKET_LOGGER,
+            create_connection=_Channel,
         )
+        assert isinstance(channel, _Channel), "created above"
         self._channel = channel
         with self._changed:
             self._heard_s = time.monotonic()
@@ -398,20 +419,14 @@ class DriverConnection:
                 task.cancel()
             channel.transport.abort()
 
-    async def _read(self, channel: ClientConnection) -> str:
-        joiner = AcceptedJoiner()
+    async def _read(self, channel: _Channel) -> str:
+        channel.take = self._take_at_once
         while True:
             try:
+                self._is_reader_idle = True
                 data = await channel.recv()
-                self._heard_s = time.monotonic()
-                for received, size in decode_down(
-                    data if isinstance(data, bytes) else data.encode()
-                ):
-                    message = None if isinstance(received, Heartbeat) else joiner.take(received)
-                    if isinstance(message, Fenced):
-                        self._fenced = message
-                    if message is not None:
-                        self.inbox.put(message, size)
+                self._is_reader_idle = False
+                self._take(data if isinstance(data, bytes) else data.encode())
             except ConnectionClosed as closed:
                 return _why(closed)
             except ValueError as error:
@@ -421,6 +436,29 @@ class DriverConnection:
                 await self.inbox.wait_for_room()
                 self._heard_s = time.monotonic()
                 self._is_held = False
+
+    def _take_at_once(self, frame: bytes) -> bool:
+        """Take the messages of a frame, as a rule; returns False to leave it to the reader, which may have to wait."""
+        if not self._is_reader_idle or self.inbox.is_full():
+            self._is_reader_idle = False  # further frames come behind this one
+            return False
+        try:
+            self._take(frame)
+        except ValueError as error:
+            self._lose(f"its driver sent an invalid message: {error}")
+            if self._channel is not None:
+                self._channel.transport.abort()
+        return True
+
+    def _take(self, frame: bytes) -> None:
+        """Put the messages of a frame into the inbox. Raises ValueError at the first invalid one."""
+        self._heard_s = time.monotonic()
+        for received, size in decode_down(frame):
+            message = None if isinstance(received, Heartbeat) else self._joiner.take(received)
+            if isinstance(message, Fenced):
+                self._fenced = message
+            if message is not None:
+                self.inbox.put(message, size)
 
     async def _write(self, channel: ClientConnection) -> None:
         """Send the queued messages, in order, several in a frame, until `close`; then close the connection."""

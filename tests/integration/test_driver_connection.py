@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.server import broadcast
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.messages import Accepted, AlreadyFinished, Fail, Fenced
@@ -96,6 +97,37 @@ def test_a_message_to_a_driver_that_reads_is_sent_without_the_writer(
         endpoint.close(number)
         wait_for(task.why_over, "it is closed")
         task.close()
+
+
+def test_a_message_to_a_task_is_taken_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_reads(task: DriverConnection, channel: driver_connection._Channel) -> str:
+        channel.take = task._take_at_once
+        task._is_reader_idle = True
+        await channel.wait_closed()
+        return "closed"
+
+    monkeypatch.setattr(DriverConnection, "_read", never_reads)
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        for n in range(20):
+            endpoint.send(number, delivered(n))
+            assert task.inbox.get(timeout=20) == delivered(n)
+
+
+def test_a_driver_that_sends_what_is_no_message_ends_the_attempt() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        endpoint.send(number, delivered(1))
+        assert task.inbox.get(timeout=20) == delivered(1)
+        channel = endpoint._connections[number].channel
+        assert endpoint._loop is not None
+        endpoint._loop.call_soon_threadsafe(broadcast, (channel,), b"nonsense")
+        reason = wait_for(task.why_over, "the attempt is over")
+        assert reason is not None
+        assert reason.startswith("its driver sent an invalid message")
+        assert task.inbox.is_empty()
 
 
 @contextmanager
