@@ -28,7 +28,7 @@ from coordlog.messages import SendEvent as SendReport
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import projection_of
-from coordlog.runtime.collector import begin_slower_collector, end_slower_collector
+from coordlog.runtime.life.collector import begin_slower_collector, end_slower_collector
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 
