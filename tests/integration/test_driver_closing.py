@@ -22,8 +22,8 @@ from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.restore.rebuild import Restored
-from coordlog.runtime import closing as closing_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.life import closing as closing_module
 from coordlog.runtime.mailbox import Mailbox, PanicError
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import Job
