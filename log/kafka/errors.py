@@ -105,7 +105,7 @@ class _PlainTransport(_WholeReading, KafkaTCPTransport):  # type: ignore[misc]  
     def write(self, data: bytes) -> None:
         """See `asyncio.WriteTransport`."""
         rest = memoryview(data)
-        if self._write and not (self._writing or self._closed):
+        if self._sock is not None and self._write and not (self._writing or self._closed):
             # An error of the socket comes again in the client's own sending, which handles it.
             with contextlib.suppress(OSError):
                 rest = rest[self._sock.send(rest) :]

@@ -71,6 +71,8 @@ class World:
                 stream = chance.choice(self.streams)
                 if stream.is_constructed and not stream.is_refused:
                     self.read(stream)
+            case _:
+                pass
 
     def batch(self, stream: Stream, *, is_whole: bool = False) -> None:
         """Construct a batch, with the commit of the one before, and run it, perhaps later."""

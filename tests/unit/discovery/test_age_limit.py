@@ -84,7 +84,8 @@ class Watched:
         again: bool = False,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        source = FileSource(folder, watch=watch, **{"schema": "i bigint", **options})
+        options.setdefault("schema", "i bigint")
+        source = FileSource(folder, watch=watch, **options)
         self.job: HandDrivenJob = HandDrivenJob(
             Chain(source=source.spec(), operators=[]),
             log=None if former is None else former.job.log,

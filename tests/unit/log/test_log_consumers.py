@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import namedtuple
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kafka import errors
@@ -17,7 +16,16 @@ from coordlog.log.kafka.client import Connection
 from coordlog.log.kafka.security import Security
 
 PARTITION = TopicPartition("job.log", 0)
-Fetched = namedtuple("Fetched", "offset key value headers timestamp")  # noqa: PYI024, as the client's
+
+
+class Fetched(NamedTuple):
+    """A record as the client has it."""
+
+    offset: int
+    key: bytes
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
+    timestamp: int
 
 
 class FakeConsumer:
