@@ -10,10 +10,9 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from file_times import DAY_S, NOW_S
 from reads_job import OPERATOR, Outside, ReadsJob
 
-DAY_S = 86_400
-NOW_S = 1_800_000_000
 LISTED = "coordlog.splits_discovered@"
 
 

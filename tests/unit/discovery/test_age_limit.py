@@ -18,7 +18,6 @@ from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import KnownSplitsForgotten
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import AgeLimit, FilesLeftOut
-from coordlog.spark_integration.files.source import ages, discovery
 from coordlog.spark_integration.files.source.ages import FileAges
 from coordlog.spark_integration.files.source.kept import limit_of
 from coordlog.spark_integration.files.source.known_files import KnownFiles
@@ -26,31 +25,16 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import schema_of
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
+from file_times import DAY_S, NOW_S, DriverTime
 from split_fakes import ack_all, ask, checkpoint, state_of, told
 
-DAY_S = 86_400
-NOW_S = 1_800_000_000
 LISTED = "coordlog.splits_discovered@"
 AGE = Watch(watch_interval_s=0.01, max_file_age="10d")
 
 
-class Now:
-    """The driver's time."""
-
-    def __init__(self) -> None:
-        self.days = 0.0
-
-    def __call__(self) -> int:
-        return int((NOW_S + self.days * DAY_S) * 10**6)
-
-
 @pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> Now:
-    """The driver's time, which a test sets; a look that finds nothing returns at once."""
-    monkeypatch.setattr(discovery, "WATCH_REPORT_S", 0.03)
-    driver_time = Now()
-    monkeypatch.setattr(ages, "_machine_us", driver_time)
-    return driver_time
+def now(monkeypatch: pytest.MonkeyPatch) -> DriverTime:
+    return DriverTime(monkeypatch)
 
 
 @pytest.fixture
@@ -136,7 +120,9 @@ class Watched:
         return [value for value in values if isinstance(value, kind)]
 
 
-def test_later_files_have_the_schema_of_those_that_were_forgotten(folder: Path, now: Now) -> None:
+def test_later_files_have_the_schema_of_those_that_were_forgotten(
+    folder: Path, now: DriverTime
+) -> None:
     """The schema is inferred: a column without a value would have another type."""
     write(folder, "a.csv", day=0, text="i,s\n1,x\n")
     job = Watched(folder, schema=None)
@@ -176,7 +162,7 @@ def test_files_older_than_the_age_are_left_out_and_recorded(folder: Path) -> Non
     assert job.known == ["border.csv", "new.csv"]
 
 
-def aged(folder: Path, now: Now) -> Watched:
+def aged(folder: Path, now: DriverTime) -> Watched:
     """A job that has read a.csv, of day 0, and n.csv, of day 9; the limit of day 11 is in the log, and no more."""
     write(folder, "a.csv", day=0)
     write(folder, "n.csv", day=9)
@@ -215,7 +201,7 @@ def test_files_that_a_failed_listing_has_left_out_are_recorded_by_the_next(
 
 
 def test_a_read_file_is_forgotten_behind_the_limit_and_not_found_again(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     job = aged(folder, now)
     assert limit_of(state_of(job.job).enumerator_state) == day_us(1)
@@ -231,7 +217,9 @@ def test_a_read_file_is_forgotten_behind_the_limit_and_not_found_again(
 
 
 @pytest.mark.clause("L6")
-def test_a_file_that_waits_or_is_in_no_checkpoint_is_not_forgotten(folder: Path, now: Now) -> None:
+def test_a_file_that_waits_or_is_in_no_checkpoint_is_not_forgotten(
+    folder: Path, now: DriverTime
+) -> None:
     for name in ("a.csv", "b.csv", "c.csv"):
         write(folder, name, day=0)
     job = Watched(folder)
@@ -254,7 +242,9 @@ def test_a_file_that_waits_or_is_in_no_checkpoint_is_not_forgotten(folder: Path,
 
 
 # --- a file that comes back -----------------------------------------------------------------------
-def test_a_forgotten_file_that_comes_back_is_new_only_by_a_new_time(folder: Path, now: Now) -> None:
+def test_a_forgotten_file_that_comes_back_is_new_only_by_a_new_time(
+    folder: Path, now: DriverTime
+) -> None:
     job = aged(folder, now)
     job.look()
     (folder / "a.csv").unlink()
@@ -271,7 +261,7 @@ def test_a_forgotten_file_that_comes_back_is_new_only_by_a_new_time(folder: Path
 
 
 def test_a_file_that_is_gone_is_forgotten_by_the_time_of_its_listing(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     write(folder, "a.csv", day=0)
     job = Watched(folder)
@@ -284,7 +274,7 @@ def test_a_file_that_is_gone_is_forgotten_by_the_time_of_its_listing(
     assert job.known == ["z.csv"]
 
 
-def test_a_file_whose_time_alone_rose_is_not_forgotten(folder: Path, now: Now) -> None:
+def test_a_file_whose_time_alone_rose_is_not_forgotten(folder: Path, now: DriverTime) -> None:
     write(folder, "a.csv", day=0)
     job = Watched(folder, changed_by="size")
     job.look(2)
@@ -299,7 +289,7 @@ def test_a_file_whose_time_alone_rose_is_not_forgotten(folder: Path, now: Now) -
 # --- restores -------------------------------------------------------------------------------------
 @pytest.mark.clause("E1")
 def test_what_was_forgotten_since_the_checkpoint_stays_so_after_a_rollback(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     job = aged(folder, now)
     job.look()
@@ -314,7 +304,7 @@ def test_what_was_forgotten_since_the_checkpoint_stays_so_after_a_rollback(
 
 
 def test_a_crash_between_the_limit_and_the_forgetting_reads_nothing_twice(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     job = aged(folder, now)  # the limit is in the log, and nothing is forgotten yet
     for _ in range(3):
@@ -326,7 +316,9 @@ def test_a_crash_between_the_limit_and_the_forgetting_reads_nothing_twice(
     assert len(finished) == 3
 
 
-def test_without_the_option_the_limit_of_the_log_stays_in_force(folder: Path, now: Now) -> None:
+def test_without_the_option_the_limit_of_the_log_stays_in_force(
+    folder: Path, now: DriverTime
+) -> None:
     job = aged(folder, now)
     job.look()
     plain = job.crash(folder, watch=Watch(watch_interval_s=0.01))
@@ -336,7 +328,7 @@ def test_without_the_option_the_limit_of_the_log_stays_in_force(folder: Path, no
     assert ([Path(path).name for path in left_out.paths], left_out.may_be_read) == (["a.csv"], True)
 
 
-def test_a_run_without_a_watch_leaves_out_what_was_forgotten(folder: Path, now: Now) -> None:
+def test_a_run_without_a_watch_leaves_out_what_was_forgotten(folder: Path, now: DriverTime) -> None:
     job = aged(folder, now)
     job.look()
     job.read_all()
@@ -350,7 +342,7 @@ def test_a_run_without_a_watch_leaves_out_what_was_forgotten(folder: Path, now: 
 
 # --- clocks ---------------------------------------------------------------------------------------
 def test_neither_a_clock_nor_a_file_that_is_ahead_moves_the_limit_alone(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     write(folder, "a.csv", day=0)
     job = Watched(folder)
@@ -368,7 +360,7 @@ def test_neither_a_clock_nor_a_file_that_is_ahead_moves_the_limit_alone(
     assert job.facts(FilesLeftOut) == []
 
 
-def test_a_clock_that_goes_back_moves_the_limit_nowhere(folder: Path, now: Now) -> None:
+def test_a_clock_that_goes_back_moves_the_limit_nowhere(folder: Path, now: DriverTime) -> None:
     job = aged(folder, now)
     before = limit_of(state_of(job.job).enumerator_state)
     now.days = -100
@@ -379,7 +371,7 @@ def test_a_clock_that_goes_back_moves_the_limit_nowhere(folder: Path, now: Now) 
     assert "y.csv" in job.known
 
 
-def test_the_limit_rises_in_steps_and_not_with_each_file(folder: Path, now: Now) -> None:
+def test_the_limit_rises_in_steps_and_not_with_each_file(folder: Path, now: DriverTime) -> None:
     job = aged(folder, now)
     for hour in range(13):
         now.days = 11 + hour / 24
@@ -389,7 +381,9 @@ def test_the_limit_rises_in_steps_and_not_with_each_file(folder: Path, now: Now)
 
 
 # --- bounds ---------------------------------------------------------------------------------------
-def test_the_state_stays_as_large_as_the_age_while_files_come(folder: Path, now: Now) -> None:
+def test_the_state_stays_as_large_as_the_age_while_files_come(
+    folder: Path, now: DriverTime
+) -> None:
     job = Watched(folder)
     counts = []
     for day in range(30):

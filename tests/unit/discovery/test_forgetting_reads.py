@@ -13,30 +13,16 @@ from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.schemas.reads import ReadsProblem
 from coordlog.schemas.source_types import KnownSplitsForgotten, ReleaseSplits, SplitsReleased
 from coordlog.spark_integration.files.payloads import FilesLeftOut
-from coordlog.spark_integration.files.source import ages, discovery
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from file_times import DriverTime
 from reads_job import Outside, ReadsJob, plan_request
-from watched_reads import DAY_S, NOW_S, Service, write
-
-
-class Now:
-    """The driver's time, in days after the first day."""
-
-    def __init__(self) -> None:
-        self.days = 0.0
-
-    def __call__(self) -> int:
-        return int((NOW_S + self.days * DAY_S) * 10**6)
+from watched_reads import Service, write
 
 
 @pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> Now:
-    """The driver's time, which a test sets; a look that finds nothing returns at once."""
-    monkeypatch.setattr(discovery, "WATCH_REPORT_S", 0.03)
-    driver_time = Now()
-    monkeypatch.setattr(ages, "_machine_us", driver_time)
-    return driver_time
+def now(monkeypatch: pytest.MonkeyPatch) -> DriverTime:
+    return DriverTime(monkeypatch)
 
 
 @pytest.fixture
@@ -245,7 +231,7 @@ def test_old_files_are_left_out_of_batches_and_streams(folder: Path) -> None:
     assert service.read(0, 1) == ["new.csv"]
 
 
-def aged(folder: Path, now: Now) -> Service:
+def aged(folder: Path, now: DriverTime) -> Service:
     """A service with a.csv and b.csv, of day 0, c.csv, of day 9, and z.csv, of day 11; the limit is day 1."""
     write(folder, "a.csv", "b.csv")
     write(folder, "c.csv", day=9)
@@ -258,7 +244,7 @@ def aged(folder: Path, now: Now) -> Service:
 
 
 def test_names_of_old_files_are_forgotten_once_all_streams_have_them(
-    folder: Path, now: Now
+    folder: Path, now: DriverTime
 ) -> None:
     service = aged(folder, now)
     service.list_files(3)
@@ -284,7 +270,9 @@ def test_names_of_old_files_are_forgotten_once_all_streams_have_them(
     assert (end.first, end.end) == (0, 4)
 
 
-def test_a_query_that_begins_later_leaves_forgotten_files_out(folder: Path, now: Now) -> None:
+def test_a_query_that_begins_later_leaves_forgotten_files_out(
+    folder: Path, now: DriverTime
+) -> None:
     service = aged(folder, now)
     service.list_files()
     service.read(0, 3)
@@ -301,7 +289,7 @@ def test_a_query_that_begins_later_leaves_forgotten_files_out(folder: Path, now:
         service.read(1, 4, reader="stale", follows="unknown")
 
 
-def test_a_batch_read_keeps_its_files_until_its_service_ends(folder: Path, now: Now) -> None:
+def test_a_batch_read_keeps_its_files_until_its_service_ends(folder: Path, now: DriverTime) -> None:
     service = aged(folder, now)
     read = service.plan("batch", partitions=2)
     task = service.task(read, 0)
@@ -316,7 +304,7 @@ def test_a_batch_read_keeps_its_files_until_its_service_ends(folder: Path, now: 
     assert service.known == ["c.csv", "z.csv"], "z.csv is in no read"
 
 
-def test_the_limit_stays_in_force_without_the_option(folder: Path, now: Now) -> None:
+def test_the_limit_stays_in_force_without_the_option(folder: Path, now: DriverTime) -> None:
     service = aged(folder, now)
     service.list_files()
     service.read(0, 3)
@@ -331,7 +319,9 @@ def test_the_limit_stays_in_force_without_the_option(folder: Path, now: Now) -> 
     assert known == ["c.csv", "z.csv"]
 
 
-def test_an_idle_stream_has_the_same_position_after_forgetting(folder: Path, now: Now) -> None:
+def test_an_idle_stream_has_the_same_position_after_forgetting(
+    folder: Path, now: DriverTime
+) -> None:
     service = aged(folder, now)
     service.list_files(2)
     before = service.look(after=0)
