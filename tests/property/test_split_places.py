@@ -295,7 +295,9 @@ def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
         if one.payload_type is not None and one.kind is not Kind.TYPE_REGISTERED:
             value = chain.payload_types.decode(one.payload_type, one.payload)
         if isinstance(value, SplitsDiscovered) and "closed" not in one.attributes:
-            twin.known = [split.split_id for split in value.splits]
+            listed = [split.split_id for split in value.splits]
+            # A listing leaves out known splits that do not wait: after a reset those that are skipped.
+            twin.known = sorted({*twin.known, *twin.skipped.intersection(NAMES), *listed})
         if one.kind is Kind.EVENT_TO_SUBTASK and isinstance(value, AddSplits):
             twin.assigned += [(sequence, subtask, split.split_id) for split in value.splits]
         if one.kind is Kind.SPLIT_FINISHED and isinstance(value, SplitFinished):
