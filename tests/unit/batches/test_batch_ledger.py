@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, make_dataclass
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -253,7 +253,7 @@ def test_a_snapshot_without_fingerprints_of_earlier_batches_is_read() -> None:
     hints = get_type_hints(BatchesState)
     names = [one.name for one in fields(BatchesState) if one.name != "earlier_ranges"]
     earlier_type = make_dataclass("BatchesState", [(name, hints[name]) for name in names])
-    earlier = DerivedCodec(earlier_type)
+    earlier: DerivedCodec[Any] = DerivedCodec(earlier_type)
     books = Ledger()
     books.begin("w", number=1, place=0)
     stored = earlier.encode(earlier_type(**{name: getattr(books.state, name) for name in names}))
