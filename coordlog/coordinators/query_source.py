@@ -88,7 +88,7 @@ class QueryWatch:
 
     watch: SplitWatch
     note_fact: NoteEvent | None = None
-    """Bytes that the coordinator keeps after a fact of the listing; None: it keeps none."""
+    """Bytes that the coordinator keeps after a fact of a listing, and after its last page; None: it keeps none."""
     release: Callable[[SplitsByOrdinal, Sequence[int]], Sequence[ReleaseSplits]] | None = None
     """Intents for the input of splits that all streams have committed: arguments are the known splits, and ordinals of
     those that are committed since the last call. None: input stays as it is."""
@@ -269,7 +269,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         return lambda: opened.watch.look(known, frozenset())
 
     def _noted(self, fact: Payload) -> None:
-        """Record the kept bytes after a fact of a listing: the next listing relies on them."""
+        """Record the kept bytes after a fact of a listing, or its last page: the next listing relies on them."""
         note_fact, before = None if self._watch is None else self._watch.note_fact, self.state.kept
         kept = before if note_fact is None else note_fact(before, fact)
         if kept is not None and kept != before:
@@ -290,6 +290,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _looked(self, page: SplitsDiscovered) -> None:
         if not self._listing.is_exhausted:
             return
+        self._noted(page)
         self._release(self.state.settled)  # also for an idle stream: what has failed is tried again
         if not page.is_complete:
             self._list_again()

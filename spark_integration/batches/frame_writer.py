@@ -36,7 +36,6 @@ from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding
 from coordlog.spark_integration.batches.query import (
     BATCH_ID,
     QUERY_ID,
-    READ_BYTES,
     fingerprint_of,
 )
 from coordlog.spark_integration.batches.sinks import Batch
@@ -330,9 +329,9 @@ def _ranges(checkpoint: str, batch_id: int) -> str:
     if not checkpoint or url.scheme not in ("", "file"):
         return ""
 
-    def read(name: str) -> bytes | None:
+    def read(name: str, end_bytes: int | None) -> bytes | None:
         file = Path(path, name)
-        return file.read_bytes()[-READ_BYTES:] if file.is_file() else None
+        return file.read_bytes()[-(end_bytes or 0) :] if file.is_file() else None
 
     return fingerprint_of(batch_id, read)
 

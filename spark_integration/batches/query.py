@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_ID",
     "QUERY_ID",
-    "READ_BYTES",
     "fingerprint_of",
     "key_of",
     "ranges_of",
@@ -31,8 +30,8 @@ _log = logging.getLogger(__name__)
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
-READ_BYTES: Final = 1 << 16
-"""Bytes that are read of a file of the checkpoint, at its end: every tenth listing repeats all earlier ones before."""
+_READ_BYTES: Final = 1 << 16
+"""Bytes that are read of a listing, at its end: every tenth listing of a checkpoint repeats all earlier ones before."""
 _LISTING: Final = re.compile(r'\{"logOffset":(\d+)\}')
 """Position of Spark's file source."""
 _TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
@@ -91,16 +90,23 @@ def ranges_of(frame: DataFrame, key: BatchKey) -> str:
     root = _checkpoint_root(frame.sparkSession, key.query_id)
     if root is None:
         return ""
-    return fingerprint_of(key.batch_id, lambda name: _read(frame.sparkSession, f"{root}/{name}"))
+
+    def read(name: str, end_bytes: int | None) -> bytes | None:
+        return _read(frame.sparkSession, f"{root}/{name}", end_bytes)
+
+    return fingerprint_of(key.batch_id, read)
 
 
-def fingerprint_of(batch_id: int, read: Callable[[str], bytes | None]) -> str:
-    """Fingerprint of a batch, as of `ranges_of`; `read` returns the end of a file of the checkpoint, None without one.
+def fingerprint_of(batch_id: int, read: Callable[[str, int | None], bytes | None]) -> str:
+    """Fingerprint of a batch, as of `ranges_of`.
+
+    `read` returns the last bytes of a file of the checkpoint, as many as its second argument says, or the whole file;
+    None without one.
 
     A position of Spark's file source is only the number of a listing. A second part, after a dot, is of the files that
     were listed, if the checkpoint has them.
     """
-    content = read(f"offsets/{batch_id}")
+    content = read(f"offsets/{batch_id}", None)
     if content is None:
         return ""
     # A version, then values of this planning (the batch's time, the session's settings), then the offsets.
@@ -109,7 +115,8 @@ def fingerprint_of(batch_id: int, read: Callable[[str], bytes | None]) -> str:
     for number, offset in enumerate(offsets):
         if (listing := _LISTING.fullmatch(offset)) is not None:
             name = f"sources/{number}/{listing[1]}"
-            listings.append(read(name) or read(f"{name}.compact") or b"")
+            end = read(name, _READ_BYTES) or read(f"{name}.compact", _READ_BYTES)
+            listings.append(end or b"")
     ranges = _digest("\n".join(offsets).encode())
     return f"{ranges}.{_digest(b'|'.join(listings))}" if all(listings) and listings else ranges
 
@@ -142,15 +149,15 @@ def _file(spark: SparkSession, name: str) -> tuple[Any, Any]:
     return path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001
 
 
-def _read(spark: SparkSession, name: str) -> bytes | None:
-    """The last `READ_BYTES` of a file of a checkpoint; None if there is none."""
+def _read(spark: SparkSession, name: str, end_bytes: int | None) -> bytes | None:
+    """The last bytes of a file of a checkpoint, or the whole file; None if there is none."""
     files, path = _file(spark, name)
     if not files.exists(path):
         return None
     size = int(files.getFileStatus(path).getLen())
     stream = files.open(path)
     try:
-        stream.seek(max(0, size - READ_BYTES))
+        stream.seek(0 if end_bytes is None else max(0, size - end_bytes))
         return bytes(stream.readAllBytes())
     finally:
         stream.close()
@@ -163,7 +170,7 @@ def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
             "ends, and the next start would begin from the start; set one with "
             '.option("checkpointLocation", …)'
         )
-    content = _read(spark, f"{root}/metadata")
+    content = _read(spark, f"{root}/metadata", None)
     owner = None if content is None else json.loads(content)["id"]
     if owner != query_id:
         raise UsageError(

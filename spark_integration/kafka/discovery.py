@@ -94,6 +94,18 @@ class Discovery:
         is_first: bool,
         read_up_to: Mapping[Partition, int] | None = None,
     ) -> KafkaListing:
+        """The first page of `whole_listing`."""
+        whole = self.whole_listing(known, is_first=is_first, read_up_to=read_up_to)
+        pages = list(pages_of(whole.splits)) or [[]]
+        return dataclasses.replace(whole, splits=pages[0], is_whole=len(pages) == 1)
+
+    def whole_listing(
+        self,
+        known: Mapping[Partition, str],
+        *,
+        is_first: bool,
+        read_up_to: Mapping[Partition, int] | None = None,
+    ) -> KafkaListing:
         """New splits, in the order of topics and partitions; or the problem that prevents them.
 
         Args:
@@ -151,8 +163,7 @@ class Discovery:
             )
             for partition in new
         ]
-        pages = list(pages_of(splits)) or [[]]
-        return KafkaListing(splits=pages[0], is_whole=len(pages) == 1)
+        return KafkaListing(splits=splits, is_whole=True)
 
     def _problem(
         self, topics: Mapping[str, FoundTopic], known: Mapping[Partition, str]

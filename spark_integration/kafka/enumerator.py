@@ -18,19 +18,17 @@ from coordlog.spark_integration.kafka.cluster import Partition
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
-    KafkaEnumeratorState,
     KafkaListing,
     KafkaSplit,
     KafkaSplitsReturned,
 )
+from coordlog.spark_integration.kafka.state_bytes import LISTED, has_listed
 
 __all__ = ["KafkaEnumerator"]
 
 _log = logging.getLogger(__name__)
 
 _SPLIT = payload_type_of(KafkaSplit)
-_STATE = payload_type_of(KafkaEnumeratorState)
-_LISTED = KafkaEnumeratorState(has_listed=True)
 
 
 class KafkaEnumerator(SplitEnumerator):
@@ -51,9 +49,7 @@ class KafkaEnumerator(SplitEnumerator):
         interval_s: float,
     ) -> None:
         self._context, self._discovery, self._interval_s = context, discovery, interval_s
-        self._has_listed = (
-            kept is not None and cast("KafkaEnumeratorState", _STATE.decode(kept)).has_listed
-        )
+        self._has_listed = has_listed(kept)
         self._tries = ListingTries(context)
 
     def start(self) -> None:
@@ -108,7 +104,7 @@ class KafkaEnumerator(SplitEnumerator):
 
     def snapshot_state(self) -> bytes | None:
         """Whether a listing has been whole."""
-        return _STATE.encode(_LISTED) if self._has_listed else None
+        return LISTED if self._has_listed else None
 
     def _splits(self) -> list[KafkaSplit]:
         """All known splits, in the order of discovery."""
@@ -156,7 +152,7 @@ class KafkaEnumerator(SplitEnumerator):
             self._has_listed = True
             # In the same turn as the splits: else, after the death of a driver between the two, new
             # partitions would be taken for those of the first listing.
-            context.record(EnumeratorState(content=_STATE.encode(_LISTED)))
+            context.record(EnumeratorState(content=LISTED))
         self._assign()
         if not result.is_whole:
             self._list()

@@ -9,11 +9,12 @@ from typing import Final, cast
 
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
-from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.kafka.cluster import Partition, named
 from coordlog.spark_integration.kafka.discovery import Discovery, split_of
 from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplit
+from coordlog.spark_integration.kafka.state_bytes import LISTED
 
 __all__ = ["RangeWatch", "lane_of", "weight_of"]
 
@@ -30,6 +31,7 @@ class RangeWatch:
             of the partitions.
         split_offsets: Greatest number of offsets of a split; longer ranges are cut.
         interval_s: Seconds between two listings; None: one complete listing.
+        has_listed: Whether the log has a whole listing of a service before; only until then `starting` holds.
         clock: Seconds, monotonic.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -40,6 +42,7 @@ class RangeWatch:
         *,
         split_offsets: int,
         interval_s: float | None,
+        has_listed: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -48,7 +51,7 @@ class RangeWatch:
         self._interval_s, self._clock = interval_s, clock
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
-        self._has_listed = False
+        self._has_listed, self._has_answered = has_listed, False
         self._noted = _Noted()
 
     def look(
@@ -64,12 +67,18 @@ class RangeWatch:
         until_s = self._clock() + WATCH_REPORT_S
         while True:
             splits = self._look_once(known)
-            self._has_listed = True
+            self._has_answered = True
             if self._interval_s is None:
                 return SplitsDiscovered(splits=splits, is_complete=True)
-            is_over = self._clock() >= until_s or (not splits and self._wait(self._interval_s))
-            if splits or is_over:
+            # A first listing is reported at once: `starting` holds for another one until it is in the log.
+            is_over = not self._has_listed or self._clock() >= until_s
+            if splits or is_over or self._wait(self._interval_s):
                 return SplitsDiscovered(splits=splits, is_complete=False)
+
+    def note(self, _kept: bytes | None, _page: Payload) -> bytes:
+        """Bytes that a coordinator keeps once a listing is in the log whole."""
+        self._has_listed = True
+        return LISTED
 
     def close(self) -> None:
         """Make a `look` that waits return. Any thread."""
@@ -77,28 +86,16 @@ class RangeWatch:
 
     def _look_once(self, known: Sequence[Split]) -> list[Split]:
         topic_ids, read_up_to = self._noted.upto(known)
-        is_first = not known and not self._has_listed
-        # One split of each partition first: if a listing is cut off between its pages, the first page
-        # in the log has the start of each partition.
-        heads: list[Split] = []
-        tails: list[Split] = []
-        while True:
-            try:
-                listing = self._discovery.listing(
-                    topic_ids, is_first=is_first, read_up_to=read_up_to
-                )
-            except SourceError as error:
-                if not self._has_listed:
-                    raise
-                raise SourceUnavailableError(error.where, error.problem, error.next_step) from error
-            _refuse(listing)
-            for split in listing.splits:
-                _note(split, topic_ids, read_up_to)
-                head, *tail = _cut(split, self._split_offsets)
-                heads.append(head)
-                tails.extend(tail)
-            if listing.is_whole:
-                return heads + tails
+        try:
+            listing = self._discovery.whole_listing(
+                topic_ids, is_first=not self._has_listed, read_up_to=read_up_to
+            )
+        except SourceError as error:
+            if not self._has_answered:
+                raise
+            raise SourceUnavailableError(error.where, error.problem, error.next_step) from error
+        _refuse(listing)
+        return [cut for split in listing.splits for cut in _cut(split, self._split_offsets)]
 
 
 class _Noted:

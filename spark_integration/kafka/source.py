@@ -38,7 +38,7 @@ from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplitsR
 from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
 from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOptions
 from coordlog.spark_integration.kafka.rows import Decode, RowFormat
-from coordlog.spark_integration.kafka.state_bytes import merge_reader_states
+from coordlog.spark_integration.kafka.state_bytes import has_listed, merge_reader_states
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -197,19 +197,23 @@ class KafkaSource:
             create_reader=readers[self._bad_rows],
             readers=readers,
             rejects=self._rejects_of_queries(),
-            open_watch=lambda _kept: QueryWatch(
-                watch=RangeWatch(
-                    replace(self._discovery, splits_end=True),
-                    split_offsets=self._split_offsets,
-                    interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
-                )
-            ),
+            open_watch=self._watch_of_queries,
             is_unbounded=not is_bounded,
             schema_of=lambda _split: schema,
             settle_schema=lambda: schema,
             weight_of=weight_of,
             lane_of=lane_of,
         )
+
+    def _watch_of_queries(self, kept: bytes | None) -> QueryWatch:
+        is_bounded = self._discovery.is_bounded
+        watch = RangeWatch(
+            replace(self._discovery, splits_end=True),
+            split_offsets=self._split_offsets,
+            interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
+            has_listed=has_listed(kept),
+        )
+        return QueryWatch(watch=watch, note_fact=watch.note)
 
     def _readers_of_queries(self) -> dict[str, Callable[[], KafkaReader]]:
         """Readers by the treatment of bad records."""

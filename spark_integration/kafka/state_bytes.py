@@ -1,17 +1,29 @@
-"""A reader's state as bytes, behind the version of its type."""
+"""States of readers and listings as bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, cast
 
-from coordlog.schemas.payload import decode_versioned, encode_versioned
+from coordlog.schemas.payload import decode_versioned, encode_versioned, payload_type_of
 from coordlog.spark_integration.kafka.payloads import (
+    KafkaEnumeratorState,
     KafkaReaderState,
     KafkaReaderStateV1,
     KafkaSplitProgress,
 )
 
-__all__ = ["decode_state", "encode_state", "merge_reader_states"]
+__all__ = ["LISTED", "decode_state", "encode_state", "has_listed", "merge_reader_states"]
+
+_LISTINGS: Final = payload_type_of(KafkaEnumeratorState)
+
+LISTED: Final = _LISTINGS.encode(KafkaEnumeratorState(has_listed=True))
+"""Bytes that a coordinator keeps once a listing is in the log whole."""
+
+
+def has_listed(kept: bytes | None) -> bool:
+    """Whether a listing is in the log whole, by the bytes that coordinators kept."""
+    return kept is not None and cast("KafkaEnumeratorState", _LISTINGS.decode(kept)).has_listed
 
 
 def encode_state(state: KafkaReaderState) -> bytes:

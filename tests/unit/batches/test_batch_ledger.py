@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, make_dataclass
+from typing import Any, get_type_hints
+
 import pytest
 
+from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import ledger
@@ -243,3 +247,15 @@ def test_an_intent_has_the_lowest_place_without_an_open_one() -> None:
     books.end("c", third)
     books.end("b", second)
     assert (free_place(books.state), books.state.last_number) == (0, 7)
+
+
+def test_a_snapshot_without_fingerprints_of_earlier_batches_is_read() -> None:
+    hints = get_type_hints(BatchesState)
+    names = [one.name for one in fields(BatchesState) if one.name != "earlier_ranges"]
+    earlier_type = make_dataclass("BatchesState", [(name, hints[name]) for name in names])
+    earlier: DerivedCodec[Any] = DerivedCodec(earlier_type)
+    books = Ledger()
+    books.begin("w", number=1, place=0)
+    stored = earlier.encode(earlier_type(**{name: getattr(books.state, name) for name in names}))
+
+    assert DerivedCodec(BatchesState).reader_of(earlier.schema_json)(stored) == books.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import exactly_once as exactly_once_module
-from coordlog.spark_integration.batches import query, service
+from coordlog.spark_integration.batches import frame_writer, query, service
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
 from coordlog.spark_integration.batches.ledger import BATCHES
 from coordlog.spark_integration.batches.payloads import (
@@ -344,7 +345,7 @@ def test_a_fingerprint_is_of_the_positions_and_of_the_listed_files() -> None:
             "sources/0/9.compact": b"v1\na",
             **{name.replace("_", "/"): content for name, content in changes.items()},
         }
-        return query.fingerprint_of(9, files.get)
+        return query.fingerprint_of(9, lambda name, _end_bytes: files.get(name))
 
     known = fingerprint()
     ranges, _, listed = known.partition(".")
@@ -356,6 +357,19 @@ def test_a_fingerprint_is_of_the_positions_and_of_the_listed_files() -> None:
     assert fingerprint(**{"sources/0/9.compact": None}) == ranges
     assert not fingerprint(offsets_9=b'v1\n{}\n{"logOffset":9}\n{"t":{"0":6}}').startswith(ranges)
     assert fingerprint(offsets_9=None) == ""
+
+
+def test_a_fingerprint_is_of_all_positions_however_many(tmp_path: Path) -> None:
+    """Spark writes the positions of a whole topic source on one line."""
+
+    def fingerprint(end: int) -> str:
+        positions = {"t": {str(partition): end for partition in range(10_000)}}
+        file = tmp_path / "offsets" / "9"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(positions)}')
+        return frame_writer._ranges(str(tmp_path), 9)
+
+    assert fingerprint(1_000_000) != fingerprint(1_000_001)
 
 
 def test_a_sink_that_is_taken_out_while_its_part_is_open_is_named(drivers: Drivers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +13,16 @@ from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.log.kafka import Security
+from coordlog.log.memory import MemoryLog
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration import KafkaSource
 from coordlog.spark_integration.kafka import ranges
-from coordlog.spark_integration.kafka.cluster import Cluster, Starting
+from coordlog.spark_integration.kafka.cluster import Cluster, Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
+from coordlog.spark_integration.kafka.state_bytes import has_listed
 from kafka_fakes import FakeCluster
+from reads_job import Outside, ReadsJob
 
 
 class Looks:
@@ -30,20 +34,17 @@ class Looks:
         self.known: list[Split] = []
         self.interval_s = interval_s
         self.starting: Starting = starting
+        self.kept: bytes | None = None
+        self.discovers: dict[str, Any] = {"topics": ("t",), "pattern": None, "is_bounded": True}
         self.begin()
 
     def begin(self) -> None:
         """A new service."""
         self.watch = RangeWatch(
-            Discovery(
-                cluster=self.cluster,
-                topics=("t",),
-                pattern=None,
-                starting=self.starting,
-                is_bounded=True,
-            ),
+            Discovery(cluster=self.cluster, starting=self.starting, **self.discovers),
             split_offsets=10,
             interval_s=self.interval_s,
+            has_listed=has_listed(self.kept),
             clock=lambda: self.seconds,
             wait=self.wait,
         )
@@ -56,6 +57,7 @@ class Looks:
         found = self.watch.look(self.known)
         assert found.is_complete is (self.interval_s is None)
         self.known += found.splits
+        self.kept = self.watch.note(self.kept, found)
         return [one.split_id for one in found.splits]
 
 
@@ -115,13 +117,15 @@ def test_a_look_decodes_no_split_that_an_earlier_one_knew(monkeypatch: pytest.Mo
     assert noted == []
     looks.cluster.ranges["t", 1] = (0, 55)
     assert looks.look() == ["t/1@50..55"]
+    assert looks.look() == []
     assert noted == ["t/1@50..55"]
     # Streams have read the first ones, which are forgotten.
     del looks.known[:3]
     noted.clear()
     looks.cluster.ranges["t", 0] = (0, 101)
     assert looks.look() == ["t/0@100..101"]
-    assert len(noted) == len(looks.known), "what is left is looked through anew"
+    *before, _ = [one.split_id for one in looks.known]
+    assert noted == before, "what is left is looked through anew"
 
 
 @pytest.mark.parametrize(("microseconds", "expected_ms"), [(0, 0), (1, 1), (500, 1), (1000, 1)])
@@ -230,6 +234,74 @@ def test_a_pattern_without_matches_waits_for_topics_if_unbounded(
     found = unbounded.look([], frozenset())
     assert isinstance(found, SplitsDiscovered)
     assert [one.split_id for one in found.splits] == ["t1/0@0..3"], "it ends"
+
+
+def pattern_reads(
+    cluster: FakeCluster, log: MemoryLog | None, monkeypatch: pytest.MonkeyPatch
+) -> ReadsJob:
+    """A service whose source is new records of all topics."""
+    monkeypatch.setattr(Cluster, "topics", lambda _self, *asked: cluster.topics(*asked))
+    monkeypatch.setattr(Cluster, "beginnings", lambda _self, asked: cluster.beginnings(asked))
+    monkeypatch.setattr(Cluster, "ends", lambda _self, asked: cluster.ends(asked))
+    source = KafkaSource(
+        pattern=".*", bootstrap_servers="here:9092", starting="latest", bounded=False
+    )
+    return ReadsJob(Outside(is_complete=False), log=log, source=source.coordinated())
+
+
+def test_a_topic_after_a_first_listing_without_any_is_read_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster()
+    log = MemoryLog()
+    pattern_reads(cluster, log, monkeypatch).find()
+    cluster.put("t", 3)
+
+    later = pattern_reads(cluster, log, monkeypatch)
+    later.find()
+
+    assert list(later.state.numbers) == ["t/0@0..3"]
+
+
+def test_the_first_listing_is_reported_at_once_although_it_has_no_topic() -> None:
+    looks = Looks(starting="latest")
+    looks.discovers = {"topics": (), "pattern": ".*", "is_bounded": False, "splits_end": True}
+    looks.begin()
+    assert looks.look() == []
+    assert looks.seconds == 0
+
+
+def test_starting_holds_for_each_page_of_a_first_listing_that_is_cut_off() -> None:
+    count = 5_000
+    looks = Looks(starting={("t", number): 3 for number in range(count)})
+    looks.cluster.put("t", *[4] * count)
+    first, *others = pages_of(looks.watch.look([]).splits)
+    assert others, "the driver ends before these are in the log"
+    looks.known = first
+    looks.begin()
+    looks.look()
+
+    assert {one.split_id for one in looks.known} == {f"t/{n}@3..4" for n in range(count)}
+
+
+def test_a_listing_ends_although_partitions_of_two_pages_grow_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 5_000
+    looks = Looks()
+    looks.cluster.put("t", *[1] * count)
+    looks.look()
+    ends, asked = looks.cluster.ends, 0
+
+    def growing(partitions: Sequence[Partition]) -> dict[Partition, int]:
+        nonlocal asked
+        asked += 1
+        assert asked <= 2, "it begins again and again"
+        looks.cluster.ranges = {one: (0, end + 1) for one, (_, end) in looks.cluster.ranges.items()}
+        return ends(partitions)
+
+    monkeypatch.setattr(looks.cluster, "ends", growing)
+    assert looks.look() == [f"t/{n}@1..2" for n in sorted(range(count))]
 
 
 def test_the_source_makes_it() -> None:
