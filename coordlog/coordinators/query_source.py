@@ -25,7 +25,7 @@ from coordlog.api.coordinator import (
 from coordlog.api.operator import SourceReader
 from coordlog.coordinators.enumerator import SHARES
 from coordlog.coordinators.known_reads import KnownOfReads
-from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.listing import PatientListing, Relisted, once_settled
 from coordlog.coordinators.query_rejects import QueryRejects
 from coordlog.coordinators.splits import NoteEvent
 from coordlog.coordinators.watching import SplitWatch
@@ -216,8 +216,13 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                 )
                 self.context.record(ReaderGivenUp(reader=reader))
         self._watch = self._source.open_watch(self.state.kept)
-        self._release(self.state.settled)
-        self._list_again()
+        if self._watch.release is None:
+            once_settled(self.context, self._list_again)
+        else:
+            self._release(
+                self.state.settled
+            )  # its watch tolerates new input of a name that is being released
+            self._list_again()
 
     def close(self) -> None:
         """Release a worker that waits for new splits."""
