@@ -107,8 +107,9 @@ class CoordinatedSource:
     """Whether splits may be added while the service runs."""
     schema_of: Callable[[Split], pa.Schema]
     """Schema of a split's rows: the same for all splits."""
-    settle_schema: Callable[[], pa.Schema]
-    """The schema if there is no split yet. Blocks; raises SourceError if the schema is unknown."""
+    settle_schema: Callable[[bytes | None], pa.Schema]
+    """The schema if no split is known, from the bytes that `QueryWatch.note_fact` kept. Blocks; raises SourceError if
+    the schema is unknown."""
     weight_of: Callable[[Split], int] = field(default=lambda _split: 0)
     """Approximate size of a split, bytes; 0 if unknown."""
     lane_of: Callable[[Split], str] | None = None

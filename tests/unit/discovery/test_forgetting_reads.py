@@ -339,6 +339,28 @@ def test_the_limit_stays_in_force_without_the_option(folder: Path, now: DriverTi
     assert known == ["c.csv", "z.csv"]
 
 
+def test_a_dataframe_has_the_schema_of_files_that_were_forgotten(
+    folder: Path, now: DriverTime
+) -> None:
+    """Later splits have it too: a schema inferred from the present files may have other columns."""
+    service = aged(folder, now)
+    service.list_files(2)
+    service.read(0, 4)
+    service.commit(4)
+    now.days = 30
+    write(folder, "new.csv", day=30)
+    service.list_files()
+    (folder / "new.csv").unlink()
+    service.list_files(2)
+    assert service.known == []
+    for name in names_in(folder):
+        write(folder, name, text="other\nx\n")
+
+    later = FileSource(folder, watch=Watch()).coordinated()
+    assert later.settle_schema(service.state.kept).names == ["i"]
+    assert later.settle_schema(None).names == ["other"]
+
+
 def test_an_idle_stream_has_the_same_position_after_forgetting(
     folder: Path, now: DriverTime
 ) -> None:
