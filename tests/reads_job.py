@@ -87,7 +87,7 @@ class ReadsJob:
             open_watch=lambda _kept: QueryWatch(watch=outside),
             is_unbounded=not outside.is_complete,
             schema_of=lambda _split: pa.schema([]),
-            settle_schema=lambda: pa.schema([]),
+            settle_schema=lambda _kept: pa.schema([]),
             weight_of=lambda one: outside.weights.get(one.split_id, 0),
             lane_of=lane_of,
         )

@@ -237,6 +237,11 @@ class CoordinatorContext(Protocol):
         """Run `handler` in a turn of its own, `delay_s` seconds after this turn is in the log."""
         ...
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether the sink is settling an intent of this operator."""
+        ...
+
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         """Committables that a checkpoint grants and no intent covers yet, by subtask; -1: a batch job's end."""
         ...

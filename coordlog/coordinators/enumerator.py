@@ -186,6 +186,11 @@ class EnumeratorContext:
         """Append an intent, which the provider's `sink` settles once it is in the log."""
         self._context.commit(checkpoint_id, intent)
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether the provider's `sink` is settling an intent."""
+        return self._context.is_settling
+
     def call_async(
         self,
         work: Callable[[], Payload],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from coordlog.coordinators.enumerator import listing_pages, pages_of_ids
@@ -25,13 +26,17 @@ __all__ = [
     "ListingTries",
     "PatientListing",
     "Relisted",
+    "SettlingContext",
     "listed_in_time",
     "listed_or_why_not",
+    "once_settled",
 ]
 
 R = TypeVar("R")
 
 _DOUBLINGS_MAX = 30
+_SETTLED_S = 1.0
+"""Seconds between two looks whether intents are settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,19 @@ class Relisted:
     """Ids of known splits that are withdrawn, by the reason. No reader has had them."""
     facts: Sequence[Payload] = ()
     """Facts of the source's own and `KnownSplitsForgotten`, which are recorded in this order, before all else."""
+
+
+class SettlingContext(Protocol):
+    """The part of a coordinator's context that `once_settled` needs; `EnumeratorContext` has it."""
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the provider's `sink` is settling an intent."""
+        ...
+
+    def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
+        """Run `handler` later."""
+        ...
 
 
 class ListingContext(Protocol):
@@ -209,6 +227,18 @@ class PatientListing:
         else:
             self._pages = _pages(work())
         return self._pages.popleft()
+
+
+def once_settled(context: SettlingContext, begin: Callable[[], None]) -> None:
+    """Begin the first listing of a coordinator that releases nothing itself, once nothing is being released any more.
+
+    A former driver may have left the intent to release input. Until its outcome is in the log, the split of the
+    released input is known, and new input of that name would count as a change of it.
+    """
+    if context.is_settling:
+        context.schedule(_SETTLED_S, partial(once_settled, context, begin))
+    else:
+        begin()
 
 
 def _pages(listing: SplitsDiscovered | Relisted) -> deque[Payload]:

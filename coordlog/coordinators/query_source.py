@@ -25,7 +25,7 @@ from coordlog.api.coordinator import (
 from coordlog.api.operator import SourceReader
 from coordlog.coordinators.enumerator import SHARES
 from coordlog.coordinators.known_reads import KnownOfReads
-from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.listing import PatientListing, Relisted, once_settled
 from coordlog.coordinators.query_rejects import QueryRejects
 from coordlog.coordinators.splits import NoteEvent
 from coordlog.coordinators.watching import SplitWatch
@@ -107,8 +107,9 @@ class CoordinatedSource:
     """Whether splits may be added while the service runs."""
     schema_of: Callable[[Split], pa.Schema]
     """Schema of a split's rows: the same for all splits."""
-    settle_schema: Callable[[], pa.Schema]
-    """The schema if there is no split yet. Blocks; raises SourceError if the schema is unknown."""
+    settle_schema: Callable[[bytes | None], pa.Schema]
+    """The schema if no split is known, from the bytes that `QueryWatch.note_fact` kept. Blocks; raises SourceError if
+    the schema is unknown."""
     weight_of: Callable[[Split], int] = field(default=lambda _split: 0)
     """Approximate size of a split, bytes; 0 if unknown."""
     lane_of: Callable[[Split], str] | None = None
@@ -216,8 +217,13 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                 )
                 self.context.record(ReaderGivenUp(reader=reader))
         self._watch = self._source.open_watch(self.state.kept)
-        self._release(self.state.settled)
-        self._list_again()
+        if self._watch.release is None:
+            once_settled(self.context, self._list_again)
+        else:
+            self._release(
+                self.state.settled
+            )  # its watch tolerates new input of a name that is being released
+            self._list_again()
 
     def close(self) -> None:
         """Release a worker that waits for new splits."""

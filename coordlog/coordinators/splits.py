@@ -20,7 +20,7 @@ from coordlog.coordinators.enumerator import (
     WeightOf,
     give_waiting,
 )
-from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.listing import PatientListing, Relisted, once_settled
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.projections.operators.operator_projection import OperatorProjection
@@ -126,9 +126,11 @@ class DefaultEnumerator(SplitEnumerator):
 
     def start(self) -> None:
         """List, unless the log has a complete listing."""
+        if not self._context.state.is_discovery_complete:
+            once_settled(self._context, self._begin)
+
+    def _begin(self) -> None:
         context = self._context
-        if context.state.is_discovery_complete:
-            return
         context.record(ListingStarted())
         state = context.state  # its splits were read, or are being read
         discover: Listing = self._discover

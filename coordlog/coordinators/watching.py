@@ -13,7 +13,7 @@ from coordlog.coordinators.enumerator import (
     WeightOf,
     give_waiting,
 )
-from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.listing import PatientListing, Relisted, once_settled
 from coordlog.coordinators.splits import NoteEvent, NoteLostSplits
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.projections.splits.fold import SplitsState
@@ -96,13 +96,20 @@ class WatchingEnumerator(SplitEnumerator):
                 self._context.operator_id,
             )
             return
+        self._is_relisting = self._relist is not None
+        if self._release is None:
+            once_settled(self._context, self._begin)
+        else:
+            self._begin()  # its watch tolerates new input of a name that is being released
+
+    def _begin(self) -> None:
         state = self._context.state
         unread = frozenset(state.unassigned())
         if self._relist is None or not unread:
+            self._is_relisting = False
             self._list_again()
             return
         relist = partial(self._relist, state.in_order(), state.skipped(), unread)
-        self._is_relisting = True
         self._listing.begin(lambda: relist, self._relisted)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:

@@ -37,6 +37,7 @@ from coordlog.errors import (
     UsageError,
     WrongThreadError,
 )
+from coordlog.kernel.commits import to_settle
 from coordlog.kernel.inputs import (
     Action,
     CompleteCheckpoint,
@@ -389,6 +390,12 @@ class _Context:
         number = turn.next_call_number()
         self._slot.handlers[turn.turn_sequence, number] = lambda _result, _error: handler()
         turn.start_timer(self.operator_id, self._slot.generation, number, delay_s)
+
+    @property
+    def is_settling(self) -> bool:
+        self._slot.check("context.is_settling")
+        settles = to_settle(self._slot.host.turn.state)
+        return any(settle.operator_id == self.operator_id for settle in settles)
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         self._slot.check("context.committables")

@@ -293,6 +293,13 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in Arrow's types for Spark's: times in microseconds, texts with 32-bit offsets."""
     if batch.schema.equals(schema):
         return batch
+    if batch.schema.names != schema.names:
+        raise SourceError(
+            'format("coordlog")',
+            f"a split has the columns {batch.schema.names}, and the DataFrame {schema.names}: its schema was settled "
+            "before the split was listed",
+            "set the source's `schema=`, or start the service again",
+        )
     columns: list[pa.Array] = []
     for column, field in zip(batch.columns, schema, strict=True):
         try:

@@ -165,7 +165,7 @@ class CoordinatedReads:
         log = self._log.open()
         if log.high_watermark() == 0:
             # Fails at once: the service itself would retry for a while, because a store may recover.
-            self._source.settle_schema()
+            self._source.settle_schema(None)
         partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
         surroundings = StagelessSurroundings(
             self._spark, job_id=self.job_id, endpoint=self._endpoint, on_end=self._end_queries
@@ -254,7 +254,7 @@ class CoordinatedReads:
         reads = cast("ReadsState", state.projections[OPERATOR_ID])
         for _, entry in sorted(reads.splits.items())[:1]:
             return self._source.schema_of(entry.split)
-        return self._source.settle_schema()
+        return self._source.settle_schema(reads.kept)
 
     def _query(self, driver: JobDriver) -> ReadsSeen | None:
         try:

@@ -200,7 +200,7 @@ class KafkaSource:
             open_watch=self._watch_of_queries,
             is_unbounded=not is_bounded,
             schema_of=lambda _split: schema,
-            settle_schema=lambda: schema,
+            settle_schema=lambda _kept: schema,
             weight_of=weight_of,
             lane_of=lane_of,
         )

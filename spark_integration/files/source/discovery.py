@@ -338,6 +338,7 @@ class FileWatch:
         self._suspects: set[str] = set()
         """Files that this look has found to be changed."""
         self._suspects_before: set[str] = set()
+        """Those of former looks, until they are known no more: not every look compares all files."""
         self._facts: list[Payload] = []
         """Facts of the last listing."""
         self._known = KnownFiles()
@@ -363,7 +364,9 @@ class FileWatch:
     def begin_look(self, known: Sequence[Split]) -> None:
         """Take over the splits in the log, at the begin of a look."""
         self._known.update(known)
-        self._suspects_before, self._suspects = self._suspects, set()
+        suspects = self._suspects_before | self._suspects
+        self._suspects_before = {path for path in suspects if path in self._known}
+        self._suspects = set()
         self.left_for_later.clear()
 
     def found_by_listing(self, known: Sequence[Split], skipped: frozenset[str]) -> Relisted:

@@ -86,6 +86,7 @@ from coordlog.spark_integration.files.source.release import (
 )
 from coordlog.spark_integration.files.source.relisting import relisted
 from coordlog.spark_integration.files.source.split_bytes import (
+    decode_schema,
     decode_split,
     schema_of,
     size_of,
@@ -430,8 +431,9 @@ class FileSource:
         rules = f"format={self._format} {self._discovery.format.row_rules()}"
         return SplitRejects(self.rejects, REJECTS_SCHEMA, rules)
 
-    def _settle_or_given(self) -> pa.Schema:
-        schema = self._discovery.schema
+    def _settle_or_given(self, kept: bytes | None) -> pa.Schema:
+        settled = settled_of(kept)
+        schema = decode_schema(settled) if settled else self._discovery.schema
         return self.settle_schema() if schema is None else unmarked(schema)
 
     def settle_schema(self) -> pa.Schema:

@@ -192,6 +192,14 @@ def test_batches_are_put_together_and_have_the_types_that_spark_takes() -> None:
     assert made.column("s").to_pylist() == ["a", "b"] * 3
 
 
+@pytest.mark.parametrize("names", [["b", "a"], ["a"]])
+def test_columns_of_a_split_are_no_others_than_those_of_the_dataframe(names: list[str]) -> None:
+    """Of equal types: without a look at their names they would be taken for each other."""
+    batch = pa.RecordBatch.from_pydict({name: [1] for name in names})
+    with pytest.raises(SourceError, match=r"a split has the columns .*, and the DataFrame"):
+        list(_merged(iter([batch]), pa.schema([("a", pa.int64()), ("b", pa.int64())])))
+
+
 def test_large_batches_are_not_held_back() -> None:
     schema = pa.schema([("i", pa.int64())])
     batch = pa.RecordBatch.from_pydict({"i": range(50_000)}, schema=schema)

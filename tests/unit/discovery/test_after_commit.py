@@ -413,6 +413,36 @@ def test_a_name_may_come_again_before_the_outcome_while_other_files_wait(folder:
     assert state_of(job.job).waiting_count == 2
 
 
+@pytest.mark.fault("X11")
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize(
+    "options",
+    [{"is_watching": False}, {"after_commit": "keep"}],
+    ids=["without a watch", "keeping files"],
+)
+def test_a_run_that_keeps_files_lists_after_an_open_release(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    first = write(folder / "a.csv")
+    job = Watched(folder)
+    job.look()
+    job.read()
+    job.checkpoint()
+    while not job.sink.settled:
+        job.job.run(job.job.works.popleft())
+    (folder.parent / "done").mkdir()
+    first.rename(folder.parent / "done" / "a.csv")  # and the driver dies before the outcome
+    write(folder / "a.csv", "i\n1\n2\n")
+    job = job.crash(**options)
+    for _ in range(5):
+        if not state_of(job.job).waiting_count:
+            job.job.run(job.job.works.popleft())
+            job.job.advance(1.0)
+    assert job.job.history(Kind.JOB_FAILED) == []
+    assert (job.known, state_of(job.job).waiting_count) == (["a.csv"], 1)
+    assert (job.archived, job.present) == (["a.csv"], ["a.csv"])
+
+
 def test_a_released_name_is_a_new_file_also_over_a_crash(folder: Path) -> None:
     write(folder / "a.csv", "i\n1\n")
     job = Watched(folder)

@@ -170,6 +170,26 @@ def test_the_next_service_ends_a_release(folder: Path, *, has_option: bool) -> N
     assert service.read(1, 2, reader="r", follows="q") == ["b.csv"]
 
 
+def test_a_service_that_keeps_files_lists_after_an_open_release(
+    folder: Path,
+) -> None:
+    """The driver dies after it has moved a file, and before the outcome; another file takes the name."""
+    write(folder, "a.csv")
+    service = Service(folder, **archiving(folder))
+    service.list_files(2)
+    service.read(0, 1)
+    service.commit(1)
+    (folder.parent / "done").mkdir()
+    (folder / "a.csv").rename(folder.parent / "done" / "a.csv")
+    write(folder, "a.csv", day=1, text="i\n7\n7\n")
+    service = service.crash(folder)
+    service.list_files()
+    service.job.advance(1.0)
+    service.list_files(2)
+    assert service.payloads(ReadsProblem) == []
+    assert service.read(1, 2, reader="r", follows="q") == ["a.csv"]
+
+
 def test_a_service_that_gets_the_option_releases_earlier_commits(folder: Path) -> None:
     write(folder, "a.csv", "b.csv")
     service = Service(folder)
@@ -317,6 +337,28 @@ def test_the_limit_stays_in_force_without_the_option(folder: Path, now: DriverTi
     )
     known = sorted(Path(name).name for name in bounded.state.numbers)
     assert known == ["c.csv", "z.csv"]
+
+
+def test_a_dataframe_has_the_schema_of_files_that_were_forgotten(
+    folder: Path, now: DriverTime
+) -> None:
+    """Later splits have it too: a schema inferred from the present files may have other columns."""
+    service = aged(folder, now)
+    service.list_files(2)
+    service.read(0, 4)
+    service.commit(4)
+    now.days = 30
+    write(folder, "new.csv", day=30)
+    service.list_files()
+    (folder / "new.csv").unlink()
+    service.list_files(2)
+    assert service.known == []
+    for name in names_in(folder):
+        write(folder, name, text="other\nx\n")
+
+    later = FileSource(folder, watch=Watch()).coordinated()
+    assert later.settle_schema(service.state.kept).names == ["i"]
+    assert later.settle_schema(None).names == ["other"]
 
 
 def test_an_idle_stream_has_the_same_position_after_forgetting(

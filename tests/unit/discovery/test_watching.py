@@ -563,6 +563,26 @@ def test_a_watch_does_not_end_while_a_name_waits_for_its_former_file(folder: Pat
     assert (names(again), again.is_complete) == (["a.csv"], False)
 
 
+def test_a_change_that_looks_between_listings_do_not_see_is_an_error(
+    folder: Path,
+) -> None:
+    """With notifications, most looks compare only the files that these name."""
+    write(folder / "a.csv", "i\n1\n")
+    watch = watch_of(folder, Clock())
+    watch.tolerates = lambda _path: False  # its release was given up
+    known = watch.look([]).splits
+    write(folder / "a.csv", "i\n2\n2\n")
+    watch.begin_look(known)
+    watch.found_by_listing(known, frozenset())
+    assert watch.left_for_later == {str(folder / "a.csv")}
+    for _ in range(2):
+        watch.begin_look(known)
+        watch.found_of([], known, frozenset())
+    watch.begin_look(known)
+    with pytest.raises(SourceError, match="it has changed since it was listed"):
+        watch.found_by_listing(known, frozenset())
+
+
 def test_options_of_a_watch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="at least 5, an interval"):
         FileSource(tmp_path, watch=Watch(idle_timeout_s=1.0))
