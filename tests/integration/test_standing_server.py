@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,13 +51,16 @@ class Server:
     def stand_still(self, _place: str = "") -> None:
         first = psutil.Process(self._first)
         self._stopped = [first, *first.children(recursive=True)]
-        for process in self._stopped:
-            process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        for process in self._stopped:
-            process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
         self._stopped = []
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._stopped:
+            with suppress(psutil.NoSuchProcess):  # a connection's process that was at its end
+                process.send_signal(number)
 
     def stage(self) -> BatchPart:
         frame = ArrowFrame([pa.table({"id": [1, 2, 3]})])
