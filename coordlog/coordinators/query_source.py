@@ -220,9 +220,8 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         if self._watch.release is None:
             once_settled(self.context, self._list_again)
         else:
-            self._release(
-                self.state.settled
-            )  # its watch tolerates new input of a name that is being released
+            # Its watch tolerates new input of a name that is being released.
+            self._release(self.state.settled)
             self._list_again()
 
     def close(self) -> None:
