@@ -130,16 +130,13 @@ class TaskInbox:
 class _Channel(ClientConnection):
     """A connection whose messages need no switch of the loop to a task that waits for them."""
 
-    take: Callable[[bytes], bool] | None = None
-    """Takes a message that is one frame; returns False to leave it to `recv`."""
+    take: Callable[[Frame], bool] | None = None
+    """Takes a frame; returns False to leave it to `recv`."""
 
     def process_event(self, event: Event) -> None:
         """See `websockets`."""
-        if self.take is not None and isinstance(event, Frame):
-            is_message = event.opcode is Opcode.BINARY and event.fin
-            if is_message and self.take(bytes(event.data)):
-                return
-        super().process_event(event)
+        if self.take is None or not isinstance(event, Frame) or not self.take(event):
+            super().process_event(event)
 
 
 class DriverConnection:
@@ -437,23 +434,24 @@ class DriverConnection:
                 self._heard_s = time.monotonic()
                 self._is_held = False
 
-    def _take_at_once(self, frame: bytes) -> bool:
-        """Take the messages of a frame, as a rule; returns False to leave it to the reader, which may have to wait."""
-        if not self._is_reader_idle or self.inbox.is_full():
-            self._is_reader_idle = False  # further frames come behind this one
-            return False
-        try:
-            self._take(frame)
-        except ValueError as error:
-            self._lose(f"its driver sent an invalid message: {error}")
-            if self._channel is not None:
-                self._channel.transport.abort()
-        return True
+    def _take_at_once(self, frame: Frame) -> bool:
+        """Take the messages of a frame, as a rule; returns False to leave it to the reader.
 
-    def _take(self, frame: bytes) -> None:
-        """Put the messages of a frame into the inbox. Raises ValueError at the first invalid one."""
+        The reader waits for what is missing: room in the inbox, or the rest of a message that has several frames. It
+        also ends the connection at an invalid message.
+        """
+        is_whole = frame.opcode is Opcode.BINARY and frame.fin
+        if is_whole and self._is_reader_idle and not self.inbox.is_full():
+            with contextlib.suppress(ValueError):
+                self._take(bytes(frame.data))
+                return True
+        self._is_reader_idle = False  # further frames come behind this one
+        return False
+
+    def _take(self, data: bytes) -> None:
+        """Put the messages of a frame into the inbox, or none of them. Raises ValueError if one is invalid."""
         self._heard_s = time.monotonic()
-        for received, size in decode_down(frame):
+        for received, size in list(decode_down(data)):
             message = None if isinstance(received, Heartbeat) else self._joiner.take(received)
             if isinstance(message, Fenced):
                 self._fenced = message

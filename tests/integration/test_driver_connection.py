@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import socket
@@ -29,6 +30,7 @@ from coordlog.spark_integration.wire.messages import (
     FRAME_MESSAGES_MAX,
     FromTask,
     decode_up,
+    encode,
 )
 from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
@@ -124,6 +126,61 @@ def test_a_driver_that_sends_what_is_no_message_ends_the_attempt() -> None:
         channel = endpoint._connections[number].channel
         assert endpoint._loop is not None
         endpoint._loop.call_soon_threadsafe(broadcast, (channel,), b"nonsense")
+        reason = wait_for(task.why_over, "the attempt is over")
+        assert reason is not None
+        assert reason.startswith("its driver sent an invalid message")
+        assert task.inbox.is_empty()
+
+
+@contextmanager
+def standing_still(task: DriverConnection) -> Generator[None, None, None]:
+    """The task's loop stands still within the block: it gets all frames from there at one time."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        goes_on.wait(20)
+
+    assert task._loop is not None
+    task._loop.call_soon_threadsafe(stand)
+    assert stands.wait(20)
+    yield
+    goes_on.set()
+
+
+@pytest.mark.clause("D2")
+def test_a_message_in_two_frames_is_not_overtaken() -> None:
+    first = encode(delivered(1))
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        channel = endpoint._connections[number].channel
+
+        async def send() -> None:
+            await channel.send([first[:5], first[5:]])
+            for n in (2, 3):
+                broadcast((channel,), encode(delivered(n)))
+
+        assert endpoint._loop is not None
+        with standing_still(task):
+            asyncio.run_coroutine_threadsafe(send(), endpoint._loop).result(20)
+        assert [task.inbox.get(timeout=20) for _ in range(3)] == [delivered(n) for n in (1, 2, 3)]
+        endpoint.send(number, delivered(4))
+        assert task.inbox.get(timeout=20) == delivered(4)
+
+
+def test_nothing_behind_what_is_no_message_is_taken() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        channel = endpoint._connections[heard.connection_of(0)].channel
+
+        async def send() -> None:
+            for frame in (b"nonsense", encode(delivered(1))):
+                broadcast((channel,), frame)
+
+        assert endpoint._loop is not None
+        with standing_still(task):
+            asyncio.run_coroutine_threadsafe(send(), endpoint._loop).result(20)
         reason = wait_for(task.why_over, "the attempt is over")
         assert reason is not None
         assert reason.startswith("its driver sent an invalid message")
