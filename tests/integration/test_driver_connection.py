@@ -345,6 +345,46 @@ def test_what_was_flushed_arrives_although_the_process_is_killed_at_once() -> No
         assert heard.messages(number) == [sent(n, bytes(20_000)) for n in range(200)]
 
 
+KILLED_WHILE_IT_WAITS = """
+import os, signal, sys
+from coordlog.errors import FencedAttemptError
+from coordlog.spark_integration.task import driver_connection
+from endpoint_parts import TOKEN, register, sent
+
+driver_connection.ATTEMPT_SEND_TIMEOUT_S = 1.0
+task = driver_connection.DriverConnection(endpoint=sys.argv[1], token=TOKEN)
+task.open()
+task.send(register())
+flushed = 0
+try:
+    while True:
+        task.send(sent(flushed, bytes(10_000)))
+        task.flush()
+        flushed += 1
+except FencedAttemptError:
+    print(flushed, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.kill
+def test_what_was_flushed_to_a_driver_that_reads_nothing_arrives() -> None:
+    with running(unreleased_messages_max=5) as (endpoint, heard):
+        path = os.pathsep.join(sys.path)
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED_WHILE_IT_WAITS, endpoint.address],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        flushed, number = int(killed.stdout), heard.connection_of(0)
+        while not heard.lost:
+            endpoint.released(number, 1)
+            time.sleep(0.001)
+        assert len(heard.messages(number)) >= flushed > 5
+
+
 def test_a_flush_on_a_connection_that_is_gone_ends_the_attempt() -> None:
     with running() as (endpoint, heard), opened(endpoint.address) as task:
         task.send(register())
