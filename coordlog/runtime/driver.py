@@ -212,7 +212,9 @@ class JobDriver:
         self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
-        self._closing = Closing(options.job_id, self._mailbox.wait, self._close_all)
+        self._closing = Closing(options.job_id, self._wait_for_end, self._close_all)
+        self._starting = threading.Lock()
+        """Held during the start, so that nothing is closed that is not there yet."""
         self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
         self._is_begun = self._is_collector_slower = False
@@ -227,12 +229,13 @@ class JobDriver:
             DriverUnknownError: A live driver may hold the job: its end is not proved.
             LogError: The log cannot be read or written.
         """
+        self._closing.begin()  # first: without a thread for the end, nothing begins
         # Before the restore: the state of a million files takes three times as long at the collector's own pace.
         begin_slower_collector()
         self._is_collector_slower = True
         try:
-            self._begin()
-            self._closing.begin()
+            with self._starting:
+                self._begin()
         except BaseException as error:
             try:
                 self._record_cut_start(error)
@@ -706,6 +709,11 @@ class JobDriver:
         self._mailbox.end()
         self._closing.begin()
         self._closing.wait()
+
+    def _wait_for_end(self) -> None:
+        self._mailbox.wait()
+        with self._starting:
+            pass
 
     def _close_all(self) -> None:
         try:

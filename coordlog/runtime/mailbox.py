@@ -286,11 +286,13 @@ class Mailbox:
     def close(self) -> None:
         """End the threads, within a time limit. Coordinators are closed on workers, with a short wait."""
         self.end()
-        for thread in self._threads[:1]:
+        # Only those that have begun: the system may have had too few.
+        threads = [thread for thread in self._threads if thread.ident is not None]
+        for thread in threads[:1]:
             thread.join(CLOSE_TIMEOUT_S)
         self._end_callers()
         self._groups.put(None)
-        for thread in self._threads[1:]:
+        for thread in threads[1:]:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_TIMEOUT_S)
         until_s = time.monotonic() + CLOSE_TIMEOUT_S

@@ -55,7 +55,7 @@ class AttemptConnection:
         )
 
     def next_messages(self) -> tuple[list[DownMessage], bool]:
-        """Take the next messages from the queue, for a frame; and whether none is left, as the connection closes."""
+        """Take the next messages from the queue, for a frame; True if there are none, because the connection closes."""
         messages: list[DownMessage] = []
         with self.lock:
             while self.outgoing and len(messages) < FRAME_MESSAGES_MAX:

@@ -64,7 +64,7 @@ _LOOP_PASSES: Final = 5
 _TOGETHER_S: Final = 0.0005
 """Time that an event waits for further messages of its frame."""
 _AT_ONCE_BYTES_MAX: Final = 32 * 1024
-"""Bytes that are sent without the writer: as many as it may leave unsent when it continues."""
+"""Most bytes that are sent without the writer."""
 _DROPPED_PAUSE_S: Final = 0.05
 """Pause before a new connection to a driver that has dropped one; doubles each time, up to `_DROPPED_PAUSE_MAX_S`."""
 _DROPPED_PAUSE_MAX_S: Final = 0.4
@@ -130,16 +130,13 @@ class TaskInbox:
 class _Channel(ClientConnection):
     """A connection whose messages need no switch of the loop to a task that waits for them."""
 
-    take: Callable[[bytes], bool] | None = None
-    """Takes a message that is one frame; returns False to leave it to `recv`."""
+    take: Callable[[Frame], bool] | None = None
+    """Takes a frame; returns False to leave it to `recv`."""
 
     def process_event(self, event: Event) -> None:
         """See `websockets`."""
-        if self.take is not None and isinstance(event, Frame):
-            is_message = event.opcode is Opcode.BINARY and event.fin
-            if is_message and self.take(bytes(event.data)):
-                return
-        super().process_event(event)
+        if self.take is None or not isinstance(event, Frame) or not self.take(event):
+            super().process_event(event)
 
 
 class DriverConnection:
@@ -179,8 +176,8 @@ class DriverConnection:
         self._outgoing: deque[tuple[UpMessage, bytes]] = deque()
         """Messages with their bytes, which an ack does not have yet."""
         self._outgoing_bytes = 0
-        self._queued = self._written = 0
-        """Numbers of messages that `send` has queued, and that were written to the socket."""
+        self._queued = self._taken = self._written = 0
+        """Numbers of messages that `send` has queued, that left the queue, and that are in the system's buffers."""
         self._is_delayed = False
         """Whether the queued messages are all such as can wait, for which the loop is not woken at once."""
         self._is_closing = False
@@ -290,6 +287,8 @@ class DriverConnection:
     def flush(self) -> None:
         """Wait until all queued messages are in the system's buffers: it delivers them even if this process ends.
 
+        With TLS and a driver that does not read, the last ones may be in asyncio's buffer, of 64 KiB.
+
         Raises:
             FencedAttemptError: The connection is lost, or the driver reads nothing within the time limit.
         """
@@ -395,6 +394,8 @@ class DriverConnection:
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECTION_CLOSE_S,
             ping_interval=None,
+            # To send means: into the system's buffers. With TLS, asyncio waits at the limit, else above it.
+            write_limit=0 if self._tls is None else 1,
             user_agent_header=None,
             logger=SOCKET_LOGGER,
             create_connection=_Channel,
@@ -437,23 +438,24 @@ class DriverConnection:
                 self._heard_s = time.monotonic()
                 self._is_held = False
 
-    def _take_at_once(self, frame: bytes) -> bool:
-        """Take the messages of a frame, as a rule; returns False to leave it to the reader, which may have to wait."""
-        if not self._is_reader_idle or self.inbox.is_full():
-            self._is_reader_idle = False  # further frames come behind this one
-            return False
-        try:
-            self._take(frame)
-        except ValueError as error:
-            self._lose(f"its driver sent an invalid message: {error}")
-            if self._channel is not None:
-                self._channel.transport.abort()
-        return True
+    def _take_at_once(self, frame: Frame) -> bool:
+        """Take the messages of a frame, as a rule; returns False to leave it to the reader.
 
-    def _take(self, frame: bytes) -> None:
-        """Put the messages of a frame into the inbox. Raises ValueError at the first invalid one."""
+        The reader waits for what is missing: room in the inbox, or the rest of a message that has several frames. It
+        also ends the connection at an invalid message.
+        """
+        is_whole = frame.opcode is Opcode.BINARY and frame.fin
+        if is_whole and self._is_reader_idle and not self.inbox.is_full():
+            with contextlib.suppress(ValueError):
+                self._take(bytes(frame.data))
+                return True
+        self._is_reader_idle = False  # further frames come behind this one
+        return False
+
+    def _take(self, data: bytes) -> None:
+        """Put the messages of a frame into the inbox, or none of them. Raises ValueError if one is invalid."""
         self._heard_s = time.monotonic()
-        for received, size in decode_down(frame):
+        for received, size in list(decode_down(data)):
             message = None if isinstance(received, Heartbeat) else self._joiner.take(received)
             if isinstance(message, Fenced):
                 self._fenced = message
@@ -462,20 +464,25 @@ class DriverConnection:
 
     async def _write(self, channel: ClientConnection) -> None:
         """Send the queued messages, in order, several in a frame, until `close`; then close the connection."""
-        with contextlib.suppress(ConnectionClosed):
+        with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 messages, is_closing = self._next_messages()
                 if messages:
                     await channel.send(b"".join(joined_acks(messages, encode)))
-                    self._count_written(len(messages))
-                elif is_closing:
+                else:
+                    await channel.drain()  # what was sent without the writer
+                if channel.state is not State.OPEN:
+                    return  # what waited to be sent is dropped
+                self._note_written()
+                if messages:
+                    continue
+                if is_closing:
                     await channel.close()
                     return
-                else:
-                    self._is_writer_idle = True
-                    await self._wake.wait()
-                    self._is_writer_idle = False
-                    self._wake.clear()
+                self._is_writer_idle = True
+                await self._wake.wait()
+                self._is_writer_idle = False
+                self._wake.clear()
 
     def _next_messages(self) -> tuple[list[tuple[UpMessage, bytes]], bool]:
         """The messages of the next frame, and whether the connection closes after the queued ones."""
@@ -488,6 +495,7 @@ class DriverConnection:
                     break
                 messages.append(self._outgoing.popleft())
             self._outgoing_bytes -= sum(len(data) for _, data in messages)
+            self._taken += len(messages)
             self._is_delayed = False
             if messages:
                 self._changed.notify_all()
@@ -506,13 +514,15 @@ class DriverConnection:
             messages, _ = self._next_messages()
             if messages:
                 broadcast((channel,), b"".join(joined_acks(messages, encode)))
-                self._count_written(len(messages))
-        if self._outgoing:
+                if not channel.transport.get_write_buffer_size():
+                    self._note_written()
+        if self._outgoing or self._written < self._taken:
             self._wake.set()
 
-    def _count_written(self, count: int) -> None:
+    def _note_written(self) -> None:
+        """Note that all messages that left the queue are in the system's buffers."""
         with self._changed:
-            self._written += count
+            self._written = self._taken
             self._changed.notify_all()
 
     async def _beat(self, channel: ClientConnection) -> None:

@@ -16,15 +16,17 @@ from coordlog.api.chain import Chain
 from coordlog.cli.ingest.signals import StoppedError
 from coordlog.cli.living import driver_in
 from coordlog.errors import LogUnavailableError
+from coordlog.kernel.builder import KernelConfig
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog, _MemoryWriter
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.epochs import EpochEnd
-from coordlog.restore.rebuild import Restored
+from coordlog.restore.rebuild import Rebuild, Restored
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.life import closing as closing_module
 from coordlog.runtime.mailbox import Mailbox, PanicError
+from coordlog.runtime.runtime import Runtime
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import Job
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -106,6 +108,58 @@ def test_a_start_that_fails_behind_the_take_over_closes_its_writer(
     assert len(writers) == 1
     assert closed == writers
     assert own_threads() == []
+
+
+@pytest.mark.parametrize("refused", ["coordlog-log", "coordlog-watchdog", "coordlog-closing"])
+def test_a_start_for_which_the_system_has_too_few_threads_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Its endpoint would answer as that of a driver that lives, for as long as the process does."""
+    ended, start, end = list[object](), threading.Thread.start, InMemorySurroundings.end
+
+    def scarce(self: threading.Thread) -> None:
+        if self.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def noted(self: InMemorySurroundings) -> None:
+        ended.append(self)
+        end(self)
+
+    log = MemoryLog("job")
+    driver = driver_of(tmp_path, log)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", scarce)
+        patched.setattr(InMemorySurroundings, "end", noted)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            driver.start()
+
+    assert (len(ended) == 1) == bool(log.records)
+    appender = driver._appender
+    assert appender is None or appender._writer is None
+    wait_for(lambda: own_threads() == [], "all threads have ended")
+
+
+def test_a_driver_that_ends_during_its_start_closes_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose endpoint fails then: what the rest of the start opens would stay open."""
+    lost, make = LogUnavailableError("job", "appending", 1.0, "the test"), JobDriver._make_runtime
+
+    def ended(self: JobDriver, rebuilt: Rebuild, config: KernelConfig) -> Runtime:
+        self._mailbox.end(lost)
+        assert not self._closing._closed.wait(0.3)
+        return make(self, rebuilt, config)
+
+    monkeypatch.setattr(JobDriver, "_make_runtime", ended)
+    driver = driver_of(tmp_path, MemoryLog("job"))
+    driver.start()
+
+    with pytest.raises(LogUnavailableError):
+        driver.wait()
+    assert driver._appender is not None
+    assert driver._appender._writer is None
+    wait_for(lambda: own_threads() == [], "all threads have ended")
 
 
 CUTS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import socket
@@ -29,6 +30,7 @@ from coordlog.spark_integration.wire.messages import (
     FRAME_MESSAGES_MAX,
     FromTask,
     decode_up,
+    encode,
 )
 from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
@@ -124,6 +126,61 @@ def test_a_driver_that_sends_what_is_no_message_ends_the_attempt() -> None:
         channel = endpoint._connections[number].channel
         assert endpoint._loop is not None
         endpoint._loop.call_soon_threadsafe(broadcast, (channel,), b"nonsense")
+        reason = wait_for(task.why_over, "the attempt is over")
+        assert reason is not None
+        assert reason.startswith("its driver sent an invalid message")
+        assert task.inbox.is_empty()
+
+
+@contextmanager
+def standing_still(task: DriverConnection) -> Generator[None, None, None]:
+    """The task's loop stands still within the block: it gets all frames from there at one time."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        goes_on.wait(20)
+
+    assert task._loop is not None
+    task._loop.call_soon_threadsafe(stand)
+    assert stands.wait(20)
+    yield
+    goes_on.set()
+
+
+@pytest.mark.clause("D2")
+def test_a_message_in_two_frames_is_not_overtaken() -> None:
+    first = encode(delivered(1))
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        channel = endpoint._connections[number].channel
+
+        async def send() -> None:
+            await channel.send([first[:5], first[5:]])
+            for n in (2, 3):
+                broadcast((channel,), encode(delivered(n)))
+
+        assert endpoint._loop is not None
+        with standing_still(task):
+            asyncio.run_coroutine_threadsafe(send(), endpoint._loop).result(20)
+        assert [task.inbox.get(timeout=20) for _ in range(3)] == [delivered(n) for n in (1, 2, 3)]
+        endpoint.send(number, delivered(4))
+        assert task.inbox.get(timeout=20) == delivered(4)
+
+
+def test_nothing_behind_what_is_no_message_is_taken() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        channel = endpoint._connections[heard.connection_of(0)].channel
+
+        async def send() -> None:
+            for frame in (b"nonsense", encode(delivered(1))):
+                broadcast((channel,), frame)
+
+        assert endpoint._loop is not None
+        with standing_still(task):
+            asyncio.run_coroutine_threadsafe(send(), endpoint._loop).result(20)
         reason = wait_for(task.why_over, "the attempt is over")
         assert reason is not None
         assert reason.startswith("its driver sent an invalid message")
@@ -286,6 +343,46 @@ def test_what_was_flushed_arrives_although_the_process_is_killed_at_once() -> No
         number = heard.connection_of(0)
         assert "its process has ended" in heard.reason_of(number)
         assert heard.messages(number) == [sent(n, bytes(20_000)) for n in range(200)]
+
+
+KILLED_WHILE_IT_WAITS = """
+import os, signal, sys
+from coordlog.errors import FencedAttemptError
+from coordlog.spark_integration.task import driver_connection
+from endpoint_parts import TOKEN, register, sent
+
+driver_connection.ATTEMPT_SEND_TIMEOUT_S = 1.0
+task = driver_connection.DriverConnection(endpoint=sys.argv[1], token=TOKEN)
+task.open()
+task.send(register())
+flushed = 0
+try:
+    while True:
+        task.send(sent(flushed, bytes(10_000)))
+        task.flush()
+        flushed += 1
+except FencedAttemptError:
+    print(flushed, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.kill
+def test_what_was_flushed_to_a_driver_that_reads_nothing_arrives() -> None:
+    with running(unreleased_messages_max=5) as (endpoint, heard):
+        path = os.pathsep.join(sys.path)
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED_WHILE_IT_WAITS, endpoint.address],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        flushed, number = int(killed.stdout), heard.connection_of(0)
+        while not heard.lost:
+            endpoint.released(number, 1)
+            time.sleep(0.001)
+        assert len(heard.messages(number)) >= flushed > 5
 
 
 def test_a_flush_on_a_connection_that_is_gone_ends_the_attempt() -> None:
