@@ -221,8 +221,9 @@ CONNECT_TIMEOUT_S: Final = 20.0
 """How long connection and identification may take: seconds on a loaded machine."""
 
 STRANGERS_MAX: Final = 256
-"""Connections at once that have not shown the token, TLS handshakes included: a quarter of the usual 1,024 descriptors.
-A further connection ends the oldest; each is ended after `CONNECT_TIMEOUT_S`."""
+"""Connections at once that have not shown the token, TLS handshakes included, beside one for each subtask of the job,
+because all of these may come at once: a quarter of the usual 1,024 descriptors. A further connection ends the oldest;
+each is ended after `CONNECT_TIMEOUT_S`."""
 
 STRANGER_BYTES_MAX: Final = 16 * 1024
 """Bytes of a connection before its token: a request of coordlog's own has some 300."""

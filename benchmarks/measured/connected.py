@@ -88,7 +88,12 @@ class Connected:
         if self._is_encrypted:
             self._certificate, tls = new_certificate()
         self._endpoint = Endpoint(
-            job_id=self._job_id, driver_id=driver_id, token=self._token, arrivals=mailbox, tls=tls
+            job_id=self._job_id,
+            driver_id=driver_id,
+            token=self._token,
+            arrivals=mailbox,
+            tls=tls,
+            subtasks=self._parallelism,
         )
         address = self._endpoint.start()
         self._listener.start()

@@ -134,7 +134,8 @@ class Endpoint:
         unreleased_bytes_in_all: The same in bytes of all attempts together.
         outgoing_messages_max: Messages queued for an attempt; with more the attempt fails.
         outgoing_bytes_max: The same in bytes.
-        strangers_max: Number of connections at once without the token.
+        strangers_max: Number of connections at once without the token, beside one for each subtask.
+        subtasks: Number of tasks that may connect at the same moment.
     """
 
     def __init__(  # noqa: PLR0913, the limits of an endpoint
@@ -159,6 +160,7 @@ class Endpoint:
         outgoing_messages_max: int = OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
         outgoing_bytes_max: int = OUTGOING_BYTES_PER_ATTEMPT_MAX,
         strangers_max: int = STRANGERS_MAX,
+        subtasks: int = 0,
     ) -> None:
         self._job_id, self._driver_id, self._token = job_id, driver_id, token
         self._arrivals, self._host, self._ports = arrivals, host, ports
@@ -178,7 +180,7 @@ class Endpoint:
         self._requests = requests
         self._refused, self._on_refused, self._on_failed = 0, on_refused, on_failed
         self._clients: set[asyncio.Task[None]] = set()
-        self._strangers = Strangers(self._log_refused, count_max=strangers_max)
+        self._strangers = Strangers(self._log_refused, count_max=strangers_max + subtasks)
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -48,7 +48,9 @@ class SparkSurroundings:
         self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
-        self._reached = StagelessSurroundings(spark, job_id=job_id, endpoint=endpoint)
+        self._reached = StagelessSurroundings(
+            spark, job_id=job_id, endpoint=endpoint, subtasks=parallelism
+        )
         # Begun here: it starts a worker, and imports the modules of tasks, while the driver reads the log.
         self._probe = probe_of(spark, chain, job_id)
         self._stage: SparkStage | None = None

@@ -128,6 +128,7 @@ class StagelessSurroundings:
         job_id: Id of the job.
         endpoint: Address at which the driver listens, and its encryption.
         on_end: Called when the driver ends, while clients still reach its endpoint.
+        subtasks: Number of tasks that may connect at the same moment.
     """
 
     def __init__(
@@ -137,8 +138,9 @@ class StagelessSurroundings:
         job_id: str,
         endpoint: EndpointOptions | None = None,
         on_end: Callable[[], None] | None = None,
+        subtasks: int = 0,
     ) -> None:
-        self._on_end = on_end
+        self._on_end, self._subtasks = on_end, subtasks
         self._place, self._job_id = (endpoint or EndpointOptions()).on(spark), job_id
         self.certificate: Certificate | None = None
         """Certificate of the endpoint; after `begin`. None if it is not encrypted."""
@@ -177,6 +179,7 @@ class StagelessSurroundings:
             advertised=self._place.host,
             ports=self._place.ports,
             tls=tls,
+            subtasks=self._subtasks,
         )
         address = self._endpoint.start()
         self._file = DriverFile.of_this_process(

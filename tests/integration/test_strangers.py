@@ -105,6 +105,17 @@ def test_of_many_tasks_that_come_at_once_all_are_let_in(*, is_encrypted: bool) -
         wait_for(lambda: len(heard.arrivals) == count, "each registers")
 
 
+def test_tasks_of_all_subtasks_may_come_at_once_and_none_is_dropped() -> None:
+    refused: list[int] = []
+    with (
+        running(strangers_max=2, subtasks=40, on_refused=refused.append) as (endpoint, _),
+        bare(endpoint.address, 42),
+    ):
+        assert is_heard(endpoint.address)
+
+    assert refused == [1], "the connection behind the 42"
+
+
 def test_connections_that_do_not_speak_tls_are_strangers_too() -> None:
     _, tls = new_certificate()
     refused: list[int] = []
