@@ -240,7 +240,7 @@ SLOTS_TIMEOUT_S: Final = 30.0
 WORKER_PROBE_TIMEOUT_S: Final = 120.0
 """How long a session's first task may take: it loads the modules of all tasks, and executors may have to start."""
 
-PARALLELISM_MAX: Final = 4096
+PARALLELISM_MAX: Final = 10_000
 """Subtasks of a job. A record with another number is refused before anything is counted out for each."""
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024

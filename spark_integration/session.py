@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from coordlog.errors import OptionError, SessionLostError
-from coordlog.limits import STAGE_END_TIMEOUT_S
+from coordlog.limits import PARALLELISM_MAX, STAGE_END_TIMEOUT_S
 from coordlog.option_types import check_types
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def _session(
 ) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415, an import of a second, not needed by all
 
-    if not 1 <= slots <= 4096:  # noqa: PLR2004
-        raise OptionError("slots", slots, "between 1 and 4096")
+    if not 1 <= slots <= PARALLELISM_MAX:
+        raise OptionError("slots", slots, f"between 1 and {PARALLELISM_MAX:,}")
     if _has_jvm_died():
         _forget_jvm()
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -43,7 +43,7 @@ def retaining_nothing(record: Record) -> Record:
 
 def of_too_many(record: Record) -> Record:
     """More subtasks than a job may have: each would cost memory in every fold."""
-    return replace(record, attributes={**record.attributes, "parallelism": "4097"})
+    return replace(record, attributes={**record.attributes, "parallelism": "10001"})
 
 
 def of_less_than_none(record: Record) -> Record:
@@ -143,6 +143,6 @@ def test_a_checkpoint_that_completes_twice_is_no_endless_way_in_a_table() -> Non
 def test_a_snapshot_of_too_many_subtasks_is_unusable() -> None:
     job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
     codec = SnapshotCodec(projection_of(job.chain))
-    taken = codec.encode(evolve(job.runtime.state, parallelism=4097))
-    with pytest.raises(SnapshotUnusableError, match="4097 subtasks; a job has at most 4096"):
+    taken = codec.encode(evolve(job.runtime.state, parallelism=10_001))
+    with pytest.raises(SnapshotUnusableError, match="10001 subtasks; a job has at most 10000"):
         codec.decode(taken)

@@ -93,14 +93,14 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "log_timeout_s",
         "--transform",
     ]
-    assert "parallelism is 0; it must be between 1 and 4,096" in said[2]
+    assert "parallelism is 0; it must be between 1 and 10,000" in said[2]
 
 
 def test_one_wrong_option_is_a_message_of_one_line() -> None:
     with pytest.raises(OptionsError) as caught:
-        parts_of(IngestOptions(source="in", destination="out", parallelism=5_000))
+        parts_of(IngestOptions(source="in", destination="out", parallelism=10_001))
 
-    assert str(caught.value) == "parallelism is 5000; it must be between 1 and 4,096"
+    assert str(caught.value) == "parallelism is 10001; it must be between 1 and 10,000"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -157,7 +157,7 @@ def test_a_command_with_a_wrong_option_ends_with_status_2_and_one_message() -> N
     done = CliRunner().invoke(main, ["ingest", "in", "out", "--parallelism", "0"])
 
     assert done.exit_code == 2
-    assert done.stderr == "error: --parallelism is 0; it must be between 1 and 4,096\n"
+    assert done.stderr == "error: --parallelism is 0; it must be between 1 and 10,000\n"
     assert done.stdout == ""
 
 
