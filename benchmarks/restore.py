@@ -111,6 +111,7 @@ def fold_whole(bootstrap_servers: str, job_id: str) -> Whole:
     projection = projection_of(chain)
     Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak counts from here
     before = _status_bytes("VmRSS")
+    begin_slower_collector()  # as a driver
     began = time.perf_counter()
     made = rebuild(log, chain, projection, is_whole=True)
     seconds = time.perf_counter() - began
@@ -134,6 +135,7 @@ def restore(bootstrap_servers: str, job_id: str) -> tuple[float, int]:
     log = KafkaLog.for_job(job_id, bootstrap_servers, fsync=False)
     chain = benchmark_chain()
     projection = projection_of(chain)
+    begin_slower_collector()
     began = time.perf_counter()
     made = rebuild(log, chain, projection)
     seconds = time.perf_counter() - began
@@ -268,7 +270,7 @@ def measure_snapshot(split_count: int) -> tuple[float, float, int, int]:
     """Of a source of so many splits: CPU milliseconds to encode and to decode, bytes before compression and after."""
     codec = SnapshotCodec(JobProjection(PayloadTypes(()), {"source": SPLITS}))
     state = JobState(projections=Map({"source": _splits(split_count)}))
-    begin_slower_collector()  # as a driver that restores
+    begin_slower_collector()
     began = time.process_time()
     made = codec.encode(state)
     encoded = time.process_time()
