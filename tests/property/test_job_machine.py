@@ -205,6 +205,9 @@ class Machine:
         stage = self.job.stage
         if not stage.cancelled or stage.cancelled[-1][0] != stage.submitted[-1]:
             return
+        self._end_stage()
+
+    def _end_stage(self) -> None:
         if not self.job.runtime.is_stage_running:
             return
         for sim in self.sims.values():
@@ -299,10 +302,7 @@ class Machine:
     def _fail_job(self) -> None:
         self._release()
         self.job.run(lambda: self.job.runtime.fail_job("source", "scripted"))
-        for sim in self.sims.values():
-            sim.is_over = True
-        self.job.stage_ends()
-        self.job.advance(1.0)
+        self._end_stage()
 
     def _crash(self) -> None:
         self.job.crash()
