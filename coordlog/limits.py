@@ -481,8 +481,8 @@ NAMED_WRITES_MAX: Final = 100_000
 """Batch writes with a `write_id` in the life of a job: each stays in the state, with about 40 bytes."""
 
 BATCH_RANGES_REMEMBERED: Final = 100
-"""Newest committed batches of a query whose fingerprints a job's state holds, of 33 bytes at most: Spark's checkpoints
-hold so many batches."""
+"""Committed batches of a query of which a job's state has the fingerprint, the newest ones; each has at most 33 bytes.
+Spark's checkpoints have as many batches."""
 
 FORMER_QUERIES_MAX: Final = 1_000
 """Queries of a job that others have replaced: each is kept in the state, so that none can return."""

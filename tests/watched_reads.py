@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from file_times import DAY_S, NOW_S
@@ -68,10 +67,9 @@ class Service(ReadsJob):
 
     def payloads(self, payload_type: type[Payload]) -> list[Any]:
         decode = self.job.chain.payload_types.decode
-        found = (record for kind in Kind for record in self.job.history(kind))
         values = [
             decode(record.payload_type or "", record.payload or b"")
-            for record in found
+            for record in self.job.history()
             if record.operator_id == OPERATOR and record.payload_type
         ]
         return [value for value in values if isinstance(value, payload_type)]

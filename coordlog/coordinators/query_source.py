@@ -417,14 +417,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _commit(self, request: CommitRead) -> ReadCommitted:
         state = self.state
         check_position(state, request.history, request.end, request.end)
-        # Batch reads (reader "") keep no splits: they begin at 0, and no client reports their end.
-        passed_over = ("", request.reader)
-        settled = min(
-            *(reader.committed for name, reader in state.readers.items() if name != request.reader),
-            *(read.start for read in state.reads.values() if read.reader not in passed_over),
-            request.end,
-            state.split_count,
-        )
+        settled = state.settled_after(request.reader, request.end)
         self._forget(settled)
         self._release(settled)
         return ReadCommitted(reader=request.reader, end=request.end)

@@ -273,7 +273,7 @@ class Mailbox:
         return bool(self._threads) and self._threads[0] is threading.current_thread()
 
     def refuse_this_thread(self, call: str) -> None:
-        """Return on any thread but the mailbox, where a wait for the driver would be one for itself.
+        """Refuse a call on the mailbox: it would wait for itself. On any other thread it does nothing.
 
         Raises:
             UsageError: Called on the mailbox.

@@ -139,10 +139,17 @@ class ReadsState:
     @property
     def settled(self) -> int:
         """Number of the first split that a stream may read again, or that no query has read."""
+        return min(self.planned, self.settled_after("", self.split_count))
+
+    def settled_after(self, reader: str, end: int) -> int:
+        """Number of the first split that a stream may read again, once `reader` has committed the splits below `end`.
+
+        Batch reads, without a reader, do not count: they begin at 0, and no client reports their end.
+        """
         return min(
-            self.planned,
-            *(reader.committed for reader in self.readers.values()),
-            *(read.start for read in self.reads.values() if read.reader),
+            *(known.committed for name, known in self.readers.items() if name != reader),
+            *(read.start for read in self.reads.values() if read.reader not in ("", reader)),
+            end,
             self.split_count,
         )
 

@@ -128,7 +128,7 @@ class TaskInbox:
 
 
 class _Channel(ClientConnection):
-    """A connection whose messages need no switch of the loop to a task that waits for them."""
+    """A connection that passes each frame to `take` at once: a reader would cost a switch of the loop to its task."""
 
     take: Callable[[Frame], bool] | None = None
     """Takes a frame; returns False to leave it to `recv`."""

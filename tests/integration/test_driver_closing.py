@@ -143,7 +143,7 @@ def test_a_start_for_which_the_system_has_too_few_threads_leaves_nothing(
 def test_a_driver_that_ends_during_its_start_closes_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one whose endpoint fails then: what the rest of the start opens would stay open."""
+    """Its endpoint may fail then; whatever the rest of the start opens must be closed too."""
     lost, make = LogUnavailableError("job", "appending", 1.0, "the test"), JobDriver._make_runtime
 
     def ended(self: JobDriver, rebuilt: Rebuild, config: KernelConfig) -> Runtime:

@@ -61,11 +61,11 @@ def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "in"
-    made.mkdir()
+    source = tmp_path / "in"
+    source.mkdir()
     for number in range(FILES):
-        write_file(made, number)
-    return made
+        write_file(source, number)
+    return source
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_files_and_rows_are_whole_though_the_driver_dies_at_a_step(
 
 
 def rows_of_batches(folder: Path) -> dict[int, list[int]]:
-    """What the last run of each batch held."""
+    """Rows of each batch, by its last run."""
     out = folder / "out.jsonl"
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     return dict(map(json.loads, lines))

@@ -249,7 +249,7 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
 
 
 def _refuse_beyond(values: pa.Array, kind: str) -> None:
-    """Refuse dates and timestamps that Python lacks, in whose types rows are inserted."""
+    """Refuse dates and timestamps outside of Python's years: rows are inserted as values of Python."""
     if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
         return
     for extreme in pc.call_function("min_max", [values]).values():

@@ -441,7 +441,7 @@ class ListingAll(DefaultEnumerator):
 
 
 def opened_again_after_a_prune(provider: SplitCoordinatorProvider) -> HandDrivenJob:
-    """A job whose log was pruned after its end, and which has come to a second end since."""
+    """A job that has finished, was pruned and opened again, and has finished once more."""
     job = HandDrivenJob(chain_of(provider))
     read_to_the_end(job)
     ended(job)

@@ -78,13 +78,13 @@ class Topic:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
-    made = Topic()
+    topic = Topic()
 
     def connect(_reading: object) -> Any:  # noqa: ANN401, the client has no types
-        return made.connect()
+        return topic.connect()
 
     monkeypatch.setattr(reader._Reading, "_connect", connect)
-    return made
+    return topic
 
 
 def closed(consumer: FakeConsumer) -> bool:

@@ -61,6 +61,13 @@ class Looks:
         return [one.split_id for one in found.splits]
 
 
+def serve(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every source read this cluster."""
+    monkeypatch.setattr(Cluster, "topics", lambda _self, *asked: cluster.topics(*asked))
+    monkeypatch.setattr(Cluster, "beginnings", lambda _self, asked: cluster.beginnings(asked))
+    monkeypatch.setattr(Cluster, "ends", lambda _self, asked: cluster.ends(asked))
+
+
 def test_each_query_finds_new_records_and_new_partitions_from_their_start() -> None:
     looks = Looks()
     looks.cluster.put("t", 4, 7)
@@ -216,15 +223,13 @@ def test_a_pattern_without_matches_waits_for_topics_if_unbounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = FakeCluster()
-    monkeypatch.setattr(Cluster, "topics", lambda _self, *asked: cluster.topics(*asked))
-    monkeypatch.setattr(Cluster, "beginnings", lambda _self, asked: cluster.beginnings(asked))
-    monkeypatch.setattr(Cluster, "ends", lambda _self, asked: cluster.ends(asked))
+    serve(cluster, monkeypatch)
 
     def watch(*, bounded: bool) -> SplitWatch:
         source = KafkaSource(pattern="t.*", bootstrap_servers="here:9092", bounded=bounded)
-        made = source.coordinated().open_watch(None).watch
-        made.close()  # waits for nothing
-        return made
+        split_watch = source.coordinated().open_watch(None).watch
+        split_watch.close()  # waits for nothing
+        return split_watch
 
     with pytest.raises(SourceError, match="there are none"):
         watch(bounded=True).look([], frozenset())
@@ -239,10 +244,8 @@ def test_a_pattern_without_matches_waits_for_topics_if_unbounded(
 def pattern_reads(
     cluster: FakeCluster, log: MemoryLog | None, monkeypatch: pytest.MonkeyPatch
 ) -> ReadsJob:
-    """A service whose source is new records of all topics."""
-    monkeypatch.setattr(Cluster, "topics", lambda _self, *asked: cluster.topics(*asked))
-    monkeypatch.setattr(Cluster, "beginnings", lambda _self, asked: cluster.beginnings(asked))
-    monkeypatch.setattr(Cluster, "ends", lambda _self, asked: cluster.ends(asked))
+    """A service that reads the new records of all topics."""
+    serve(cluster, monkeypatch)
     source = KafkaSource(
         pattern=".*", bootstrap_servers="here:9092", starting="latest", bounded=False
     )
