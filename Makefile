@@ -10,8 +10,8 @@ TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 # more arguments for pytest: make test ARGS="-k split -x"
 ARGS ?=
 # what is tried on them: the log's whole contract, and jobs whose drivers and attempts are killed
-ON_OLD_BROKERS := contract/test_log_contract.py integration/test_old_broker.py integration/test_kafka_log.py \
-        integration/test_adopting.py integration/test_prune.py integration/test_export_and_replay.py
+ON_OLD_BROKERS := contract/test_log_contract.py integration/log/test_old_broker.py integration/log/test_kafka_log.py \
+        integration/restore/test_adopting.py integration/restore/test_prune.py integration/restore/test_export_and_replay.py
 # the lowest kafka-python of pyproject.toml, and its place beside the packages of .venv
 OLD_CLIENT = $(shell sed -n 's/^    "kafka-python>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 OLD_CLIENT_PATH = $(CURDIR)/.venv/kafka-python-$(OLD_CLIENT)
@@ -51,7 +51,7 @@ test-docker: setup ## the tests that need a Docker engine, with the engine that 
 	@$(PYTEST) -m docker --no-skips $(ARGS)
 
 test-cluster: setup ## a job by spark-submit on a standalone cluster, where everything is killed once; two minutes
-	@$(PYTEST) tests/spark/test_cluster.py tests/spark/test_stage_retry.py $(ARGS)
+	@$(PYTEST) tests/spark/stages/test_cluster.py tests/spark/stages/test_stage_retry.py $(ARGS)
 
 setup-spark43:
 	@scripts/setup.sh --venv .venv-spark43 --pyspark 4.3.0
@@ -62,7 +62,7 @@ test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an
 
 test-old-broker: setup ## the log and jobs on Kafka 3.0.0, the oldest that works; 2.8.0 is refused; fetches 108 MB once
 	@for one in 2.7.2 2.8.0 2.8.0-kraft; do \
-		$(PYTEST) --broker $$one tests/integration/test_old_broker.py -k broker_of_the_run || exit 1; done
+		$(PYTEST) --broker $$one tests/integration/log/test_old_broker.py -k broker_of_the_run || exit 1; done
 	@$(PYTEST) --broker 3.0.0-kraft -m "kafka and not docker" -n $(WORKERS) --dist loadfile \
 		$(addprefix tests/,$(ON_OLD_BROKERS)) $(ARGS)
 
@@ -70,8 +70,8 @@ test-old-client: setup ## the log with the lowest kafka-python that pyproject.to
 	@[ -d $(OLD_CLIENT_PATH) ] || $(PY) -m pip install -q --no-deps --target $(OLD_CLIENT_PATH) kafka-python==$(OLD_CLIENT)
 	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PY) -c 'import kafka; assert kafka.__version__ == "$(OLD_CLIENT)", kafka.__version__'
 	@PYTHONPATH=$(OLD_CLIENT_PATH) $(PYTEST) -m "not docker" -n $(WORKERS) --dist loadfile \
-		tests/integration/test_kafka_client_faults.py \
-		tests/contract/test_log_contract.py tests/integration/test_kafka_log.py $(ARGS)
+		tests/integration/log/test_kafka_client_faults.py \
+		tests/contract/test_log_contract.py tests/integration/log/test_kafka_log.py $(ARGS)
 
 test-all: setup ## every test of all tiers; a skip is a failure (needs a Docker engine)
 	@$(PYTEST) --no-skips $(ARGS)

@@ -1,4 +1,4 @@
-"""Writes tests/jars.lock anew, after a change of the versions below.
+"""Writes tests/servers/jars.lock anew, after a change of the versions below.
 
     .venv/bin/python scripts/lock_test_jars.py
 
@@ -16,7 +16,7 @@ from lock_jars import Module, closure, measured
 
 from coordlog.log.broker.jar_lock import Jar
 
-LOCK: Final = Path(__file__).parents[1] / "tests" / "jars.lock"
+LOCK: Final = Path(__file__).parents[1] / "tests" / "servers" / "jars.lock"
 
 BROKERS: Final = ("2.7.2", "2.8.0", "3.0.0")
 

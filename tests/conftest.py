@@ -18,7 +18,7 @@ import pytest
 
 from contract_table import SHOWS, closing_lines, contract_ids, marks_of, unknown_marks
 from coordlog.testing.driven_job import HandDrivenJob
-from old_brokers import BROKERS, holds, older_brokers
+from servers.old_brokers import BROKERS, holds, older_brokers
 from tiers import Share, Tier, tier_of, unknown_tiers
 
 # A shell ignores this signal for its background commands.

@@ -14,8 +14,8 @@ from pathlib import Path
 from coordlog.api.chain import Chain
 from coordlog.log.interface import StoredRecord
 from coordlog.restore.rebuild import Rebuild, projection_of
+from histories.sweep_runs import RUNS
 from state_digest import digest
-from sweep_runs import RUNS
 
 __all__ = ["chain_of_run", "digests", "fresh", "read_history", "write_history"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.codec import decode_record
-from kernel_fakes import HANDLED, NotingProvider, chain_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
 
 
 def digest(state: object) -> str:

@@ -15,7 +15,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from batch_fakes import ArrowFrame
 from coordlog.errors import JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
@@ -24,9 +23,10 @@ from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.store.log_claims import claim_for
-from postgres_server import postgres_server
-from s3_server import S3Server, s3_server, s3_store
-from sql_statements import executed
+from data.sql_statements import executed
+from fakes.batch_fakes import ArrowFrame
+from servers.postgres_server import postgres_server
+from servers.s3_server import S3Server, s3_server, s3_store
 
 __all__ = ["s3_server", "s3_store"]
 

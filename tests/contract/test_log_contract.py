@@ -13,14 +13,14 @@ from typing import cast
 
 import pytest
 
-from containers import kafka_container
 from coordlog.errors import AppendRefusedError, LogUnavailableError, OutOfRangeError
 from coordlog.log.appender import Patience
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from log_records import counted, plain, start_driver, turns
+from histories.log_records import counted, plain, start_driver, turns
+from servers.containers import kafka_container
 
 TIMEOUT_S = 20.0
 """Generous: what is measured here is behaviour, on a machine that may be loaded."""

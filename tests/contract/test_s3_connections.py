@@ -12,7 +12,7 @@ from botocore.exceptions import ReadTimeoutError
 from coordlog.errors import SinkError
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.s3 import S3Store
-from s3_server import S3Server, s3_server, s3_store
+from servers.s3_server import S3Server, s3_server, s3_store
 
 __all__ = ["s3_server", "s3_store"]
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.coordinator import CommittableOf
 from coordlog.api.operator import Operator, Snapshot
 from coordlog.errors import SinkError
@@ -26,7 +25,8 @@ from coordlog.spark_integration.files.payloads import FilesPublished, PublishFil
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.store.s3 import S3Store
 from coordlog.spark_integration.files.store.store import FileStore
-from s3_server import S3Server, s3_server, s3_store
+from fakes.chain_fakes import FakeContext
+from servers.s3_server import S3Server, s3_server, s3_store
 
 __all__ = ["s3_server", "s3_store"]
 

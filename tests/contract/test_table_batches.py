@@ -10,8 +10,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from batch_cases import BatchCase
-from batch_fakes import ArrowFrame, FakeSpark
 from coordlog.errors import CoordlogError, JobMovedError, SinkError, UsageError
 from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
@@ -23,10 +21,12 @@ from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.batches.table import TableBatches, addition_of
 from coordlog.spark_integration.files.tables.sink import TableSink
-from rest_catalog import rest_catalog
-from s3_server import s3_server, s3_store
-from table_places import DeltaInBucket, Place, no_pause
-from table_steps import MakePlace, new_place, place, stepping
+from data.table_places import DeltaInBucket, Place, no_pause
+from data.table_steps import MakePlace, new_place, place, stepping
+from fakes.batch_fakes import ArrowFrame, FakeSpark
+from jobs.batch_cases import BatchCase
+from servers.rest_catalog import rest_catalog
+from servers.s3_server import s3_server, s3_store
 
 __all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
 

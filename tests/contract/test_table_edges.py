@@ -15,10 +15,8 @@ import pytest
 
 from coordlog.errors import DestinationMisfitError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
-from rest_catalog import rest_catalog
-from s3_server import s3_server, s3_store
-from table_places import DeltaPlace, IcebergPlace, Place
-from table_steps import (
+from data.table_places import DeltaPlace, IcebergPlace, Place
+from data.table_steps import (
     SAVED,
     MakePlace,
     files_of,
@@ -32,6 +30,8 @@ from table_steps import (
     staged,
     stepping,
 )
+from servers.rest_catalog import rest_catalog
+from servers.s3_server import s3_server, s3_store
 
 __all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
 

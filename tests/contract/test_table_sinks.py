@@ -16,17 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.payloads import (
     FilesPublished,
 )
 from coordlog.spark_integration.files.tables.sink import TableSink
-from rest_catalog import rest_catalog
-from s3_server import s3_server, s3_store
-from table_places import JOB, Place
-from table_steps import (
+from data.table_places import JOB, Place
+from data.table_steps import (
     SAVED,
     MakePlace,
     files_of,
@@ -41,7 +38,10 @@ from table_steps import (
     stepping,
     write,
 )
-from table_tasks import first_rows, meet
+from data.table_tasks import first_rows, meet
+from fakes.chain_fakes import FakeContext
+from servers.rest_catalog import rest_catalog
+from servers.s3_server import s3_server, s3_store
 
 __all__ = ["new_place", "place", "rest_catalog", "s3_server", "s3_store"]
 

@@ -43,7 +43,7 @@ from coordlog.messages import SendEvent as SendRow
 from coordlog.projections.job.state import DownEvent, JobState, UpEvent, sorted_items
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
-from machine_fakes import Count, Kept, Made, Row, Rows, Undone, Work, kept_in
+from fakes.machine_fakes import Count, Kept, Made, Row, Rows, Undone, Work, kept_in
 
 __all__ = [
     "Message",

@@ -54,8 +54,8 @@ from coordlog.schemas.record import Kind, Record
 from exhaustive import kernel_parts as parts
 from exhaustive.kernel_parts import OPERATOR, Message, Sim
 from exhaustive.search import Move
-from kernel_fakes import IdleReader
-from machine_fakes import Count, CountingProvider, Kept, Row, kept_in
+from fakes.kernel_fakes import IdleReader
+from fakes.machine_fakes import Count, CountingProvider, Kept, Row, kept_in
 
 __all__ = ["Budget", "KernelWorld"]
 

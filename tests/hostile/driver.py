@@ -22,7 +22,7 @@ from coordlog.runtime.driver import JobDriver, JobStatus
 from coordlog.schemas.builtin_types import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import ALL_ROWS, SUBTASKS, Pipeline
+from jobs.file_pipeline import ALL_ROWS, SUBTASKS, Pipeline
 
 __all__ = ["hostile_run"]
 

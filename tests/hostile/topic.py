@@ -24,7 +24,7 @@ from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import Kind, Record
-from file_pipeline import Pipeline
+from jobs.file_pipeline import Pipeline
 
 from .damage import damaged
 

@@ -40,7 +40,7 @@ from coordlog.spark_integration.wire.messages import (
     encode,
 )
 from coordlog.spark_integration.wire.token import Token
-from endpoint_parts import (
+from fakes.endpoint_parts import (
     Heard,
     acked,
     connected,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from brokers import broker
+from servers.brokers import broker
 
 __all__ = ["broker"]

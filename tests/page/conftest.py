@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from browser import browser, open_report
+from servers.browser import browser, open_report
 
 __all__ = ["browser", "open_report"]

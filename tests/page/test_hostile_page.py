@@ -8,10 +8,10 @@ import unicodedata
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser import OpenReport
 from coordlog.report.page_file import page as page_of
-from hostile_history import ATTACKS, hostile_history
-from report_facts import document_of, log_of
+from histories.hostile_history import ATTACKS, hostile_history
+from histories.report_facts import document_of, log_of
+from servers.browser import OpenReport
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 

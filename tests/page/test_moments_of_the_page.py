@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from browser import OpenReport
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.verdict_fold import VerdictFold
 from coordlog.projections.tables.audit import Audit, audit, audit_records
 from coordlog.projections.tables.events import EventDirection, events
 from coordlog.schemas.record import Record
 from driven_history import recorded_history
-from report_facts import document_of, log_of
+from histories.report_facts import document_of, log_of
+from servers.browser import OpenReport
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 

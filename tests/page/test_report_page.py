@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser import OpenReport
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.explain import explain_checkpoint, explain_split
@@ -17,9 +16,10 @@ from coordlog.report.document import Document
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from driven_history import recorded_history
-from hand_history import HandHistory, discovery
-from large_history import LANES, RECORDS, large_history
-from report_facts import document_of, log_of
+from histories.hand_history import HandHistory, discovery
+from histories.large_history import LANES, RECORDS, large_history
+from histories.report_facts import document_of, log_of
+from servers.browser import OpenReport
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 

@@ -23,8 +23,8 @@ from coordlog.cli.web.pages import names_of_files
 from coordlog.errors import LogUnavailableError, TopicError
 from coordlog.export import write_exported
 from driven_history import recorded_history
-from report_facts import log_of
-from served_pages import GrowingLogs, served
+from histories.report_facts import log_of
+from histories.served_pages import GrowingLogs, served
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 

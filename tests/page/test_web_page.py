@@ -22,9 +22,9 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.projections.tables.audit import audit
 from driven_history import recorded_history
-from hostile_history import ATTACKS, hostile_history
-from report_facts import log_of
-from served_pages import GrowingLogs, served
+from histories.hostile_history import ATTACKS, hostile_history
+from histories.report_facts import log_of
+from histories.served_pages import GrowingLogs, served
 
 pytestmark = [pytest.mark.page, pytest.mark.slow, pytest.mark.tier("matrix")]
 

@@ -17,7 +17,7 @@ from coordlog.history import History
 from coordlog.log import append_protocol as protocol
 from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from log_records import epoch_started, place_of, turns
+from histories.log_records import epoch_started, place_of, turns
 
 RUNS = 400
 STEPS_MAX = 2_000

@@ -21,7 +21,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import ReleaseSavepoint, SavepointTaken, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import FakeSink, NotingProvider, chain_of, prefix_of
+from fakes.kernel_fakes import FakeSink, NotingProvider, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6"), pytest.mark.clause("H1")]
 

@@ -18,7 +18,7 @@ from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.formats.json import values as json_values
 from coordlog.spark_integration.files.formats.json.values import parse_json
 from coordlog.spark_integration.files.source.source import FileSource
-from exact_judge import REFUSED, cells_of, judge, judge_text
+from data.exact_judge import REFUSED, cells_of, judge, judge_text
 
 INTEGERS: Final = ("9007199254740994", "-9007199254740992", "4611686018427387904", "16777216", "0")
 OTHERS: Final = (

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chain_fakes import contents, read_all
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.formats.text import text_bytes
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import encode_schema, encode_split
+from fakes.chain_fakes import contents, read_all
 
 BOM = b"\xef\xbb\xbf"
 FILES = {

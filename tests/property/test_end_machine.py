@@ -26,8 +26,8 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
-from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
-from random_machine import printed_if_it_fails
+from fakes.kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
+from histories.random_machine import printed_if_it_fails
 
 ACTIONS = {
     "write": 14,

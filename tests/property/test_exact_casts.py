@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import contents, read_all
 from coordlog.errors import SinkError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES
 from coordlog.spark_integration.batches.databases.connections import Connect
@@ -28,7 +27,7 @@ from coordlog.spark_integration.files.formats.compatibility import MisfitError, 
 from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.kafka.rows import RowFormat
-from exact_judge import (
+from data.exact_judge import (
     CELLS,
     JSON_TOKENS,
     REFUSED,
@@ -40,7 +39,8 @@ from exact_judge import (
     judge_token,
     plain,
 )
-from kafka_fakes import FakeRecord
+from fakes.chain_fakes import contents, read_all
+from fakes.kafka_fakes import FakeRecord
 
 PAIRS: Final = [(source, target) for source in CELLS for target in CELLS]
 SAME_KIND_PAIRS: Final = [

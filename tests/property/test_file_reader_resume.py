@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 
 ROW_COUNT = 60
 EXPECTED = [(i, f"name {i}") for i in range(ROW_COUNT)]

@@ -29,7 +29,7 @@ from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, Noting, NotingProvider, chain_of
+from fakes.kernel_fakes import Down, Noting, NotingProvider, chain_of
 
 SUBTASKS = st.integers(0, 1)
 BARRIER = "|"

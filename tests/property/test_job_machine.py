@@ -35,9 +35,9 @@ from coordlog.restore.rebuild import Rebuild, projection_of
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import payload_type_of
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import IdleReader, prefix_of
-from machine_fakes import CountingProvider, Kept, Row, Work, kept_in
-from random_machine import printed_if_it_fails
+from fakes.kernel_fakes import IdleReader, prefix_of
+from fakes.machine_fakes import CountingProvider, Kept, Row, Work, kept_in
+from histories.random_machine import printed_if_it_fails
 
 ACTIONS: dict[str, float] = {
     "work": 12,

@@ -27,7 +27,15 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import Fail, Fault, Meanwhile, MemoryLog, Slow, Unknown
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.validity import NOTHING_COUNTED, Counting, count
-from log_records import Driver, FakeClock, counted, epoch_started, place_of, start_driver, turns
+from histories.log_records import (
+    Driver,
+    FakeClock,
+    counted,
+    epoch_started,
+    place_of,
+    start_driver,
+    turns,
+)
 
 PARTS = st.sets(st.integers(0, 4), max_size=4)
 SIZES = st.lists(st.integers(1, 3), min_size=1, max_size=3)

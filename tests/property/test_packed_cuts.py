@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from awkward_files import PACKINGS, packed
-from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.source.source import FileSource
+from data.awkward_files import PACKINGS, packed
+from fakes.chain_fakes import contents, read_all
 
 LINES = [f"line {number}" for number in range(20)]
 

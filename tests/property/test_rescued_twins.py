@@ -14,9 +14,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chain_fakes import FakeContext, ReadOut, contents, read_on
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_on
 
 KNOWN = ("a", "b")
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

@@ -14,10 +14,10 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import contents, read_all
 
 _WORDS: Final = (
     "", "a", "ä🚂", "007", "7", "-0", "1.5", "1e3", "nan", "inf", "9007199254740993", "0x1F", "true", "False",

@@ -29,9 +29,9 @@ from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import IdleReader
-from split_fakes import listing, places
-from sweep_worlds import SplitTask
+from fakes.kernel_fakes import IdleReader
+from fakes.split_fakes import listing, places
+from histories.sweep_worlds import SplitTask
 
 PARALLELISM = 2
 NAMES = tuple("abcdefghijklmnop")

@@ -30,7 +30,7 @@ from coordlog.projections.splits.table import (
 )
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.source_types import Split
-from kernel_fakes import HANDLED
+from fakes.kernel_fakes import HANDLED
 from state_digest import digest
 
 SIMPLE: dict[object, st.SearchStrategy[Any]] = {

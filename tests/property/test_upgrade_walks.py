@@ -28,8 +28,8 @@ from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import ReleaseSavepoint, SavepointTaken, TakeSavepoint
 from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
-from kernel_fakes import HANDLED, IdleOperator, NotingProvider, Up, chain_of
-from random_machine import printed_if_it_fails
+from fakes.kernel_fakes import HANDLED, IdleOperator, NotingProvider, Up, chain_of
+from histories.random_machine import printed_if_it_fails
 
 pytestmark = [pytest.mark.clause("E7"), pytest.mark.clause("E8"), pytest.mark.clause("E9")]
 

@@ -19,10 +19,10 @@ from coordlog.log.memory import MemoryLog
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.crash_sweep import sweep
-from kernel_fakes import prefix_of
-from machine_fakes import Kept
-from sweep_runs import RUNS, Run
-from sweep_worlds import (
+from fakes.kernel_fakes import prefix_of
+from fakes.machine_fakes import Kept
+from histories.sweep_runs import RUNS, Run
+from histories.sweep_worlds import (
     MADE,
     ROWS,
     SPLITS,

@@ -9,7 +9,7 @@ import pytest
 
 from coordlog.kernel.builder import KernelConfig
 from coordlog.testing.driven_job import HandDrivenJob
-from quota import User, quota_chain, quota_of
+from jobs.quota import User, quota_chain, quota_of
 
 SUBTASKS, NUMBERS, RUNS = 3, 8, 30
 _STEPS_MAX = 2_000

@@ -10,7 +10,7 @@ import pytest
 
 from coordlog.errors import RequestRefusedError
 from coordlog.spark_integration.files.source import discovery
-from watched_reads import Service
+from jobs.watched_reads import Service
 
 SCHEDULES, STEPS, CRASHES_MAX = 8, 60, 8
 

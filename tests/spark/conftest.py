@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from .kafka_session import shared_session
+from jobs.kafka_session import shared_session
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_cases import BatchCase
-from batch_fakes import ArrowFrame
 from coordlog.errors import OptionError, SinkError, UsageError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
@@ -28,6 +26,8 @@ from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from fakes.batch_fakes import ArrowFrame
+from jobs.batch_cases import BatchCase
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,6 @@ from unittest import mock
 
 import pytest
 
-from batch_fakes import FakeFrame, FakeSpark, MemoryTable, Stop
 from coordlog.causes import SESSION_LOST
 from coordlog.errors import (
     CoordlogError,
@@ -42,6 +41,7 @@ from coordlog.spark_integration.batches.payloads import (
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.files.payloads import StagedFile
+from fakes.batch_fakes import FakeFrame, FakeSpark, MemoryTable, Stop
 
 pytestmark = pytest.mark.slow
 

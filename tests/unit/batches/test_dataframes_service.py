@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSource
 
-from batch_fakes import FakeSpark
 from coordlog.errors import EnvironmentSetupError, FencedError, OptionError, SourceError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
@@ -27,8 +26,9 @@ from coordlog.spark_integration.dataframes.service import CoordinatedReads
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.wire.token import Token
-from endpoint_parts import own_threads
-from reads_job import no_reader
+from fakes.batch_fakes import FakeSpark
+from fakes.endpoint_parts import own_threads
+from jobs.reads_job import no_reader
 
 
 class ConnectSession:

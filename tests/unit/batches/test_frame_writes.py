@@ -19,7 +19,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
-from batch_fakes import FakeSpark, MemoryTable
 from coordlog.errors import (
     OptionError,
     RequestRefusedError,
@@ -50,7 +49,8 @@ from coordlog.spark_integration.dataframes.source import with_tickets
 from coordlog.spark_integration.driver.requests import request_coordinator
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import FileWriters
-from driver_files import token_of
+from fakes.batch_fakes import FakeSpark, MemoryTable
+from fakes.driver_files import token_of
 
 pytestmark = pytest.mark.slow
 

@@ -37,7 +37,7 @@ from coordlog.spark_integration.history_frames.folds import (
     unpacked,
 )
 from coordlog.spark_integration.history_frames.views import UNREADABLE, tables_of
-from hand_history import HandHistory, streaming_history
+from histories.hand_history import HandHistory, streaming_history
 
 COLUMNS = [one.split()[0] for one in STREAM_INPUT.split(", ")]
 

@@ -30,8 +30,8 @@ from coordlog.schemas.reads import (
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import Split
 from coordlog.testing.driven_job import HandDrivenJob
-from reads_job import Outside, ReadsJob, Task, next_request, plan_request, unreachable
-from split_fakes import chain_of, listing
+from fakes.split_fakes import chain_of, listing
+from jobs.reads_job import Outside, ReadsJob, Task, next_request, plan_request, unreachable
 
 FILES = [f"f{n}" for n in range(10)]
 

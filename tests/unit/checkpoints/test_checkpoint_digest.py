@@ -18,7 +18,7 @@ from coordlog.schemas.builtin_types import AttemptSnapshot, CheckpointMetadata, 
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, Up, chain_of
+from fakes.kernel_fakes import NotingProvider, Up, chain_of
 
 METADATA, SNAPSHOT = payload_type_of(CheckpointMetadata), payload_type_of(AttemptSnapshot)
 

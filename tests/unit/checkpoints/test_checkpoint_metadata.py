@@ -13,7 +13,7 @@ from coordlog.log import memory
 from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of, inside
+from fakes.kernel_fakes import NotingProvider, chain_of, inside
 
 
 def metadata_of(job: HandDrivenJob, record: Record) -> CheckpointMetadata:

@@ -25,7 +25,7 @@ from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     Noting,
     NotingProvider,
     Up,

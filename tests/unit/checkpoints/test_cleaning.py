@@ -11,7 +11,7 @@ from coordlog.runtime import effects
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import FakeSink, Intent, Noting, NotingProvider, Up, chain_of
 
 
 class StagingSink(FakeSink):

@@ -14,7 +14,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import FakeSink, NotingProvider, chain_of, kinds
+from fakes.kernel_fakes import FakeSink, NotingProvider, chain_of, kinds
 
 
 def batch(provider: NotingProvider, parallelism: int = 2, **options: object) -> HandDrivenJob:

@@ -21,7 +21,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
-from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
+from fakes.kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
 
 ROWS = [("sink", b"a"), ("sink", b"b")]
 

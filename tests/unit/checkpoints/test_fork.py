@@ -31,7 +31,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]
 

@@ -21,7 +21,7 @@ from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]
 

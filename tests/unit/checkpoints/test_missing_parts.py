@@ -9,8 +9,8 @@ from coordlog.cli.main import main
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.checkpoints import CheckpointRow, CheckpointStatus
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of, inside
-from one_log import OneLog
+from fakes.kernel_fakes import NotingProvider, chain_of, inside
+from histories.one_log import OneLog
 
 
 def rows_of(job: HandDrivenJob) -> tuple[CheckpointRow, ...]:

@@ -14,7 +14,7 @@ from coordlog.projections.job.grants import covering, without_covered
 from coordlog.projections.job.state import Granted, Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
+from fakes.kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
 
 pytestmark = pytest.mark.clause("E8")
 

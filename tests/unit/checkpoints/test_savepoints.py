@@ -24,8 +24,8 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds, prefix_of
-from one_log import savepoint_command, shown
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds, prefix_of
+from histories.one_log import savepoint_command, shown
 
 pytestmark = pytest.mark.clause("E5")
 

@@ -24,8 +24,8 @@ from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
-from one_log import OneLog, checkpoint_command, savepoint_command, shown
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
+from histories.one_log import OneLog, checkpoint_command, savepoint_command, shown
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -16,7 +16,7 @@ from coordlog.cli.main import main
 from coordlog.errors import OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
-from hand_history import batch_history
+from histories.hand_history import batch_history
 
 
 class _OneLog:

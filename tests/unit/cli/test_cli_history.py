@@ -27,7 +27,7 @@ from coordlog.log.interface import Log
 from coordlog.log.local.environment_errors import BrokerError
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
-from hand_history import HandHistory, batch_history, streaming_history, unstored
+from histories.hand_history import HandHistory, batch_history, streaming_history, unstored
 
 
 class FakeLogs:
@@ -512,7 +512,7 @@ def test_a_reader_that_has_gone_ends_it_quietly() -> None:
 _MANY = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from hand_history import HandHistory
+from histories.hand_history import HandHistory
 from coordlog.log.memory import MemoryLog
 history = HandHistory()
 history.epoch()

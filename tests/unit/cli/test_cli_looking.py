@@ -17,8 +17,8 @@ from coordlog.schemas.builtin_types import SnapshotWanted
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
-from kernel_fakes import HANDLED, NotingProvider, chain_of
-from one_log import OneLog
+from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
+from histories.one_log import OneLog
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadFailed, ReadFailureNoted, ReadPlanned, SplitRead, SplitsGiven
 from coordlog.schemas.record import Kind
-from one_log import OneLog
-from reads_job import Outside, ReadsJob, next_request
+from histories.one_log import OneLog
+from jobs.reads_job import Outside, ReadsJob, next_request
 
 JOB = "job"
 FILES = ["a.csv", "b.csv", "c.csv", "d.csv"]

@@ -19,9 +19,9 @@ from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up
-from kernel_fakes import chain_of as noting_chain
-from split_fakes import ask, chain_of, pull_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up
+from fakes.kernel_fakes import chain_of as noting_chain
+from fakes.split_fakes import ask, chain_of, pull_of
 
 WITHOUT: dict[str, str] = {
     "ingest": "its lines are progress; `jobs --json` has the result",

@@ -22,10 +22,10 @@ from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import Down, NotingProvider, ended, prefix_of
-from kernel_fakes import chain_of as noting_chain
-from one_log import OneLog
-from split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
+from fakes.kernel_fakes import Down, NotingProvider, ended, prefix_of
+from fakes.kernel_fakes import chain_of as noting_chain
+from fakes.split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
+from histories.one_log import OneLog
 
 pytestmark = pytest.mark.clause("J2")
 

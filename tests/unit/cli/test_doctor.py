@@ -24,7 +24,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 
 HOUR_US = 3_600_000_000
 NOW_US = 1_000 * HOUR_US

@@ -21,8 +21,8 @@ from coordlog.projections.tables.audit import audit_records
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.spark_integration.driver.liveness import Liveness
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
-from one_log import OneLog
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from histories.one_log import OneLog
 
 INTERVAL_S = 10.0
 EVERY = 20

@@ -20,7 +20,7 @@ from coordlog.log.local.file_lock import file_lock
 from coordlog.log.local.paths import private_folder
 from coordlog.spark_integration.driver.driver_file import end_driver_file, write_driver_file
 from coordlog.spark_integration.wire.token import Token
-from driver_files import file_of
+from fakes.driver_files import file_of
 
 FILE = file_of("wss://10.0.0.7:40123", Token(bytes(range(32))))
 NOBODY = 65_534

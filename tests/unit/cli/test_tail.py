@@ -17,8 +17,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import AuditRecord
 from coordlog.schemas.record import Kind
 from driven_history import RECORDED_JOB, recorded_history
-from hand_history import HandHistory
-from one_log import OneLog
+from histories.hand_history import HandHistory
+from histories.one_log import OneLog
 
 pytestmark = pytest.mark.clause("K5")
 

@@ -18,8 +18,8 @@ from coordlog.projections.tables.payload_json import Json
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Record
-from hand_history import HandHistory, batch_history, streaming_history, unstored
-from one_log import OneLog
+from histories.hand_history import HandHistory, batch_history, streaming_history, unstored
+from histories.one_log import OneLog
 
 ATTACK: Final = "\x1b]0;owned\x07\x1b[8m\x9b31m\x7f\u202e\r\u2028\x85"
 """Sets the title, hides text, colours it, turns it around, returns to the line's begin."""

@@ -14,7 +14,7 @@ from coordlog.coordinators import (
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from quota import Quota, QuotaCoordinator, QuotaProvider, User, quota_chain, quota_of
+from jobs.quota import Quota, QuotaCoordinator, QuotaProvider, User, quota_chain, quota_of
 
 
 def started(provider: QuotaProvider | None = None) -> tuple[HandDrivenJob, User, User]:

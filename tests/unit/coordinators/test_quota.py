@@ -13,7 +13,7 @@ from coordlog.coordinators.quota import Beyond
 from coordlog.coordinators.quota_state import QuotaState
 from coordlog.errors import OptionError, RequestRefusedError
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 INPUTS: Final = [[*range(12)], [*range(100, 112)]]
 LIMIT: Final = 15

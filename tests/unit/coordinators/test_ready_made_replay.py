@@ -26,7 +26,7 @@ from coordlog.coordinators import (
     watermark_operator,
 )
 from coordlog.testing import HandDrivenJob, replay
-from row_jobs import Subtask, checkpoint, keep, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, register, run_out, settle
 
 INPUTS: Final = [[*range(8)], [*range(2, 10)]]
 

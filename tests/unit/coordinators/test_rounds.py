@@ -14,7 +14,7 @@ from coordlog.coordinators import Iteration, RoundEnded, rounds_operator
 from coordlog.errors import OptionError
 from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 INPUTS: Final = [[0, 1, 2, 20, 21], [22, 3, 40, 41]]
 

@@ -14,7 +14,7 @@ from coordlog.errors import RequestRefusedError
 from coordlog.limits import VERSION_BYTES_MAX
 from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 INPUTS: Final = [[*range(12)], [*range(100, 112)]]
 

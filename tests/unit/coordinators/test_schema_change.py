@@ -14,7 +14,7 @@ from coordlog.coordinators.schema_change import SchemaState
 from coordlog.limits import SCHEMA_CHANGE_RETRY_S, SCHEMA_CHANGE_TRIES_MAX
 from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 INPUTS: Final = [[*range(12)], [*range(100, 112)]]
 CALLS: Final[list[int]] = []

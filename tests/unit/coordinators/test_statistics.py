@@ -14,7 +14,7 @@ from coordlog.coordinators import PublishVersion, Sketch, Statistic, Version, st
 from coordlog.coordinators.statistics import StatisticsState
 from coordlog.errors import OptionError, RequestRefusedError
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 INPUTS: Final = [[*range(12)], [*range(100, 112)]]
 TOTAL: Final = f"24 rows, {sum(INPUTS[0] + INPUTS[1])}"

@@ -14,7 +14,7 @@ from coordlog.coordinators import watermark_operator
 from coordlog.coordinators.watermarks import AdvanceTo, WatermarkOperator
 from coordlog.errors import OptionError
 from coordlog.testing import HandDrivenJob, crash_sweep
-from row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
 DRIFT: Final = 5
 INPUTS: Final = [

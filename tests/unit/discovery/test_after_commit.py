@@ -30,8 +30,8 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split, schema_of
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import IdleOperator
-from split_fakes import ack_all, ask, state_of, told
+from fakes.kernel_fakes import IdleOperator
+from fakes.split_fakes import ack_all, ask, state_of, told
 
 LISTED = "coordlog.splits_discovered@"
 TWO_SPLITS: dict[str, Any] = {

@@ -25,8 +25,8 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import schema_of
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
-from file_times import DAY_S, NOW_S, DriverTime
-from split_fakes import ack_all, ask, checkpoint, state_of, told
+from data.file_times import DAY_S, NOW_S, DriverTime
+from fakes.split_fakes import ack_all, ask, checkpoint, state_of, told
 
 LISTED = "coordlog.splits_discovered@"
 AGE = Watch(watch_interval_s=0.01, max_file_age="10d")

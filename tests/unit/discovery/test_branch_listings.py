@@ -29,7 +29,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.relisting import OTHER_CUT
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from split_fakes import (
+from fakes.split_fakes import (
     NO_MORE,
     Hello,
     ack_all,

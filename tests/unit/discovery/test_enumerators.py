@@ -24,7 +24,7 @@ from coordlog.schemas.source_types import (
     SplitsDiscovered,
 )
 from coordlog.testing.driven_job import HandDrivenJob
-from split_fakes import (
+from fakes.split_fakes import (
     NO_MORE,
     Hello,
     Slowly,

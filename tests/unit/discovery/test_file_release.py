@@ -29,7 +29,7 @@ from coordlog.spark_integration.files.source.release import (
 )
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
-from split_fakes import split
+from fakes.split_fakes import split
 
 STEPS = ("checked", "folder made", "set aside", "archived")
 

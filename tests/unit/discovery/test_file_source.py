@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import RequestSplit
@@ -27,6 +26,7 @@ from coordlog.spark_integration.files.formats.text.encoding import has_whole_lin
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_schema, decode_split
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 
 
 def read(source: FileSource) -> ReadOut:

@@ -15,9 +15,9 @@ from coordlog.schemas.source_types import KnownSplitsForgotten, ReleaseSplits, S
 from coordlog.spark_integration.files.payloads import FilesLeftOut
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
-from file_times import DriverTime
-from reads_job import Outside, ReadsJob, plan_request
-from watched_reads import Service, write
+from data.file_times import DriverTime
+from jobs.reads_job import Outside, ReadsJob, plan_request
+from jobs.watched_reads import Service, write
 
 
 @pytest.fixture(autouse=True)

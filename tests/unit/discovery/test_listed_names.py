@@ -22,7 +22,7 @@ from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split, encode_split
 from coordlog.spark_integration.files.source.watch import Watch
-from plain_watch import PlainWatch
+from fakes.plain_watch import PlainWatch
 
 NAMES = ("2026-01/a.csv", "2026-01/b.csv", "2026-02/a.csv", "2026-02.csv", "2026-02-x/a.csv")
 

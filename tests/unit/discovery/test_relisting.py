@@ -35,8 +35,8 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import ended
-from split_fakes import (
+from fakes.kernel_fakes import ended
+from fakes.split_fakes import (
     NO_MORE,
     Hello,
     ack_all,

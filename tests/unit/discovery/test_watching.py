@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import read_all
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import WatchingEnumerator
 from coordlog.errors import OptionError, SourceError, SourceUnavailableError
@@ -31,9 +30,19 @@ from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
-from kernel_fakes import JumpyClock
-from plain_watch import PlainWatch
-from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
+from fakes.chain_fakes import read_all
+from fakes.kernel_fakes import JumpyClock
+from fakes.plain_watch import PlainWatch
+from fakes.split_fakes import (
+    NO_MORE,
+    ask,
+    chain_of,
+    checkpoint,
+    fail_globally,
+    split,
+    state_of,
+    told,
+)
 
 
 # --- the enumerator -------------------------------------------------------------------------------

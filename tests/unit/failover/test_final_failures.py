@@ -22,9 +22,9 @@ from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay_inputs import input_of_turn
-from kernel_fakes import FakeSink, NotingProvider, chain_of
-from split_fakes import ask, pull_of
-from split_fakes import chain_of as split_chain_of
+from fakes.kernel_fakes import FakeSink, NotingProvider, chain_of
+from fakes.split_fakes import ask, pull_of
+from fakes.split_fakes import chain_of as split_chain_of
 
 
 def no_space() -> OSError:

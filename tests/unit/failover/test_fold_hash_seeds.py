@@ -20,10 +20,10 @@ from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Record
 from coordlog.testing.driven_job import HandDrivenJob
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, inside, send_down
 from fold_digests import chain_of_run, digests, fresh, write_history
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, inside, send_down
+from histories.sweep_runs import RUNS
 from state_digest import digest, fold
-from sweep_runs import RUNS
 
 TESTS = Path(__file__).parents[2]
 

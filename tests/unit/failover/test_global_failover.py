@@ -8,7 +8,7 @@ from coordlog.messages import Fenced, Refused
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
+from fakes.kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
 
 
 def raising(*_said: object) -> None:

@@ -21,8 +21,8 @@ from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
-from one_log import OneLog
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from histories.one_log import OneLog
 
 pytestmark = pytest.mark.clause("E9")
 

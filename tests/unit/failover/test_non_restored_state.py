@@ -14,7 +14,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     TYPES,
     FakeSink,
@@ -28,7 +28,7 @@ from kernel_fakes import (
     prefix_of,
     send_down,
 )
-from request_fakes import AnsweringProvider, HowMany
+from fakes.request_fakes import AnsweringProvider, HowMany
 
 pytestmark = pytest.mark.clause("E8")
 

@@ -14,7 +14,7 @@ from coordlog.projections.job.state import Phase
 from coordlog.schemas.builtin_types import SnapshotWanted, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds
 
 
 def provider(**more: object) -> NotingProvider:

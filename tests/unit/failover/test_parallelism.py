@@ -12,10 +12,19 @@ from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up
-from kernel_fakes import chain_of as noting_chain
-from split_fakes import NO_MORE, ack_all, ask, checkpoint, fail_globally, places, pull_of, told
-from split_fakes import chain_of as splits_chain
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up
+from fakes.kernel_fakes import chain_of as noting_chain
+from fakes.split_fakes import (
+    NO_MORE,
+    ack_all,
+    ask,
+    checkpoint,
+    fail_globally,
+    places,
+    pull_of,
+    told,
+)
+from fakes.split_fakes import chain_of as splits_chain
 
 pytestmark = pytest.mark.clause("E7")
 

@@ -21,7 +21,7 @@ from coordlog.projections.job.state import Phase
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     FakeSink,
     Noted,

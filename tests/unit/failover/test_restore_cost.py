@@ -15,7 +15,7 @@ from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, Up, chain_of
+from fakes.kernel_fakes import NotingProvider, Up, chain_of
 
 
 class CountingLog(MemoryLog):

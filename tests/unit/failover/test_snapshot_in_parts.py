@@ -32,9 +32,9 @@ from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload_address import PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import ended
-from one_log import OneLog
-from split_fakes import ask, chain_of, pull_of
+from fakes.kernel_fakes import ended
+from fakes.split_fakes import ask, chain_of, pull_of
+from histories.one_log import OneLog
 
 pytestmark = pytest.mark.clause("E9")
 

@@ -40,12 +40,12 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import Verdict, counted_turns
 from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay import replay
+from fakes.kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, prefix_of
 from fold_digests import chain_of_run, digests, fresh
-from kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, prefix_of
-from one_log import OneLog
+from histories.one_log import OneLog
+from histories.sweep_runs import RUNS
+from histories.sweep_worlds import records_of
 from state_digest import digest
-from sweep_runs import RUNS
-from sweep_worlds import records_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshot-v1-paged.json"
 FORMER = Path(__file__).parents[2] / "golden" / "snapshot-v1.json"

@@ -29,7 +29,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import EnumeratorState
 from coordlog.testing.driven_job import HandDrivenJob
-from one_log import OneLog
+from histories.one_log import OneLog
 
 
 def state(named: str = "Counted", **fields: Any) -> type[Any]:  # noqa: ANN401, a type and perhaps a default

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_FILES_NAMED_MAX
@@ -21,7 +20,8 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
-from plain_watch import PlainWatch
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from fakes.plain_watch import PlainWatch
 
 CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
     :-8

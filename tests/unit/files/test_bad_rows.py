@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import pytest
 
-from chain_fakes import FakeContext, contents
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_ROW_TEXT_BYTES
@@ -24,6 +23,7 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_state
 from coordlog.spark_integration.row_transforms import row_transform
 from coordlog.spark_integration.transform import transform_spec
+from fakes.chain_fakes import FakeContext, contents
 
 TWO = "a bigint, b string"
 

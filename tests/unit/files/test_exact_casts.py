@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
@@ -22,7 +21,8 @@ from coordlog.spark_integration.files.formats.csv import schema as csv_schema
 from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.kafka.source import KafkaSource
-from plain_watch import PlainWatch
+from fakes.chain_fakes import contents, read_all
+from fakes.plain_watch import PlainWatch
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.api.chain import Chain
 from coordlog.api.operator import SourceReader
 from coordlog.errors import SourceError
@@ -27,7 +26,8 @@ from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.driven_job import HandDrivenJob
-from split_fakes import ack_all, ask, state_of
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from fakes.split_fakes import ack_all, ask, state_of
 
 TEN = "i\n" + "".join(f"{i}\n" for i in range(10))
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import ReadOut, contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
@@ -25,6 +24,7 @@ from coordlog.spark_integration.files.source.split_bytes import (
     decode_split,
     decode_state,
 )
+from fakes.chain_fakes import ReadOut, contents, read_all
 
 ROWS = [(1, "x"), (2, "zwei, zwölf"), (3, "")]
 LINES = ["one", "", "drei é", "  four  "]

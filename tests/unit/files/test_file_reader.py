@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chain_fakes import FakeContext, contents
 from coordlog.api.operator import PollStatus, SourceReader
 from coordlog.limits import SPLITS_AT_ONCE_WEIGHT
 from coordlog.schemas.source_types import RequestSplit
 from coordlog.spark_integration.files.source import reader as reading
 from coordlog.spark_integration.files.source.reader import merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import FakeContext, contents
 
 
 def source_of(folder: Path) -> FileSource:

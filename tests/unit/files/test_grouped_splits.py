@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from attempt_fakes import END, FakeOperator, World, opened, polled
 from coordlog.api.operator import FinishedSplit, Poll, PollStatus, SkippedSplit, Snapshot
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import UsageError
@@ -17,7 +16,8 @@ from coordlog.schemas.source_types import Split
 from coordlog.task.attempt import AttemptRunner
 from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from split_fakes import NO_MORE, ask, chain_of, checkpoint, listing, places, told
+from fakes.attempt_fakes import END, FakeOperator, World, opened, polled
+from fakes.split_fakes import NO_MORE, ask, chain_of, checkpoint, listing, places, told
 
 WAITING = Poll(status=PollStatus.WAITING)
 

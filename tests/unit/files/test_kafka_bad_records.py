@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, OptionsError, SourceError
 from coordlog.limits import BAD_ROW_TEXT_BYTES, SIFTED_ROWS
@@ -27,7 +26,8 @@ from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOpti
 from coordlog.spark_integration.kafka.rows import Received, RowFormat
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.kafka.state_bytes import decode_state
-from kafka_fakes import FakeConsumer, FakeRecord
+from fakes.chain_fakes import FakeContext
+from fakes.kafka_fakes import FakeConsumer, FakeRecord
 
 Treatment = Literal["fail", "skip", "emit"]
 SCHEMA = pa.schema([("a", pa.int64())])

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.kafka.rows import RowFormat
-from kafka_fakes import FakeRecord
+from fakes.chain_fakes import contents, read_all
+from fakes.kafka_fakes import FakeRecord
 
 SCHEMA = "a bigint not null, b string"
 

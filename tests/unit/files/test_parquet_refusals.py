@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import encryption
 
-from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import contents, read_all
 
 TABLE = pa.table({"a": list(range(150)), "b": [[{"c": "x"}], None, []] * 50})
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import OptionError, SourceError
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.reader import FileReader
 from coordlog.spark_integration.files.source.source import FileSource
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 
 TWO = "a bigint, b string"
 BOTH = pytest.mark.parametrize("bad_rows", ["fail", "skip"])

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from chain_fakes import FakeContext, ReadOut, contents, read_on
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.reader import FileReader, merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_state
+from fakes.chain_fakes import FakeContext, ReadOut, contents, read_on
 
 SCHEMA = pa.schema([("x", pa.string()), ("y", pa.string())])
 PLAIN = b"x,y\n" + b"".join(b"r%d,v\n" % n for n in range(6))

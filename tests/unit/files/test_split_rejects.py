@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.operator import PollStatus
 from coordlog.coordinators.query_rejects import RejectsPlace, TaskName
 from coordlog.coordinators.query_source import CoordinatedSource
@@ -35,6 +34,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.kafka.source import KafkaSource
+from fakes.chain_fakes import FakeContext
 
 SPLIT = Split(split_id="/in/a.csv", content=b"a")
 

@@ -9,7 +9,7 @@ from coordlog.kernel.inputs import CompleteCheckpoint
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, Noting, NotingProvider, chain_of, delivered, inside
+from fakes.kernel_fakes import HANDLED, Noting, NotingProvider, chain_of, delivered, inside
 
 
 def late(operator_id: str) -> NotingProvider:

@@ -10,7 +10,7 @@ from coordlog.messages import Fail
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, NotingProvider, chain_of, delivered, inside, send_down
+from fakes.kernel_fakes import Down, NotingProvider, chain_of, delivered, inside, send_down
 
 
 def started(

@@ -8,7 +8,7 @@ from coordlog.messages import CheckpointCompleted
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     NotingProvider,
     Up,

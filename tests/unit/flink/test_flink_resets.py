@@ -16,7 +16,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.task.attempt import AttemptRunner
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside, kinds, send_down
+from fakes.kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside, kinds, send_down
 
 
 def failed_over(job: HandDrivenJob) -> None:

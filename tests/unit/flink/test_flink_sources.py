@@ -34,8 +34,7 @@ from coordlog.schemas.source_types import (
     SplitsDiscovered,
 )
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from quota import quota_chain
-from split_fakes import (
+from fakes.split_fakes import (
     NO_MORE,
     Hello,
     ack_all,
@@ -49,6 +48,7 @@ from split_fakes import (
     state_of,
     told,
 )
+from jobs.quota import quota_chain
 
 SIX = ("a", "b", "c", "d", "e", "f")
 

@@ -10,7 +10,7 @@ from coordlog.projections.job.state import PendingCheckpoint
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of, prefix_of
+from fakes.kernel_fakes import NotingProvider, chain_of, prefix_of
 
 TIMEOUT_S = 5.0
 

@@ -45,10 +45,10 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import NOTHING_COUNTED
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
-from hand_history import streaming_history
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
-from log_records import Driver, counted, plain, start_driver
-from sweep_worlds import records_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from histories.hand_history import streaming_history
+from histories.log_records import Driver, counted, plain, start_driver
+from histories.sweep_worlds import records_of
 
 pytestmark = pytest.mark.clause("E9")
 

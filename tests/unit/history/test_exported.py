@@ -23,7 +23,7 @@ from coordlog.export import write_exported
 from coordlog.log.file import ExportedLog
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from hand_history import streaming_history
+from histories.hand_history import streaming_history
 
 
 @pytest.fixture

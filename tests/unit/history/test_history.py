@@ -13,7 +13,7 @@ from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 
 
 def worked() -> HandDrivenJob:

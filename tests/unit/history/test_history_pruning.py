@@ -22,7 +22,7 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeClock, HandDrivenJob
-from kernel_fakes import HANDLED, JumpyClock, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import HANDLED, JumpyClock, NotingProvider, Up, chain_of
 
 pytestmark = pytest.mark.clause("E9")
 

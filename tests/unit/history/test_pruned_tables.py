@@ -18,7 +18,7 @@ from coordlog.projections.tables.events import EventFold, EventRow, EventStatus,
 from coordlog.report.document import document
 from coordlog.schemas.record import Kind
 from driven_history import DrivenJob
-from report_facts import Facts
+from histories.report_facts import Facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("E9")]
 

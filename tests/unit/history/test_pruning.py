@@ -46,11 +46,11 @@ from coordlog.spark_integration.history_frames.bulk_validity import COUNTS
 from coordlog.spark_integration.history_frames.folds import tell_codes
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, ended
-from one_log import OneLog
-from split_fakes import ask, pull_of
-from split_fakes import chain_of as split_chain
-from sweep_runs import RUNS
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of, ended
+from fakes.split_fakes import ask, pull_of
+from fakes.split_fakes import chain_of as split_chain
+from histories.one_log import OneLog
+from histories.sweep_runs import RUNS
 
 pytestmark = pytest.mark.clause("E9")
 

@@ -48,8 +48,7 @@ from coordlog.schemas.payload_address import address_in, addresses_among
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
-from hand_history import HandHistory, skipping_history, streaming_history
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     Down,
     FakeSink,
@@ -60,9 +59,10 @@ from kernel_fakes import (
     chain_of,
     inside,
 )
-from one_log import OneLog
-from payload_samples import Colour, Inner, Outer
-from sweep_runs import RUNS
+from histories.hand_history import HandHistory, skipping_history, streaming_history
+from histories.one_log import OneLog
+from histories.payload_samples import Colour, Inner, Outer
+from histories.sweep_runs import RUNS
 
 KEY = b"of this test"
 HOST = "worker-of-mine"

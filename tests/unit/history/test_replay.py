@@ -31,7 +31,7 @@ from coordlog.testing import (
     replay,
 )
 from driven_history import driven_log
-from quota import Granted, QuotaCoordinator, QuotaProvider, Used, User, quota_chain
+from jobs.quota import Granted, QuotaCoordinator, QuotaProvider, Used, User, quota_chain
 
 
 class GenerousCoordinator(QuotaCoordinator):

@@ -23,8 +23,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.schemas.payload_address import PayloadAddress
 from coordlog.schemas.record import Kind
-from hand_history import HandHistory, discovery, streaming_history, unstored
-from one_log import OneLog
+from histories.hand_history import HandHistory, discovery, streaming_history, unstored
+from histories.one_log import OneLog
 
 FIELDS: list[dict[str, object]] = [
     {"name": "offset", "type": "long"},

@@ -27,7 +27,7 @@ from coordlog.projections.inspection.verify import verify
 from coordlog.schemas.payload import Payload, PayloadTypes, event
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import HandDrivenJob
-from one_log import savepoint_command
+from histories.one_log import savepoint_command
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "upgrading.md"

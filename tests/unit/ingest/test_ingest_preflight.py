@@ -25,7 +25,7 @@ from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import WAIT_S, KilledError, at, kill_driver
+from jobs.file_pipeline import WAIT_S, KilledError, at, kill_driver
 
 
 class _Log(MemoryLog):

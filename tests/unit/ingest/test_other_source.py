@@ -19,7 +19,7 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 from coordlog.testing.driven_job import HandDrivenJob
-from split_fakes import ack_all, ask, state_of
+from fakes.split_fakes import ack_all, ask, state_of
 
 pytestmark = pytest.mark.clause("E9")
 

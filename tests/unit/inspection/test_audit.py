@@ -13,7 +13,7 @@ from coordlog.projections.tables.payload_json import on_one_line, to_json
 from coordlog.projections.tables.splits import SplitPlace, SplitRow
 from coordlog.schemas.builtin_types import AttemptSnapshot, Committable
 from coordlog.schemas.record import Kind
-from hand_history import (
+from histories.hand_history import (
     BEGAN_US,
     HandHistory,
     batch_history,

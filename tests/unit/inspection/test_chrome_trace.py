@@ -13,9 +13,9 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.report.chrome_trace import chrome_trace
 from driven_history import recorded_history
-from hand_history import HandHistory, batch_history, skipping_history, streaming_history
-from hostile_history import hostile_history
-from report_facts import document_of, log_of
+from histories.hand_history import HandHistory, batch_history, skipping_history, streaming_history
+from histories.hostile_history import hostile_history
+from histories.report_facts import document_of, log_of
 
 Event = dict[str, Any]
 

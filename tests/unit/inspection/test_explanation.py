@@ -16,7 +16,7 @@ from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     Down,
     NotingProvider,
     Up,
@@ -24,7 +24,7 @@ from kernel_fakes import (
     event_ids,
     inside,
 )
-from split_fakes import fail_globally
+from fakes.split_fakes import fail_globally
 
 
 def explained(job: HandDrivenJob, sequence: int | None) -> Explained:

@@ -25,7 +25,7 @@ from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
-from kernel_fakes import HANDLED, NotingProvider, chain_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from coordlog.projections.tables.failures import failures
 from coordlog.schemas.builtin_types import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
 from driven_history import RECORDED_JOB, recorded_history
-from hand_history import BEGAN_US, SINK, SOURCE, HandHistory, streaming_history
-from one_log import OneLog
+from histories.hand_history import BEGAN_US, SINK, SOURCE, HandHistory, streaming_history
+from histories.one_log import OneLog
 
 
 def recorded() -> MemoryLog:

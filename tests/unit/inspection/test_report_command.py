@@ -21,9 +21,9 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.source.split_bytes import encode_split
 from driven_history import recorded_history
-from hand_history import streaming_history
-from one_log import OneLog
-from report_facts import document_of, log_of
+from histories.hand_history import streaming_history
+from histories.one_log import OneLog
+from histories.report_facts import document_of, log_of
 
 RECORDED = Path(__file__).parents[2] / "golden" / "audited-history.avro"
 

@@ -17,8 +17,8 @@ from coordlog.report.outcomes import cause_of
 from coordlog.report.time_tables import idle_times
 from coordlog.schemas.record import Kind
 from driven_history import recorded_history
-from hand_history import HandHistory, batch_history, skipping_history, streaming_history
-from report_facts import Facts, document_of, log_of
+from histories.hand_history import HandHistory, batch_history, skipping_history, streaming_history
+from histories.report_facts import Facts, document_of, log_of
 
 HISTORIES: dict[str, Callable[[], Sequence[UnstoredRecord]]] = {
     "streaming": lambda: streaming_history().records,

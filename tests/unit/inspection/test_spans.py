@@ -15,7 +15,7 @@ from coordlog.projections.telemetry.metrics import Pulse, Sample
 from coordlog.projections.telemetry.spans import Span, SpanFold, spans
 from coordlog.schemas.record import Kind, Record
 from coordlog.telemetry.observer import Observer
-from hand_history import BEGAN_US, SINK, HandHistory
+from histories.hand_history import BEGAN_US, SINK, HandHistory
 
 WAIT_S = 10.0
 MS = 1000

@@ -19,8 +19,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.columns import TABLES, Columns, ColumnType, ListOf
 from coordlog.spark_integration.history_frames.views import tables_of
 from driven_history import RECORDED_JOB, recorded_history
-from hand_history import batch_history, streaming_history
-from one_log import OneLog
+from histories.hand_history import batch_history, streaming_history
+from histories.one_log import OneLog
 
 COMMANDS = ("attempts", "splits", "checkpoints", "events", "commits", "failures", "epochs")
 DOCS = Path(__file__).parents[3] / "docs" / "history.md"

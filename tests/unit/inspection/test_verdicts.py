@@ -17,7 +17,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import recorded_history
-from kernel_fakes import NotingProvider, chain_of
+from fakes.kernel_fakes import NotingProvider, chain_of
 
 OPERATORS = '[{"id": "source", "coordinated": true}, {"id": "sink", "coordinated": true}]'
 THRESHOLDS = Thresholds()

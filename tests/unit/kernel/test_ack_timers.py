@@ -8,7 +8,7 @@ from coordlog.messages import Marker
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of, event_ids, inside, send_down
+from fakes.kernel_fakes import NotingProvider, chain_of, event_ids, inside, send_down
 
 pytestmark = pytest.mark.clause("C4")
 

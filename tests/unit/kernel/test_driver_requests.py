@@ -20,7 +20,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of
+from fakes.kernel_fakes import NotingProvider, chain_of
 
 pytestmark = pytest.mark.clause("J1")
 

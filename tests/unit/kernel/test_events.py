@@ -13,7 +13,7 @@ from coordlog.projections.job.state import Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     Down,
     Noted,
     Noting,

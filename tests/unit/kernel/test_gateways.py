@@ -12,7 +12,7 @@ from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import AlreadyFinished, Fenced, Refused, Register
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     Down,
     Noting,
     NotingProvider,

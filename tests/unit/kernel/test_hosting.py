@@ -13,7 +13,7 @@ from coordlog.projections.job.state import Phase
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     Down,
     Noted,

@@ -18,7 +18,7 @@ from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of, inside, kinds
+from fakes.kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of, inside, kinds
 
 
 @pytest.mark.clause("H3")

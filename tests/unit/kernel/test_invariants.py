@@ -12,7 +12,7 @@ from immutables import Map
 from coordlog.projections.job.invariants import faults_of
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import FakeSink, NotingProvider, chain_of, inside, send_down
+from fakes.kernel_fakes import FakeSink, NotingProvider, chain_of, inside, send_down
 
 Change = Callable[[JobState], JobState]
 

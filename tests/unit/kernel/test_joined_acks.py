@@ -20,7 +20,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import ALSO_ACKED, Kind, Record, acked_events
 from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, Noting, NotingProvider, chain_of, event_ids, inside, send_down
+from fakes.kernel_fakes import Down, Noting, NotingProvider, chain_of, event_ids, inside, send_down
 
 
 def ack(event_id: int, *also: int, operator_id: str = "source") -> AckEvent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing import HandDrivenJob, replay
-from quota import User, quota_chain
+from jobs.quota import User, quota_chain
 
 
 def records(job: HandDrivenJob) -> list[Record]:

@@ -15,7 +15,7 @@ from coordlog.projections.job.state import JobState, Phase, sorted_values
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, delivered, inside, send_down
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of, delivered, inside, send_down
 
 ROOM = 10
 """Events that are remembered."""

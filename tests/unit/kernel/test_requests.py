@@ -30,7 +30,7 @@ from coordlog.runtime.requests import Requests
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     TYPES,
     Down,
@@ -44,7 +44,7 @@ from kernel_fakes import (
     kinds,
     prefix_of,
 )
-from request_fakes import AnsweringProvider, HowMany, SoMany
+from fakes.request_fakes import AnsweringProvider, HowMany, SoMany
 
 
 def made_job(

@@ -29,7 +29,7 @@ from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay import replay
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     Down,
     FakeSink,

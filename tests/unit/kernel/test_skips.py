@@ -25,9 +25,9 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
-from kernel_fakes import Down, NotingProvider, Up
-from kernel_fakes import chain_of as noting_chain
-from split_fakes import (
+from fakes.kernel_fakes import Down, NotingProvider, Up
+from fakes.kernel_fakes import chain_of as noting_chain
+from fakes.split_fakes import (
     NO_MORE,
     ack_all,
     ask,

@@ -19,7 +19,7 @@ from coordlog.runtime import turns
 from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState, SplitFinished
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of
+from fakes.kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of
 
 
 def sends_again(coordinator: Noting) -> None:

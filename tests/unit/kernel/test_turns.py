@@ -16,7 +16,7 @@ from coordlog.runtime import runtime
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import (
+from fakes.kernel_fakes import (
     HANDLED,
     Down,
     Noted,

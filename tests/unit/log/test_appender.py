@@ -19,7 +19,15 @@ from coordlog.log.appender import take_over
 from coordlog.log.interface import LogWriter, StoredRecord, UnstoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Slow, Unknown
 from coordlog.schemas.validity import NOTHING_COUNTED
-from log_records import FakeClock, counted, epoch_started, place_of, plain, start_driver, turns
+from histories.log_records import (
+    FakeClock,
+    counted,
+    epoch_started,
+    place_of,
+    plain,
+    start_driver,
+    turns,
+)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from coordlog.log.broker.state import BrokerState, write_state
 from coordlog.log.kafka.client import Connection
 from coordlog.log.kafka.security import Security
 from coordlog.log.local.paths import private_folder
-from driver_files import ENDED_PROCESS
+from fakes.driver_files import ENDED_PROCESS
 
 PORT = 29_999
 

@@ -7,7 +7,7 @@ import pytest
 from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.log.copy import groups, taken_by
 from coordlog.log.memory import MemoryLog
-from log_records import epoch_started, plain
+from histories.log_records import epoch_started, plain
 
 pytestmark = pytest.mark.clause("K2")
 

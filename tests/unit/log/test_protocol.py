@@ -10,7 +10,7 @@ from coordlog.log import append_protocol as protocol
 from coordlog.log.append_protocol import DriverState, Place
 from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.schemas.validity import NOTHING_COUNTED
-from log_records import epoch_started, plain, turns
+from histories.log_records import epoch_started, plain, turns
 
 EMPTY = Place(end_offset=0, counting=NOTHING_COUNTED)
 

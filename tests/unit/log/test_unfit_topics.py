@@ -13,8 +13,8 @@ from coordlog.cli.main import main
 from coordlog.errors import TopicError
 from coordlog.log.memory import MemoryLog
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of
-from one_log import OneLog
+from fakes.kernel_fakes import NotingProvider, chain_of
+from histories.one_log import OneLog
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from coordlog.payloads.offload import PayloadOptions
 from coordlog.schemas.payload_address import PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, NotingProvider, chain_of, ended, inside
+from fakes.kernel_fakes import Down, NotingProvider, chain_of, ended, inside
 
 BIG = 300_000
 

@@ -47,7 +47,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import counted_turns
 from coordlog.spark_integration.batches.ledger import BatchProvider
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of, inside, prefix_of
+from fakes.kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of, inside, prefix_of
 
 MEGABYTES = b"state " * 500_000
 

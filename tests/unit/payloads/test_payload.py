@@ -18,7 +18,7 @@ from coordlog.schemas.payload import (
     event,
     payload_type_of,
 )
-from payload_samples import Colour, Inner, Outer, OuterSecond, another_inner
+from histories.payload_samples import Colour, Inner, Outer, OuterSecond, another_inner
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

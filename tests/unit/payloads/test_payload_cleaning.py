@@ -32,8 +32,8 @@ from coordlog.schemas.builtin_types import JobSnapshot, SnapshotWanted
 from coordlog.schemas.payload_address import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, Down, Noted, NotingProvider, chain_of, inside, prefix_of
-from one_log import OneLog
+from fakes.kernel_fakes import HANDLED, Down, Noted, NotingProvider, chain_of, inside, prefix_of
+from histories.one_log import OneLog
 
 T = TypeVar("T")
 

@@ -12,9 +12,7 @@ from coordlog.errors import OptionError, PayloadTypeError
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.secret_fields import REDACTED, REDACTED_TEXT
 from coordlog.secret_fields import KEY_VARIABLE, Encrypted
-from secret_job import SECRETS as JOB_SECRETS
-from secret_job import secret_log
-from secret_payloads import (
+from histories.secret_payloads import (
     SEALED,
     Login,
     Logins,
@@ -22,6 +20,8 @@ from secret_payloads import (
     declare_list,
     declare_number,
 )
+from jobs.secret_job import SECRETS as JOB_SECRETS
+from jobs.secret_job import secret_log
 
 KEY, OTHER_KEY = "ab" * 64, "cd" * 64
 PASSWORD, PIN, TOKEN = "hunter-two", "0815-4711", "tok-en-99"

@@ -22,7 +22,7 @@ from coordlog.testing import (
     silent_source,
 )
 from coordlog.testing.driven_job import MayFail
-from kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside
+from fakes.kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside
 
 
 def wrong(_coordinator: Noting) -> object:

@@ -30,7 +30,7 @@ from coordlog.spark_integration.driver.driver_file import (
 from coordlog.spark_integration.driver.machine import Machine
 from coordlog.spark_integration.wire.certificate import Certificate
 from coordlog.spark_integration.wire.token import Token
-from driver_files import ENDED_PROCESS, file_of, write_file
+from fakes.driver_files import ENDED_PROCESS, file_of, write_file
 
 TOKEN = Token(bytes(range(32)))
 ENDPOINT = "wss://10.0.0.7:40123"

@@ -8,18 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from attempt_fakes import (
-    END,
-    ScriptedInbox,
-    World,
-    added,
-    deliver,
-    inbox_of,
-    polled,
-    runner_of,
-    split_end,
-)
-from chain_fakes import FakeContext
 from coordlog.causes import MISFIT
 from coordlog.errors import (
     DestinationMisfitError,
@@ -32,7 +20,19 @@ from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of
+from fakes.attempt_fakes import (
+    END,
+    ScriptedInbox,
+    World,
+    added,
+    deliver,
+    inbox_of,
+    polled,
+    runner_of,
+    split_end,
+)
+from fakes.chain_fakes import FakeContext
+from fakes.kernel_fakes import NotingProvider, chain_of
 
 TO = ("/out", "it does not fit", "cast it")
 

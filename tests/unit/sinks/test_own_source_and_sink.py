@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from coordlog.testing import HandDrivenJob
-from own_pages import program
+from jobs.own_pages import program
 
 NAMES: Final = re.findall(r"^def (test_\w+)", program(), re.MULTILINE)
 

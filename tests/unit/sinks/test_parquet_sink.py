@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.coordinator import CommittableOf
 from coordlog.api.operator import Operator, Snapshot
 from coordlog.errors import OptionError, SinkError, UsageError
@@ -27,6 +26,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.store.durable import write_once
+from fakes.chain_fakes import FakeContext
 
 JOB = "ingest"
 

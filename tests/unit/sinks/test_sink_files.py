@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.coordinator import CommittableOf
 from coordlog.api.operator import Snapshot
 from coordlog.cli.exit_status import Exit, exit_of
@@ -29,6 +28,7 @@ from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter
 from coordlog.spark_integration.files.store import durable
 from coordlog.spark_integration.files.store.local import LocalStore
+from fakes.chain_fakes import FakeContext
 
 JOB = "ingest"
 GIB = 1024 * 1024 * 1024

@@ -4,23 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from attempt_fakes import (
-    END,
-    RELEASED,
-    Note,
-    ScriptedInbox,
-    Unregistered,
-    World,
-    added,
-    answering_inbox,
-    batch,
-    deliver,
-    index,
-    opened,
-    polled,
-    runner_of,
-    split_end,
-)
 from coordlog.api.operator import (
     Poll,
     PollStatus,
@@ -45,6 +28,23 @@ from coordlog.messages import (
 from coordlog.schemas.builtin_types import Committable, OperatorState
 from coordlog.schemas.source_types import NoMoreSplits
 from coordlog.task.attempt import StepStatus
+from fakes.attempt_fakes import (
+    END,
+    RELEASED,
+    Note,
+    ScriptedInbox,
+    Unregistered,
+    World,
+    added,
+    answering_inbox,
+    batch,
+    deliver,
+    index,
+    opened,
+    polled,
+    runner_of,
+    split_end,
+)
 
 # The order of calls
 

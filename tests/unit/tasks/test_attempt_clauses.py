@@ -7,21 +7,6 @@ from typing import Final
 
 import pytest
 
-from attempt_fakes import (
-    END,
-    RELEASED,
-    Note,
-    ScriptedInbox,
-    World,
-    added,
-    answering_inbox,
-    batch,
-    deliver,
-    inbox_of,
-    opened,
-    polled,
-    runner_of,
-)
 from coordlog.api.operator import OperatorContext, PollStatus
 from coordlog.errors import FencedAttemptError
 from coordlog.messages import (
@@ -40,7 +25,22 @@ from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import NoMoreSplits
 from coordlog.task.attempt import StepStatus
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, chain_of
+from fakes.attempt_fakes import (
+    END,
+    RELEASED,
+    Note,
+    ScriptedInbox,
+    World,
+    added,
+    answering_inbox,
+    batch,
+    deliver,
+    inbox_of,
+    opened,
+    polled,
+    runner_of,
+)
+from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
 
 
 @pytest.mark.clause("L2")

@@ -9,22 +9,6 @@ import resource
 
 import pytest
 
-from attempt_fakes import (
-    END,
-    RELEASED,
-    Note,
-    ScriptedInbox,
-    World,
-    added,
-    answering_inbox,
-    chain_of,
-    deliver,
-    inbox_of,
-    opened,
-    polled,
-    runner_of,
-    split_end,
-)
 from coordlog.api.operator import (
     OperatorContext,
 )
@@ -43,6 +27,22 @@ from coordlog.messages import (
 )
 from coordlog.schemas.builtin_types import OperatorState
 from coordlog.task.attempt import AttemptRunner
+from fakes.attempt_fakes import (
+    END,
+    RELEASED,
+    Note,
+    ScriptedInbox,
+    World,
+    added,
+    answering_inbox,
+    chain_of,
+    deliver,
+    inbox_of,
+    opened,
+    polled,
+    runner_of,
+    split_end,
+)
 
 # Failures
 

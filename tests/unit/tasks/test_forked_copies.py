@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from attempt_fakes import END, World, polled, runner_of
 from coordlog.log.local.fork_guard import COPY_STATUS
 from coordlog.messages import Complete
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.testing.driven_job import HandDrivenJob
-from kernel_fakes import NotingProvider, Up, chain_of
+from fakes.attempt_fakes import END, World, polled, runner_of
+from fakes.kernel_fakes import NotingProvider, Up, chain_of
 
 UNEXPECTED = 71
 """Exit status of a copy that has returned into the test."""

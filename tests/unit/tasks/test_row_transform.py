@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from attempt_fakes import deliver
-from chain_fakes import FakeContext
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.api.operator import Operator
 from coordlog.errors import OptionError, OptionsError, RowFailuresError, TransformMisfitError
@@ -27,6 +25,8 @@ from coordlog.spark_integration.row_transform_operator import RowTransformOperat
 from coordlog.spark_integration.row_transforms import RowTransform, row_transform
 from coordlog.spark_integration.transform import pandas_transform, transform_spec
 from coordlog.task.attempt import AttemptRunner, StepStatus
+from fakes.attempt_fakes import deliver
+from fakes.chain_fakes import FakeContext
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

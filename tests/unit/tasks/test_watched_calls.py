@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from attempt_fakes import Note, World, deliver, opened, polled
 from coordlog.task.attempt import AttemptRunner
 from coordlog.task.call_watch import MainThread, watched_calls
 from coordlog.task.operator_chain import Place
+from fakes.attempt_fakes import Note, World, deliver, opened, polled
 
 LIMIT_S = 10.0
 PLACE = Place(operator_id="transform", callback="process", split_id="in/3.csv")

@@ -11,7 +11,7 @@ import pytest
 
 from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.spark_integration.task.worker_probe import WorkerProbe, use_own_interpreter
-from endpoint_parts import wait_for
+from fakes.endpoint_parts import wait_for
 
 WAIT_S = 20.0
 

@@ -21,9 +21,9 @@ from coordlog.spark_integration.kafka.discovery import Discovery, split_of
 from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
 from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplitsReturned
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from kafka_fakes import FakeCluster
-from one_log import OneLog
-from split_fakes import NO_MORE, IdleReader, ack_all, checkpoint, fail_globally, places, told
+from fakes.kafka_fakes import FakeCluster
+from fakes.split_fakes import NO_MORE, IdleReader, ack_all, checkpoint, fail_globally, places, told
+from histories.one_log import OneLog
 
 INTERVAL_S = 10.0
 

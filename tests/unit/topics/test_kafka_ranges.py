@@ -21,8 +21,8 @@ from coordlog.spark_integration.kafka.cluster import Cluster, Partition, Startin
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
 from coordlog.spark_integration.kafka.state_bytes import has_listed
-from kafka_fakes import FakeCluster
-from reads_job import Outside, ReadsJob
+from fakes.kafka_fakes import FakeCluster
+from jobs.reads_job import Outside, ReadsJob
 
 
 class Looks:

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from chain_fakes import FakeContext
 from coordlog.api.operator import Poll, PollStatus
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
@@ -26,7 +25,8 @@ from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOpti
 from coordlog.spark_integration.kafka.rows import RowFormat
 from coordlog.spark_integration.kafka.state_bytes import decode_state, merge_reader_states
 from coordlog.testing.driven_job import FakeClock
-from kafka_fakes import FakeConsumer, records
+from fakes.chain_fakes import FakeContext
+from fakes.kafka_fakes import FakeConsumer, records
 
 OPTIONS = KafkaReaderOptions(
     cluster=Cluster(bootstrap_servers="127.0.0.1:9", timeout_s=0.1),
