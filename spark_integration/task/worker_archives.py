@@ -16,7 +16,7 @@ from zipimport import zipimporter
 __all__ = ["keep_archives"]
 
 _SPARKS_OWN: Final = re.compile(
-    r"(?:^|[/\\])(?:pyspark\.zip|py4j-[^/\\]+-src\.zip|spark-core_[^/\\]+\.jar)$"
+    r"(?:^|[/\\])(?:pyspark\.zip|py4j-[^/\\]+-src\.zip|spark-core_[^/\\]+\.jar)(?=$|[/\\])"
 )
 
 
@@ -27,13 +27,23 @@ class _Kept(zipimporter):
         """Do nothing: Spark does not change its archives while workers run."""
 
 
-def keep_archives() -> None:
-    """Make this process read Spark's archives once. Other archives, such as `--py-files`, are not affected.
+def _kept(name: str) -> _Kept:
+    """The finder of a path in one of Spark's archives: an entry of `sys.path_hooks`."""
+    if not _SPARKS_OWN.search(name):
+        raise ImportError(name)
+    return _Kept(name)
 
-    For Spark's Python processes, before other code of this package; a further call includes archives that were
-    added since. Any thread.
+
+def keep_archives() -> None:
+    """Make this process and its forks read Spark's archives once, and others, such as `--py-files`, as Python does.
+
+    For Spark's Python processes, before other code of this package. Any thread.
     """
-    for name, finder in list(sys.path_importer_cache.items()):
-        if type(finder) is zipimporter and _SPARKS_OWN.search(finder.archive):
-            with suppress(ImportError):  # deleted from the disk: its cached names still suffice
-                sys.path_importer_cache[name] = _Kept(name)
+    if _kept in sys.path_hooks:
+        return
+    sys.path_hooks.insert(0, _kept)
+    for name in list(sys.path_importer_cache):
+        with suppress(
+            ImportError
+        ):  # another path, or deleted from the disk: its cached names still suffice
+            sys.path_importer_cache[name] = _kept(name)

@@ -11,6 +11,8 @@ import importlib
 from contextlib import suppress
 from typing import Final
 
+from coordlog.spark_integration.task.worker_archives import keep_archives
+
 __all__: list[str] = []
 
 _MODULES: Final = (
@@ -24,6 +26,7 @@ _MODULES: Final = (
 
 
 def _serve() -> None:
+    keep_archives()
     for name in _MODULES:
         # A worker that needs a missing module reports it with its place; the daemon has no place to report to.
         with suppress(ImportError):

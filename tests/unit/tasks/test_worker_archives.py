@@ -25,6 +25,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[s
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("nothing.txt", "")
         monkeypatch.syspath_prepend(str(path))
+    monkeypatch.setattr(sys, "path_hooks", list(sys.path_hooks))
     assert importlib.util.find_spec(MODULE) is None
     yield found
     for path in found.values():
@@ -87,3 +88,18 @@ def test_modules_are_still_found_in_sparks_own(
 
     assert found is not None
     assert found.origin == str(archives["pyspark.zip"] / f"{MODULE}.py")
+
+
+def test_a_folder_of_an_archive_that_is_searched_later_is_read_once(
+    archives: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_archives()
+    for archive in archives.values():
+        with zipfile.ZipFile(archive, "a") as opened:
+            opened.writestr(f"inside/{MODULE}.py", "")
+    importlib.invalidate_caches()
+    for archive in archives.values():
+        monkeypatch.setattr(sys, "path", [*sys.path, str(archive / "inside")])
+    assert importlib.util.find_spec(MODULE) is not None
+
+    assert set(read_again(monkeypatch)) == {"theirs.zip"}
