@@ -43,7 +43,6 @@ def keep_archives() -> None:
         return
     sys.path_hooks.insert(0, _kept)
     for name in list(sys.path_importer_cache):
-        with suppress(
-            ImportError
-        ):  # another path, or deleted from the disk: its cached names still suffice
+        # another path, or deleted from the disk: its cached names still suffice
+        with suppress(ImportError):
             sys.path_importer_cache[name] = _kept(name)
