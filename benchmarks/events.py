@@ -232,15 +232,19 @@ class _Running:
             raise TimeoutError(f"{order} was not done within {_LIMIT_S:g} s")
 
     def time_checkpoints(self, count: int, into: _Samples) -> None:
-        """Checkpoints without other load, then the same with an event for each subtask inside the cut."""
+        """Checkpoints without other load, then the same with an event for each subtask inside the cut.
+
+        The next of these is triggered after the acks: a checkpoint waits for the events before its own cut too.
+        """
         into.checkpoint.append(1e3 * median(self._checkpoint() for _ in range(count)))
         measured = self._measured
         measured.held_s.clear()
         measured.is_holding = True
         for _ in range(count):
             self._checkpoint()
+            if not measured.all_acked.wait(_LIMIT_S):
+                raise TimeoutError(f"events of a cut were not acked within {_LIMIT_S:g} s")
         measured.is_holding = False
-        self._checkpoint()  # waits for the acks of all events before it
         into.held.append(1e3 * median(measured.held_s))
 
     def _checkpoint(self) -> float:

@@ -94,6 +94,9 @@ class Measured:
     parallelism: int = 0
     is_holding: bool = False
     """Whether the coordinator sends an event to each subtask inside each cut."""
+    unacked: int = 0
+    """Number of these events that were not acked yet."""
+    all_acked: threading.Event = field(default_factory=threading.Event)
 
     def begin(self, wanted: int) -> None:
         """Forget all times; `done` is set after so many events."""
@@ -148,6 +151,8 @@ class _Coordinator(OperatorCoordinator):
         """Take the cut; then, if so measured, send an event to each subtask, which the checkpoint holds."""
         result.complete(bytes(100))
         if self._measured.is_holding:
+            self._measured.all_acked.clear()
+            self._measured.unacked = len(self.context.gateways)
             for gateway in self.context.gateways.values():
                 sent_s = time.perf_counter()
                 future = gateway.send_event(Held(text=_TEXT))
@@ -156,6 +161,9 @@ class _Coordinator(OperatorCoordinator):
     def _held(self, sent_s: float, acked: EventFuture) -> None:
         acked.result()
         self._measured.held_s.append(time.perf_counter() - sent_s)
+        self._measured.unacked -= 1
+        if self._measured.unacked == 0:
+            self._measured.all_acked.set()
 
 
 class _Provider(CoordinatorProvider):
