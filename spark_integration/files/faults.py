@@ -20,7 +20,7 @@ class EmptyFileError(SourceError):
 
 
 def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
-    """Whether a file is at fault: its content, or that it is gone, or may not be read.
+    """Whether a file is at fault: its content, or that it is gone, or may not be read, while its source is there.
 
     Else it is the file system, or the network before it: then all files would fail in turn, and a
     new attempt is what may help.
@@ -28,8 +28,9 @@ def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
     cause = error.__cause__
     if not isinstance(cause, OSError):
         return cause is None or isinstance(cause, _OF_CONTENT)
-    if isinstance(cause, FileNotFoundError):
-        return files.is_there()
-    of_this_file = (PermissionError, IsADirectoryError, NotADirectoryError)
-    # Codecs and Arrow raise OSErrors without a number for content that they cannot read.
-    return isinstance(cause, of_this_file) or cause.errno is None
+    if isinstance(cause, (FileNotFoundError, PermissionError)):
+        return files.is_there()  # credentials may have expired: then no file may be read
+    if isinstance(cause, (IsADirectoryError, NotADirectoryError)):
+        return True
+    # Codecs and Arrow raise an OSError without a number for content that they cannot read. A timeout has none either.
+    return type(cause) is OSError and cause.errno is None

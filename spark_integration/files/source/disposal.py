@@ -21,6 +21,7 @@ from uuid import uuid4
 from coordlog.log.local.fsync import sync_path
 from coordlog.spark_integration.files.links import is_behind_link
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, seen_as
+from coordlog.spark_integration.files.missing import is_mounted, present_folder
 from coordlog.spark_integration.files.payloads import ReadFile
 
 __all__ = ["NotDisposedError", "dispose"]
@@ -170,11 +171,8 @@ def _check_gone(files: InputFiles, file: ReadFile) -> None:
     root = file.path.removesuffix(files.below_root(file.path))
     if not os.path.isdir(root):  # noqa: PTH112, plain paths as in a listing
         raise NotDisposedError(f"{root} is not there")
-    folder = os.path.dirname(file.path)  # noqa: PTH120
-    while not os.path.isdir(folder):  # noqa: PTH112
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    device = file.mark.rpartition(" file ")[2].partition(":")[0]
-    if str(os.stat(folder).st_dev) != device:  # noqa: PTH116
+    folder = present_folder(file.path)
+    if not is_mounted(folder, file):
         raise NotDisposedError(f"{folder} is on another file system than the file was")
 
 
