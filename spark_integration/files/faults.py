@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import lzma
-from typing import Final
-
-import pyarrow as pa
-
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.missing import is_of_content
 
 __all__ = ["EmptyFileError", "is_fault_of_file"]
-
-_OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
 
 
 class EmptyFileError(SourceError):
@@ -26,11 +20,10 @@ def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
     new attempt is what may help.
     """
     cause = error.__cause__
-    if not isinstance(cause, OSError):
-        return cause is None or isinstance(cause, _OF_CONTENT)
+    if cause is None:
+        return True
     if isinstance(cause, (FileNotFoundError, PermissionError)):
         return files.is_there()  # credentials may have expired: then no file may be read
     if isinstance(cause, (IsADirectoryError, NotADirectoryError)):
         return True
-    # Codecs and Arrow raise an OSError without a number for content that they cannot read. A timeout has none either.
-    return type(cause) is OSError and cause.errno is None
+    return is_of_content(cause)

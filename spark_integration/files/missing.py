@@ -1,17 +1,31 @@
-"""Errors of files that cannot be opened or listed, and whether a missing file is gone or its file system is."""
+"""Errors of files that cannot be opened, read or listed: whether a file is at fault, or its file system."""
 
 from __future__ import annotations
 
 import errno
+import lzma
 import os
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from coordlog.errors import SourceError, SourceUnavailableError
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.listing import SeenFile
 
-__all__ = ["cause_of", "gone", "is_mounted", "not_to_be_listed", "present_folder", "unreadable"]
+__all__ = [
+    "cause_of",
+    "gone",
+    "is_mounted",
+    "is_of_content",
+    "not_to_be_listed",
+    "present_folder",
+    "read_error",
+    "unreadable",
+]
+
+_OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
 
 _WEB: Final = ("http://", "https://")
 _OF_WEB_FILES: Final = (401, 403, 404, 410)
@@ -35,6 +49,20 @@ def cause_of(seen: SeenFile, error: Exception) -> Exception:
             problem = "its folder is empty and on another file system than the file was"
             return OSError(errno.ENODEV, problem, folder)
     return error
+
+
+def is_of_content(error: BaseException) -> bool:
+    """Whether an error in reading a file is one of its content, and not of its file system or the network."""
+    if not isinstance(error, OSError):
+        return isinstance(error, _OF_CONTENT)
+    # Codecs and Arrow raise an OSError without a number for content that they cannot read. A timeout has none either.
+    return type(error) is OSError and error.errno is None
+
+
+def read_error(path: str, problem: str, next_step: str, error: Exception) -> SourceError:
+    """Error of a file that was opened and cannot be read: another try helps only if its content is not at fault."""
+    kind = SourceError if is_of_content(error) else SourceUnavailableError
+    return kind(path, f"{problem}: {str(error) or type(error).__name__}", next_step)
 
 
 def present_folder(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.missing import cause_of, gone
-from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.files.source.split_bytes import decode_split, encode_split
 from fakes.chain_fakes import FakeContext, contents
 
@@ -139,3 +140,43 @@ def test_a_web_server_in_trouble_is_no_missing_file(status: int, *, is_of_file: 
 
     assert (cause_of(file, error) is error) == is_of_file
     assert ("vanished" in str(gone(file, error))) == is_of_file
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("error", "is_retriable"),
+    [
+        (OSError(16, "Please reduce your request rate"), True),
+        (TimeoutError(), True),
+        (EOFError("cut off"), False),
+    ],
+)
+def test_a_listing_that_a_store_interrupts_in_a_file_is_tried_again(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    name: Format,
+    error: Exception,
+    *,
+    is_retriable: bool,
+) -> None:
+    class Cut(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def read(self, _size: int = -1, /) -> bytes:
+            raise error
+
+        def seekable(self) -> bool:
+            return True
+
+        def seek(self, offset: int, _whence: int = 0, /) -> int:
+            return offset
+
+        def tell(self) -> int:
+            return 100
+
+    monkeypatch.setattr(Store, "_open", lambda *_args, **_options: Cut())
+    with pytest.raises(SourceError, match="cannot be read") as caught:
+        FileSource("faulty:///in", format=name).discover()
+
+    assert caught.value.retriable == is_retriable
