@@ -267,6 +267,22 @@ def test_an_object_put_again_stays_and_its_name_is_archived_beside(
     assert s3.find("bucket/put/") == []
 
 
+def test_an_archived_object_whose_name_comes_again_too_early_is_done(
+    s3: Any,  # noqa: ANN401
+) -> None:
+    put("early-done/a.csv", b"i\n0\n")  # the archive has another object of the name
+    put("early/a.csv", b"i\n1\n")
+    files, file = to_dispose("s3://bucket/early", "bucket/early-done/a.csv")
+    dispose(files, file)
+
+    put("early/a.csv", b"i\n2, and more\n")
+    dispose(files, file)  # by the next driver: the log of the first has no outcome
+
+    s3.invalidate_cache()
+    assert s3.cat("bucket/early/a.csv") == b"i\n2, and more\n"
+    assert {s3.cat(path) for path in s3.find("bucket/early-done")} == {b"i\n0\n", b"i\n1\n"}
+
+
 def test_an_object_that_is_put_again_while_it_is_archived_stays(
     s3: Any,  # noqa: ANN401
     monkeypatch: pytest.MonkeyPatch,
