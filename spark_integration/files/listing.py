@@ -232,7 +232,8 @@ class InputFiles:
             root = self._file_system(url)[1]
             fixed = fixed_part(root) if has_wildcard(root) else root
             is_listed = is_name_of(root, path, is_of_folders=url.endswith("/"))
-            if is_listed and path > self._after(root) and not _is_hidden(path, fixed):
+            is_after = path > self._after(root) or path == root
+            if is_listed and is_after and not _is_hidden(path, fixed):
                 return not path.endswith("/") and not self.leaves_out(path)
         return False
 
@@ -358,7 +359,8 @@ class InputFiles:
             if was == is_now:
                 return (
                     f"another file of the same size and time has taken its place: {now_file}; when the "
-                    f"source was listed {was_file} (device:inode)"
+                    f"source was listed {was_file} (device:inode); if its file system gives files new numbers, "
+                    'compare sizes alone (`changed_by="size"`)'
                 )
             return f"its content may be another: {is_now}; when the source was listed {was}"
         return None
@@ -428,7 +430,7 @@ class InputFiles:
             return (file for root in roots for file in _local_below(root, path, after))
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
-        return (file for file in files if file.path > after) if after else files
+        return (f for f in files if f.path > after or f.path == path) if after else files
 
     # `Any`: fsspec has no types.
     def _on_s3(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401

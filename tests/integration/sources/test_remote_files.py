@@ -185,6 +185,13 @@ def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
     assert walked("s3://bucket/days/2026*/") == [every[0], every[1], every[3]]
     assert walked("s3://bucket/days/**/a.csv") == [every[0], every[3]]
     assert walked("s3://bucket/days/*/a.csv", "2026-01/b") == [every[3]]
+    whole = "s3://bucket/days/2026-01/a.csv"
+    assert walked(whole, "z") == [every[0]], "it is the path itself, and not below it"
+    source = FileSource("s3://bucket/days", also=[whole], watch=Watch(start_after="2026-02/"))
+    files = source._discovery.files
+    names = [file.path for file in files.list()]
+    assert names == ["bucket/days/2026-01/a.csv", "bucket/days/2026-02/a.csv"]
+    assert [name for name in names if files.has_name(name)] == names
 
 
 def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
