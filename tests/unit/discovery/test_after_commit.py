@@ -393,7 +393,7 @@ def test_a_run_without_a_watch_finds_nothing_after_all_files_were_released(folde
     assert (state_of(job.job).is_discovery_complete, job.known) == (True, [])
 
 
-def test_a_run_without_a_watch_lists_after_a_release_that_an_open_commit_holds_back(
+def test_a_bounded_run_lists_after_a_release_that_a_commit_holds_back(
     folder: Path,
 ) -> None:
     write(folder / "a.csv")

@@ -572,7 +572,7 @@ def test_a_watch_does_not_end_while_a_name_waits_for_its_former_file(folder: Pat
     assert (names(again), again.is_complete) == (["a.csv"], False)
 
 
-def test_a_look_does_not_wait_on_for_a_name_whose_former_file_only_the_next_look_knows_of(
+def test_a_look_ends_at_a_name_whose_former_file_is_being_released(
     folder: Path,
 ) -> None:
     clock = Clock()

@@ -76,7 +76,7 @@ def skipped(source: FileSource, splits: list[bytes]) -> list[str]:
         ConnectionResetError("Connection lost"),
     ],
 )
-def test_no_file_is_skipped_while_its_store_refuses_all_or_does_not_answer(
+def test_no_file_is_skipped_while_its_store_refuses_all_or_is_silent(
     store: Store, error: Exception
 ) -> None:
     source = FileSource("faulty:///in", on_error="skip")
