@@ -239,7 +239,7 @@ class CoordinatorContext(Protocol):
 
     @property
     def is_settling(self) -> bool:
-        """Whether the sink is settling an intent of this operator."""
+        """Whether an intent of this operator has no outcome yet."""
         ...
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:

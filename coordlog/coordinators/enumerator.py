@@ -188,7 +188,7 @@ class EnumeratorContext:
 
     @property
     def is_settling(self) -> bool:
-        """Whether the provider's `sink` is settling an intent."""
+        """Whether an intent of the source has no outcome yet."""
         return self._context.is_settling
 
     def call_async(

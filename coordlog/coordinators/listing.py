@@ -56,7 +56,7 @@ class SettlingContext(Protocol):
 
     @property
     def is_settling(self) -> bool:
-        """Whether the provider's `sink` is settling an intent."""
+        """Whether an intent of the source has no outcome yet."""
         ...
 
     def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:

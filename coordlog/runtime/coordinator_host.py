@@ -37,7 +37,6 @@ from coordlog.errors import (
     UsageError,
     WrongThreadError,
 )
-from coordlog.kernel.commits import to_settle
 from coordlog.kernel.inputs import (
     Action,
     CompleteCheckpoint,
@@ -74,7 +73,7 @@ from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.branches import is_on_the_way
 from coordlog.projections.job.grants import covering, granted_to
-from coordlog.projections.job.state import JobState, UpEvent
+from coordlog.projections.job.state import JobState, UpEvent, sorted_values
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
 from coordlog.schemas.payload_address import inline
 
@@ -394,8 +393,8 @@ class _Context:
     @property
     def is_settling(self) -> bool:
         self._slot.check("context.is_settling")
-        settles = to_settle(self._slot.host.turn.state)
-        return any(settle.operator_id == self.operator_id for settle in settles)
+        intents = sorted_values(self._slot.host.turn.state.intents)
+        return any(intent.operator_id == self.operator_id for intent in intents)
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         self._slot.check("context.committables")

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.spark_integration.files.links import leads_elsewhere
+from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
@@ -231,15 +232,16 @@ class InputFiles:
             root = self._file_system(url)[1]
             fixed = fixed_part(root) if has_wildcard(root) else root
             is_listed = is_name_of(root, path, is_of_folders=url.endswith("/"))
-            if is_listed and path > self._after(root) and not _is_hidden(path, fixed):
+            is_after = path > self._after(root) or path == root
+            if is_listed and is_after and not _is_hidden(path, fixed):
                 return not path.endswith("/") and not self.leaves_out(path)
         return False
 
     def is_there(self) -> bool:
-        """Whether each file, each folder, and the part of each glob before its wildcards still exists."""
+        """Whether each file, each folder, and the part of each glob before its wildcards exists and may be read."""
         try:
             return all(_is_there(*self._file_system(url)) for url in self.urls)
-        except (OSError, SourceError):
+        except Exception:  # noqa: BLE001, file systems raise errors of any type
             return False
 
     def open(self, seen: SeenFile, *, seeks: bool = False) -> BinaryIO:
@@ -265,8 +267,8 @@ class InputFiles:
                 now = _of_info(seen.path, file_system.info(seen.path))
                 streamed = {} if seeks or now.may_seek or now.size_bytes < 0 else {"block_size": 0}
                 opened = cast("BinaryIO", file_system.open(seen.path, "rb", **streamed))
-        except Exception as error:
-            raise _gone(seen, error) from error
+        except Exception as error:  # noqa: BLE001, file systems raise errors of any type
+            raise gone(seen, error) from cause_of(seen, error)
         try:
             self._compare(seen, now, "since the source was listed")
         except SourceError:
@@ -290,8 +292,8 @@ class InputFiles:
                 return _of_status(status, seen.path, self._root_of(seen.path))
             file_system.invalidate_cache()
             return _of_info(seen.path, file_system.info(seen.path))
-        except Exception as error:
-            raise _gone(seen, error) from error
+        except Exception as error:  # noqa: BLE001, as above
+            raise gone(seen, error) from cause_of(seen, error)
 
     @property
     def is_on_s3(self) -> bool:
@@ -333,7 +335,7 @@ class InputFiles:
         try:
             status = os.stat(seen.path)  # noqa: PTH116, as fsspec returns it
         except OSError as error:
-            raise _gone(seen, error) from error
+            raise gone(seen, error) from cause_of(seen, error)
         now = _of_status(status, seen.path, self.url, seen.real_path)
         self._compare(seen, now, "while it was read")
 
@@ -357,7 +359,8 @@ class InputFiles:
             if was == is_now:
                 return (
                     f"another file of the same size and time has taken its place: {now_file}; when the "
-                    f"source was listed {was_file} (device:inode)"
+                    f"source was listed {was_file} (device:inode); if its file system gives files new numbers, "
+                    'compare sizes alone (`changed_by="size"`)'
                 )
             return f"its content may be another: {is_now}; when the source was listed {was}"
         return None
@@ -408,7 +411,7 @@ class InputFiles:
             except SourceError:
                 raise
             except Exception as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
 
     def _after(self, path: str) -> str:
         """Whole name after which the files of `path` are listed; empty: all are."""
@@ -427,7 +430,7 @@ class InputFiles:
             return (file for root in roots for file in _local_below(root, path, after))
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
-        return (file for file in files if file.path > after) if after else files
+        return (f for f in files if f.path > after or f.path == path) if after else files
 
     # `Any`: fsspec has no types.
     def _on_s3(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401
@@ -622,8 +625,10 @@ def _is_at_or_below(name: str, folder: str) -> bool:
 
 # `Any`: fsspec has no types.
 def _is_there(file_system: Any, path: str) -> bool:  # noqa: ANN401
-    if isinstance(file_system, LocalFileSystem) and os.path.lexists(path):
-        return os.path.exists(path)  # noqa: PTH110, plain paths as fsspec returns them
+    if isinstance(file_system, LocalFileSystem):
+        place = path if os.path.lexists(path) or not has_wildcard(path) else fixed_part(path)
+        return os.access(place, os.R_OK | (os.X_OK if os.path.isdir(place) else 0))  # noqa: PTH112, as fsspec returns it
+    file_system.invalidate_cache()
     return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))
 
 
@@ -679,7 +684,7 @@ def _local_below(path: str, root: str, after: str = "") -> Iterator[ListedFile]:
                 yield _of_status(os.stat(path), path, root)  # noqa: PTH116
             return
         if not os.path.isdir(path):  # noqa: PTH112
-            raise _not_to_be_listed(path)
+            raise not_to_be_listed(path)
     except (FileNotFoundError, SourceUnavailableError):
         if path == root:
             raise
@@ -720,13 +725,13 @@ def _in_folder(
                 continue
             status = os.stat(name)  # noqa: PTH116, plain paths as in a listing
             if not stat.S_ISREG(status.st_mode):
-                raise _not_to_be_listed(name)
+                raise not_to_be_listed(name)
             if name > after:
                 real_path = None if noted in links else _joined(inside, noted)
                 yield _of_status(status, name, root, real_path)
         except FileNotFoundError:
             if os.path.islink(name):  # noqa: PTH114
-                raise _not_to_be_listed(name) from None  # it leads nowhere
+                raise not_to_be_listed(name) from None  # it leads nowhere
             continue  # moved away since the folder was listed
 
 
@@ -741,41 +746,3 @@ def _noted(entry: os.DirEntry[str], links: set[str]) -> str:
 
 def _joined(inside: str, name: str) -> str:
     return name if inside == "." else f"{inside}/{name}"
-
-
-def _not_to_be_listed(path: str) -> SourceError:
-    if os.path.lexists(path):
-        problem = "it is neither a file nor a folder"
-        return SourceError(path, problem, "remove it, or put a file or a folder in its place")
-    return SourceUnavailableError(path, "it does not exist", "use a path that does")
-
-
-def _gone(seen: SeenFile, error: Exception) -> SourceError:
-    """Error of a listed file that cannot be opened."""
-    if not isinstance(error, FileNotFoundError):
-        return _unreadable(seen.path, error)
-    size = "" if seen.size_bytes < 0 else f" with {seen.size_bytes} bytes"
-    return SourceError(
-        seen.path,
-        f"it has vanished: it was there{size} when the source was listed",
-        "put it back as it was; the job has to read its rows",
-    )
-
-
-def _unreadable(path: str, error: Exception) -> SourceError:
-    if not isinstance(error, OSError):
-        return SourceUnavailableError(
-            path,
-            f"it cannot be read: {type(error).__name__}: {error}",
-            "check that the file system can be reached and the job and its tasks may read it",
-        )
-    steps: dict[type[OSError], str] = {
-        FileNotFoundError: "put it back, or use a path that exists",
-        IsADirectoryError: "name its files, or the folder above it",
-        PermissionError: "allow the user that runs the job and its tasks to read it",
-    }
-    next_step = steps.get(type(error), "check that the file system works and the file is whole")
-    number = f"[errno {error.errno}] " if error.errno is not None else ""
-    where = error.filename if isinstance(error.filename, str) else path
-    problem = f"it cannot be read: {number}{error.strerror or error}"
-    return SourceUnavailableError(where, problem, next_step)

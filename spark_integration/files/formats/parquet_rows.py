@@ -12,6 +12,7 @@ from coordlog.errors import SourceError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_caster, refuse_nulls
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
+from coordlog.spark_integration.files.missing import read_error
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 
@@ -179,7 +180,7 @@ def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
             "if rows are of many KiB, set a smaller `batch_rows=`; else write the file anew, with other "
             "types or encodings, or without that column"
         )
-    return SourceError(path, f"{problem}: {error}", next_step)
+    return read_error(path, problem, next_step, error)
 
 
 def _group_bytes(metadata: pq.FileMetaData, file_bytes: int) -> Sequence[int]:

@@ -437,6 +437,8 @@ class FileWatch:
                     if self._facts
                     else discovered
                 )
+            if self.left_for_later:  # what these wait for is known to the next look alone
+                return SplitsDiscovered(splits=[], is_complete=False)
             # To the begin of the listing: it may have missed a file that came meanwhile.
             idle_s = self._listed_s - self._last_find_s
             if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:

@@ -10,7 +10,7 @@ import errno
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -21,6 +21,7 @@ from uuid import uuid4
 from coordlog.log.local.fsync import sync_path
 from coordlog.spark_integration.files.links import is_behind_link
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, seen_as
+from coordlog.spark_integration.files.missing import is_mounted, present_folder
 from coordlog.spark_integration.files.payloads import ReadFile
 
 __all__ = ["NotDisposedError", "dispose"]
@@ -170,11 +171,8 @@ def _check_gone(files: InputFiles, file: ReadFile) -> None:
     root = file.path.removesuffix(files.below_root(file.path))
     if not os.path.isdir(root):  # noqa: PTH112, plain paths as in a listing
         raise NotDisposedError(f"{root} is not there")
-    folder = os.path.dirname(file.path)  # noqa: PTH120
-    while not os.path.isdir(folder):  # noqa: PTH112
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    device = file.mark.rpartition(" file ")[2].partition(":")[0]
-    if str(os.stat(folder).st_dev) != device:  # noqa: PTH116
+    folder = present_folder(file.path)
+    if not is_mounted(folder, file):
         raise NotDisposedError(f"{folder} is on another file system than the file was")
 
 
@@ -258,16 +256,19 @@ def _dispose_object(files: InputFiles, file: ReadFile, at: At) -> None:
     head = _head(store, bucket, key)
     if head is None:
         return
-    _check_same(files, file, seen_as(file.path, {**head, "size": head["ContentLength"]}))
+    now = seen_as(file.path, {**head, "size": head["ContentLength"]})
+    if files.difference(file, now) is not None and _is_object_archived(store, file):
+        return
+    _check_same(files, file, now)
     at("checked")
     if file.target:
         copied = _copy_object(store, file, head, at)
         at("archived")
         # Not every store knows the conditions of a copy and a deletion.
-        now = _head(store, bucket, key)
-        if now is None:
+        left = _head(store, bucket, key)
+        if left is None:
             return
-        if now["ETag"] != head["ETag"]:
+        if left["ETag"] != head["ETag"]:
             store.call_s3("delete_object", **copied)
             raise NotDisposedError(_REPLACED, is_final=True)
     condition = {"Bucket": bucket, "Key": key, "IfMatch": head["ETag"]}
@@ -297,8 +298,7 @@ def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> di
         with _alone_at(target, identity) as is_free:
             there = _head(store, bucket, key) if is_free else {}
             if there is not None:
-                is_copy = there.get("Metadata", {}).get(_MARK) == identity
-                if is_copy and there["ContentLength"] == head["ContentLength"]:
+                if _is_object_copy(there, file):
                     return {"Bucket": bucket, "Key": key}
                 continue
             at("target checked")
@@ -319,6 +319,19 @@ def _copy_object(store: Any, file: ReadFile, head: dict[str, Any], at: At) -> di
                 raise
         return {"Bucket": bucket, "Key": key}
     raise NotDisposedError(f"{file.target} exists in the archive", is_final=True)
+
+
+def _is_object_archived(store: Any, file: ReadFile) -> bool:  # noqa: ANN401, as above
+    """Whether an earlier try has archived the object, and another has its name now."""
+    targets = [file.target, f"{file.target}.{_identity(file)}"] if file.target else []
+    heads = (_head(store, *store.split_path(target)[:2]) for target in targets)
+    return any(head is not None and _is_object_copy(head, file) for head in heads)
+
+
+def _is_object_copy(head: Mapping[str, Any], file: ReadFile) -> bool:
+    """Whether an object in the archive is the copy of this file."""
+    is_marked = head.get("Metadata", {}).get(_MARK) == _identity(file)
+    return bool(is_marked and head["ContentLength"] == file.size_bytes)
 
 
 @contextmanager

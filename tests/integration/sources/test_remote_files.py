@@ -185,6 +185,13 @@ def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
     assert walked("s3://bucket/days/2026*/") == [every[0], every[1], every[3]]
     assert walked("s3://bucket/days/**/a.csv") == [every[0], every[3]]
     assert walked("s3://bucket/days/*/a.csv", "2026-01/b") == [every[3]]
+    whole = "s3://bucket/days/2026-01/a.csv"
+    assert walked(whole, "z") == [every[0]], "it is the path itself, and not below it"
+    source = FileSource("s3://bucket/days", also=[whole], watch=Watch(start_after="2026-02/"))
+    files = source._discovery.files
+    names = [file.path for file in files.list()]
+    assert names == ["bucket/days/2026-01/a.csv", "bucket/days/2026-02/a.csv"]
+    assert [name for name in names if files.has_name(name)] == names
 
 
 def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
@@ -265,6 +272,22 @@ def test_an_object_put_again_stays_and_its_name_is_archived_beside(
     assert [s3.cat(path) for path in archived] == [b"i\n3\n", b"i\n4\n"]
     assert archived[0] == "bucket/put-done/a.csv"
     assert s3.find("bucket/put/") == []
+
+
+def test_an_archived_object_whose_name_comes_again_too_early_is_done(
+    s3: Any,  # noqa: ANN401
+) -> None:
+    put("early-done/a.csv", b"i\n0\n")  # the archive has another object of the name
+    put("early/a.csv", b"i\n1\n")
+    files, file = to_dispose("s3://bucket/early", "bucket/early-done/a.csv")
+    dispose(files, file)
+
+    put("early/a.csv", b"i\n2, and more\n")
+    dispose(files, file)  # by the next driver: the log of the first has no outcome
+
+    s3.invalidate_cache()
+    assert s3.cat("bucket/early/a.csv") == b"i\n2, and more\n"
+    assert {s3.cat(path) for path in s3.find("bucket/early-done")} == {b"i\n0\n", b"i\n1\n"}
 
 
 def test_an_object_that_is_put_again_while_it_is_archived_stays(

@@ -572,6 +572,22 @@ def test_a_watch_does_not_end_while_a_name_waits_for_its_former_file(folder: Pat
     assert (names(again), again.is_complete) == (["a.csv"], False)
 
 
+def test_a_look_ends_at_a_name_whose_former_file_is_being_released(
+    folder: Path,
+) -> None:
+    clock = Clock()
+    write(folder / "a.csv", "i\n1\n")
+    watch = watch_of(folder, clock)
+    watch.tolerates = lambda _path: True
+    over = Finished(subtask=0, sequence=-1, last_barrier=-1, is_kept=False)
+    table = SplitTable().extended(watch.look([]).splits, lambda _: over)
+    write(folder / "a.csv", "i\n2\n2\n")
+
+    begun_s = clock.now_s
+    assert names(watch.look(table.in_order())) == []
+    assert clock.now_s - begun_s <= 1.0, "one interval"
+
+
 def test_a_change_that_looks_between_listings_do_not_see_is_an_error(
     folder: Path,
 ) -> None:

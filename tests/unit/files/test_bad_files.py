@@ -360,8 +360,11 @@ def test_a_replaced_file_of_equal_size_and_time_is_noticed(
     found = source.discover()
     other.rename(path)
 
-    with pytest.raises(SourceError, match="another file of the same size and time has taken its"):
+    with pytest.raises(
+        SourceError, match="another file of the same size and time has taken its"
+    ) as caught:
         read_all(source.spec().create_reader(), contents(found))
+    assert '`changed_by="size"`' in str(caught.value), "a file system may number its files anew"
 
 
 def test_numbers_of_another_device_tell_nothing(tmp_path: Path) -> None:

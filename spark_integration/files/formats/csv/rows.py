@@ -30,6 +30,7 @@ from coordlog.spark_integration.files.formats.text.text_bytes import (
     line_start,
 )
 from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.missing import read_error
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.rescued import file_schema, without_rescued
 
@@ -317,8 +318,8 @@ def open_part(
         )
     except Exception as error:  # file systems raise errors of any type
         file.close()
-        raise SourceError(
-            split.path, f"it cannot be read: {error}", "check that the file is whole"
+        raise read_error(
+            split.path, "it cannot be read", "check that the file is whole", error
         ) from error
     return CsvPart(
         text=text,

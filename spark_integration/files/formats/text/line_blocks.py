@@ -13,6 +13,7 @@ from coordlog.spark_integration.files.compression import Compression, codec_of
 from coordlog.spark_integration.files.formats.text.encoding import is_utf8
 from coordlog.spark_integration.files.formats.text.text_bytes import TextBytes, line_start
 from coordlog.spark_integration.files.listing import InputFiles, SeenFile
+from coordlog.spark_integration.files.missing import read_error
 
 __all__ = ["LineBlocks", "line_parts", "open_lines"]
 
@@ -130,8 +131,8 @@ def open_lines(
             ranges = [(begins_at, max(last, begins_at))]
     except Exception as error:  # whatever its file system raises
         file.close()
-        raise SourceError(
-            seen.path, f"it cannot be read: {error}", "check that the file is whole"
+        raise read_error(
+            seen.path, "it cannot be read", "check that the file is whole", error
         ) from error
     text = TextBytes(
         seen.path,

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import unpacked
+from coordlog.spark_integration.files.missing import read_error
 
 __all__ = ["TextBytes", "header_end", "line_start"]
 
@@ -158,10 +159,11 @@ class TextBytes(io.RawIOBase):
             chunk = self._next(size)
         except Exception as error:  # whatever its file system or its codec raises
             of_what = "bytes" if self._codec is None else f"unpacked bytes ({self._codec})"
-            raise SourceError(
+            raise read_error(
                 self._path,
-                f"it cannot be read on after {self.bytes_read} {of_what}: {error}",
+                f"it cannot be read on after {self.bytes_read} {of_what}",
                 "check that the file is whole, and of the form that its name or `compression=` tells",
+                error,
             ) from error
         self.bytes_read += len(chunk)
         self._is_at_end = not chunk
