@@ -485,7 +485,7 @@ def test_a_failing_sink_ends_the_driver_and_the_next_start_settles(
     write(first, 1, rows=["c"])
     assert table.rows == ["a", "b", "c"]
     assert Kind.RESET_TO_CHECKPOINT in drivers.kinds()
-    write(first)
+    write(first, 1, rows=["c"])
     assert table.rows == ["a", "b", "c"], "no reset makes a batch that is committed unknown"
     write(first, 2, rows=["d"])
     assert table.rows == ["a", "b", "c", "d"]
