@@ -251,6 +251,41 @@ def test_names_of_columns_in_another_case_are_those_of_sqlites_table(shop: Shop)
     assert shop.run("SELECT id, name FROM orders") == [(1, "n")]
 
 
+@pytest.mark.parametrize("names", [("id", "rowid"), ("_rowid_", "oid"), ("name", "NAME")])
+def test_two_names_of_one_column_of_sqlite_are_refused(shop: Shop, names: tuple[str, str]) -> None:
+    """SQLite would take the last value of a row."""
+    shop.run("DROP TABLE orders")
+    shop.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, name INTEGER)")
+    driver = BatchCase(shop.sink).driver()
+    with pytest.raises(SinkError, match=f"columns '{names[0]}' and '{names[1]}' are one column"):
+        driver(cast("Any", ArrowFrame([pa.table([[1], [2]], names=names)])), 0)
+    driver.close()
+    assert shop.run("SELECT id FROM orders") == []
+
+
+def test_a_column_that_is_called_as_a_row_number_is_another_one(shop: Shop) -> None:
+    shop.run("DROP TABLE orders")
+    shop.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, oid TEXT)")
+    driver = BatchCase(shop.sink).driver()
+    driver(cast("Any", ArrowFrame([pa.table({"id": [1], "oid": ["x"]})])), 0)
+    driver.close()
+    assert shop.run("SELECT id, oid FROM orders") == [(1, "x")]
+
+
+@pytest.mark.skipif(
+    sqlite3.sqlite_version_info < (3, 37), reason="this SQLite has no strict tables"
+)
+def test_a_strict_table_takes_any_value_in_a_column_of_any(shop: Shop) -> None:
+    for values in (pa.array(["01"]), pa.array([1]), pa.array([b"1"])):
+        shop.run("DROP TABLE orders")
+        shop.run("CREATE TABLE orders (x ANY) STRICT")
+        driver = BatchCase(shop.sink).driver()
+        driver(cast("Any", ArrowFrame([pa.table({"x": values})])), 0)
+        driver.close()
+        assert shop.run("SELECT x FROM orders") == [(values[0].as_py(),)]
+        shop.run("DELETE FROM coordlog_batches")
+
+
 def in_sqlite(shop: Shop, column: str, values: pa.Array, table: str = "orders") -> list[object]:
     """What a column gives back after a batch with these values."""
     shop.run("DROP TABLE orders")
