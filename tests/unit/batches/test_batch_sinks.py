@@ -22,6 +22,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import service
 from coordlog.spark_integration.batches.databases.connections import Connection
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
+from coordlog.spark_integration.batches.exactly_once import AnySink, exactly_once
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
@@ -177,6 +178,36 @@ def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: S
     assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
     sink.sweep(lambda: True)
     assert shop.tables() == TABLES, "what the failed one had made is gone"
+
+
+def test_what_a_batch_has_staged_is_removed_once_its_staging_has_failed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """A program that starts its query again and again would fill the disks."""
+    sinks: dict[str, AnySink] = {"files": ParquetSink(tmp_path / "out"), "table": shop.sink()}
+
+    def both(frame: Any, _batch_id: int) -> Any:  # noqa: ANN401, what stands for DataFrames
+        return dict.fromkeys(sinks, frame)
+
+    driver = exactly_once(both, job_id="case", log=MemoryLog(), sink=sinks)
+    shop.run("ALTER TABLE orders RENAME COLUMN name TO title")
+    for _ in range(2):
+        with pytest.raises(SinkError, match="a staging table cannot be made"):
+            driver(frame_of([1, 2]), 0)
+        assert list((tmp_path / "out").rglob("*.parquet")) == []
+    shop.run("ALTER TABLE orders RENAME COLUMN title TO name")
+    driver(frame_of([1, 2]), 0)
+    driver.close()
+    assert rows_in(tmp_path / "out") == Counter([1, 2])
+
+
+def test_the_staging_table_of_a_batch_that_a_task_refuses_is_dropped(shop: Shop) -> None:
+    driver = BatchCase(shop.sink).driver()
+    failing = ArrowFrame([pa.table({"id": [1]}), pa.table({"id": [2], "name": ["n"]})])
+    with pytest.raises(SinkError, match="rows cannot be staged"):
+        driver(cast("Any", failing), 0)
+    assert shop.tables() == TABLES
+    driver.close()
 
 
 def test_a_column_that_the_table_lacks_is_refused_before_rows_are_staged(shop: Shop) -> None:
