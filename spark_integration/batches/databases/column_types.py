@@ -135,12 +135,13 @@ def refuse_one_twice(
     for name in names:
         lower = name.lower()
         column = _ROW_NUMBERS[0] if lower in numbers else lower
-        if (other := first.setdefault(column, name)) is not name:
+        if column in first:
             raise SinkError(
                 where,
-                f"the frame's columns {other!r} and {name!r} are one column of the table",
+                f"the frame's columns {first[column]!r} and {name!r} are one column of the table",
                 "write one of them",
             )
+        first[column] = name
 
 
 def _columns_of(cursor: Any, table: str) -> Sequence[Sequence[object]]:  # noqa: ANN401, as above
