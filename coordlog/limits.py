@@ -482,7 +482,7 @@ NAMED_WRITES_MAX: Final = 100_000
 
 BATCH_RANGES_REMEMBERED: Final = 100
 """Committed batches of a query of which a job's state has the fingerprint, the newest ones; each has at most 33 bytes.
-Spark's checkpoints have as many batches."""
+Spark's checkpoints have as many batches; one that is older is refused."""
 
 FORMER_QUERIES_MAX: Final = 1_000
 """Queries of a job that others have replaced: each is kept in the state, so that none can return."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from coordlog.errors import OptionError, UsageError
@@ -137,6 +138,8 @@ class ExactlyOnce:
         self._lock = threading.Lock()
         self._service = service()
         self._has_begun = self._is_closed = False
+        self._calls = 0
+        """Batches that are being written: the thread of a query that was stopped may be late."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write this batch, unless it is committed already.
@@ -165,16 +168,24 @@ class ExactlyOnce:
         if not set(standing.left_sinks) <= set(service.sinks):
             raise UsageError(f"job {service.job_id}: {service.why_not_done(key, standing)}")
         frames = self._frames(frame, batch_id, service)
-        self._at("before staging")
-        parts = [
-            self._staged(frames[name], service, key, name)
-            for name in sorted(frames)
-            if name not in standing.done_sinks
-        ]
-        self._at("staged")
-        standing = service.commit(key, parts, ranges)
+        left = {name: frames[name] for name in sorted(frames) if name not in standing.done_sinks}
+        with self._counted():
+            self._at("before staging")
+            parts = self._staged_parts(left, service, key)
+            self._at("staged")
+            standing = service.commit(key, parts, ranges)
         if not standing.is_done:
             raise UsageError(f"job {service.job_id}: {service.why_not_done(key, standing)}")
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     def _running(self, frame: DataFrame) -> BatchService:
         with self._lock:
@@ -210,6 +221,19 @@ class ExactlyOnce:
                     "DataFrame that is to be written"
                 )
         return named
+
+    def _staged_parts(
+        self, frames: Mapping[str, DataFrame], service: BatchService, key: BatchKey
+    ) -> list[BatchPart]:
+        """A part for each frame; if one fails, what was staged is removed, because Spark may run the batch often."""
+        try:
+            return [self._staged(frame, service, key, name) for name, frame in frames.items()]
+        except Exception:
+            with self._lock:
+                is_alone = self._calls == 1
+            if is_alone:
+                service.drop_staged()
+            raise
 
     def _staged(
         self, frame: DataFrame, service: BatchService, key: BatchKey, name: str

@@ -237,19 +237,34 @@ def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None
             f"{', '.join(map(repr, begun.left_sinks))}, and Spark starts batch {key.batch_id}: the "
             "rows between are lost. Go on with a copy of the checkpoint in which it is not done"
         )
-    progress, known = "", ""
-    if key.batch_id <= state.last_done:
-        is_last = key.batch_id == state.last_done
+    if key.batch_id < state.last_done:
+        known = state.earlier_ranges.get(key.batch_id, "")
+        if not ranges or not known:
+            # Spark itself runs only the last batch again.
+            return _anew(
+                key,
+                f"is committed, as are later ones up to {state.last_done}, and its fingerprint is not known to be the "
+                f"one of now: {known or 'none'} then, {ranges or 'none'} now",
+            )
         progress = "is committed"
-        known = state.last_ranges if is_last else state.earlier_ranges.get(key.batch_id, "")
+    elif key.batch_id == state.last_done:
+        progress, known = "is committed", state.last_ranges
     elif begun is not None and begun.batch_id == key.batch_id and begun.done_sinks:
-        progress = f"is at {', '.join(map(repr, begun.done_sinks))}"
-        known = begun.ranges
+        progress, known = f"is at {', '.join(map(repr, begun.done_sinks))}", begun.ranges
+    else:
+        return None
     if not ranges or not known or _are_same(ranges, known):
         return None
+    return _anew(
+        key,
+        f"{progress} with other rows: its sources ended at {known} (a fingerprint), and end at {ranges} now",
+    )
+
+
+def _anew(key: BatchKey, fact: str) -> str:
+    """Reason to refuse a batch that is committed, and that Spark may have planned again with other rows."""
     return (
-        f"{key} {progress} with other rows: its sources ended at {known} (a fingerprint), and end at "
-        f"{ranges} now. The file offsets/{key.batch_id} of the checkpoint was lost or changed, or the checkpoint is an "
+        f"{key} {fact}. The file offsets/{key.batch_id} of the checkpoint was lost or changed, or the checkpoint is an "
         "older copy, and Spark has planned the batch anew: to skip it would lose rows, to write it would double "
         "some. Put the newest checkpoint back; else begin a query with a new checkpoint after the "
         f"committed rows, with instead_of={key.query_id!r}"

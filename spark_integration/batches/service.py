@@ -370,8 +370,20 @@ class BatchService:
 
     def _sweep(self) -> None:
         """Remove the staged data of earlier drivers. No open intent needs them: all are settled."""
-        if self._job_state.epoch == 0:
-            return
+        if self._job_state.epoch > 0:
+            self._sweep_all()
+
+    def drop_staged(self) -> None:
+        """Remove all staged data, if no intent needs them. Only while no batch is being written.
+
+        For a batch whose staging has failed: else the data of each try would stay until the next driver's start. An
+        error is logged only, and nothing is removed if the driver has ended.
+        """
+        with suppress(CoordlogError):
+            if not self._job_state.intents:
+                self._sweep_all()
+
+    def _sweep_all(self) -> None:
         for name, sink in sorted(self.sinks.items()):
             try:
                 sink.sweep(self._is_in_force)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from coordlog.errors import SinkError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast, exact_from_text
 
-__all__ = ["column_types", "exact_rows", "table_types"]
+__all__ = ["column_types", "exact_rows", "refuse_one_twice", "table_types"]
 
 _COLUMNS: Final = """
 WITH RECURSIVE columns (name, type, modifier, suffix, depth) AS (
@@ -98,16 +98,64 @@ def table_types(
     """
     if isinstance(connection, sqlite3.Connection):
         schema, plain = _NAME.findall(table)[0]
-        cursor.execute(f"PRAGMA {schema}table_info({plain})")
-        columns = {str(row[1]).lower(): _affinity(str(row[2])) for row in cursor.fetchall()}
+        cursor.execute(f"PRAGMA {schema}table_list({plain})")
+        is_strict = any(bool(row[5]) for row in cursor.fetchall())
+        columns = {
+            str(row[1]).lower(): _affinity(str(row[2]), is_strict=is_strict)
+            for row in _columns_of(cursor, table)
+        }
         return {**dict.fromkeys(_ROW_NUMBERS, "INT"), **columns}
     cursor.execute(_COLUMNS, (table,))
     return {str(row[0]): str(row[1]) for row in cursor.fetchall()}
 
 
-def _affinity(declared: str) -> str:
-    """Affinity of a column of SQLite, by its rules for declared types; empty for BLOB."""
+def refuse_one_twice(
+    connection: object,
+    cursor: Any,  # noqa: ANN401, each module has its own
+    where: str,
+    table: str,
+    names: Sequence[str],
+) -> None:
+    """Refuse columns of a frame that are one column of a table of SQLite, which would take the last value.
+
+    PostgreSQL itself refuses them. SQLite's names have no case, and an `INTEGER PRIMARY KEY` is the row's number.
+
+    Raises:
+        SinkError: With two of the names.
+    """
+    if not isinstance(connection, sqlite3.Connection):
+        return
+    rows = _columns_of(cursor, table)
+    keys = [row for row in rows if row[5]]
+    declared = {str(row[1]).lower() for row in rows}
+    numbers = {name for name in _ROW_NUMBERS if name not in declared}
+    if len(keys) == 1 and str(keys[0][2]).upper() == "INTEGER":
+        numbers.add(str(keys[0][1]).lower())
+    first: dict[str, str] = {}
+    for name in names:
+        lower = name.lower()
+        column = _ROW_NUMBERS[0] if lower in numbers else lower
+        if column in first:
+            raise SinkError(
+                where,
+                f"the frame's columns {first[column]!r} and {name!r} are one column of the table",
+                "write one of them",
+            )
+        first[column] = name
+
+
+def _columns_of(cursor: Any, table: str) -> Sequence[Sequence[object]]:  # noqa: ANN401, as above
+    """Columns of a table of SQLite, as of its `table_info`."""
+    schema, plain = _NAME.findall(table)[0]
+    cursor.execute(f"PRAGMA {schema}table_info({plain})")
+    return list(cursor.fetchall())
+
+
+def _affinity(declared: str, *, is_strict: bool) -> str:
+    """Affinity of a column of SQLite, by its rules for declared types; empty for BLOB, and for a strict table's ANY."""
     name = declared.upper()
+    if is_strict and name == "ANY":
+        return ""
     for affinity, parts in _AFFINITIES.items():
         if any(part in name for part in parts):
             return affinity

@@ -33,6 +33,7 @@ from coordlog.spark_integration.batches.databases.claims import TableClaims
 from coordlog.spark_integration.batches.databases.column_types import (
     column_types,
     exact_rows,
+    refuse_one_twice,
     table_types,
 )
 from coordlog.spark_integration.batches.databases.connections import (
@@ -211,6 +212,7 @@ class DatabaseTable:
         selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             begin(connection, cursor)
+            refuse_one_twice(connection, cursor, self.destination, self._target, frame.columns)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
                 f"{selected} FROM {self._target} AS target WHERE 1 = 0"

@@ -140,9 +140,25 @@ def test_a_batch_before_the_last_is_refused_with_other_ranges(
     assert "batch 3 of query q-1 is committed with other rows" in books.refusal(batch(3), "gg")
     assert "older copy" in books.refusal(batch(1), "gg")
     assert books.refusal(batch(3), "dd") == ""
-    assert books.refusal(batch(2), "gg") == "", "its ranges were unknown"
-    assert books.refusal(batch(0), "gg") == "", "so old a copy is not remembered"
     assert sorted(books.state.earlier_ranges) == [1, 3, 4]
+
+
+def test_a_batch_before_the_last_is_refused_if_its_ranges_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checkpoint is an older copy: else Spark would run the last batch again, and no other."""
+    monkeypatch.setattr(ledger, "BATCH_RANGES_REMEMBERED", 2)
+    books = Ledger()
+    for number, ranges in enumerate(["aa", "", "cc", "dd", ""]):
+        books.give(batch(number), ranges=ranges)
+    said = books.refusal(batch(0), "aa")
+    assert "batch 0 of query q-1 is committed, as are later ones up to 4" in said
+    assert "none then, aa now" in said, "so old a copy is not remembered"
+    assert "older copy" in said
+    assert "none then, bb now" in books.refusal(batch(1), "bb"), "they were unknown at its commit"
+    assert "dd then, none now" in books.refusal(batch(3)), "the checkpoint has no such file"
+    assert books.refusal(batch(3), "dd") == ""
+    assert books.refusal(batch(4), "ee") == "", "as Spark does after any crash"
 
 
 def test_listed_files_are_compared_if_both_fingerprints_have_them() -> None:

@@ -22,6 +22,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import service
 from coordlog.spark_integration.batches.databases.connections import Connection
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
+from coordlog.spark_integration.batches.exactly_once import AnySink, exactly_once
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
@@ -179,6 +180,36 @@ def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: S
     assert shop.tables() == TABLES, "what the failed one had made is gone"
 
 
+def test_what_a_batch_has_staged_is_removed_once_its_staging_has_failed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """A program that starts its query again and again would fill the disks."""
+    sinks: dict[str, AnySink] = {"files": ParquetSink(tmp_path / "out"), "table": shop.sink()}
+
+    def both(frame: Any, _batch_id: int) -> Any:  # noqa: ANN401, what stands for DataFrames
+        return dict.fromkeys(sinks, frame)
+
+    driver = exactly_once(both, job_id="case", log=MemoryLog(), sink=sinks)
+    shop.run("ALTER TABLE orders RENAME COLUMN name TO title")
+    for _ in range(2):
+        with pytest.raises(SinkError, match="a staging table cannot be made"):
+            driver(frame_of([1, 2]), 0)
+        assert list((tmp_path / "out").rglob("*.parquet")) == []
+    shop.run("ALTER TABLE orders RENAME COLUMN title TO name")
+    driver(frame_of([1, 2]), 0)
+    driver.close()
+    assert rows_in(tmp_path / "out") == Counter([1, 2])
+
+
+def test_the_staging_table_of_a_batch_that_a_task_refuses_is_dropped(shop: Shop) -> None:
+    driver = BatchCase(shop.sink).driver()
+    failing = ArrowFrame([pa.table({"id": [1]}), pa.table({"id": [2], "name": ["n"]})])
+    with pytest.raises(SinkError, match="rows cannot be staged"):
+        driver(cast("Any", failing), 0)
+    assert shop.tables() == TABLES
+    driver.close()
+
+
 def test_a_column_that_the_table_lacks_is_refused_before_rows_are_staged(shop: Shop) -> None:
     sink = shop.sink()
     sink.prepare("case", cast("Any", None))
@@ -249,6 +280,41 @@ def test_names_of_columns_in_another_case_are_those_of_sqlites_table(shop: Shop)
     driver(cast("Any", ArrowFrame([pa.table({"NAME": ["n"], "ID": [1]})])), 0)
     driver.close()
     assert shop.run("SELECT id, name FROM orders") == [(1, "n")]
+
+
+@pytest.mark.parametrize("names", [("id", "rowid"), ("oid", "id"), ("name", "NAME"), ("id", "id")])
+def test_two_names_of_one_column_of_sqlite_are_refused(shop: Shop, names: tuple[str, str]) -> None:
+    """SQLite would take the last value of a row."""
+    shop.run("DROP TABLE orders")
+    shop.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, name INTEGER)")
+    driver = BatchCase(shop.sink).driver()
+    with pytest.raises(SinkError, match=f"columns '{names[0]}' and '{names[1]}' are one column"):
+        driver(cast("Any", ArrowFrame([pa.table([[1], [2]], names=names)])), 0)
+    driver.close()
+    assert shop.run("SELECT id FROM orders") == []
+
+
+def test_a_column_that_is_called_as_a_row_number_is_another_one(shop: Shop) -> None:
+    shop.run("DROP TABLE orders")
+    shop.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, oid TEXT)")
+    driver = BatchCase(shop.sink).driver()
+    driver(cast("Any", ArrowFrame([pa.table({"id": [1], "oid": ["x"]})])), 0)
+    driver.close()
+    assert shop.run("SELECT id, oid FROM orders") == [(1, "x")]
+
+
+@pytest.mark.skipif(
+    sqlite3.sqlite_version_info < (3, 37), reason="this SQLite has no strict tables"
+)
+def test_a_strict_table_takes_any_value_in_a_column_of_any(shop: Shop) -> None:
+    for values in (pa.array(["01"]), pa.array([1]), pa.array([b"1"])):
+        shop.run("DROP TABLE orders")
+        shop.run("CREATE TABLE orders (x ANY) STRICT")
+        driver = BatchCase(shop.sink).driver()
+        driver(cast("Any", ArrowFrame([pa.table({"x": values})])), 0)
+        driver.close()
+        assert shop.run("SELECT x FROM orders") == [(values[0].as_py(),)]
+        shop.run("DELETE FROM coordlog_batches")
 
 
 def in_sqlite(shop: Shop, column: str, values: pa.Array, table: str = "orders") -> list[object]:

@@ -485,11 +485,31 @@ def test_a_failing_sink_ends_the_driver_and_the_next_start_settles(
     write(first, 1, rows=["c"])
     assert table.rows == ["a", "b", "c"]
     assert Kind.RESET_TO_CHECKPOINT in drivers.kinds()
-    write(first)
+    write(first, 1, rows=["c"])
     assert table.rows == ["a", "b", "c"], "no reset makes a batch that is committed unknown"
     write(first, 2, rows=["d"])
     assert table.rows == ["a", "b", "c", "d"]
     assert drivers.kinds().count(Kind.COMMIT_INTENT) == 3
+
+
+def test_a_staging_that_fails_removes_nothing_while_another_is_going_on(drivers: Drivers) -> None:
+    """The thread of a query that was stopped may be late, behind the query's next start."""
+    table, stop = MemoryTable(), Stop("staged")
+    driver = drivers.make(table, at=stop)
+    late = threading.Thread(target=write, args=[driver], daemon=True)
+    late.start()
+    assert stop.reached.wait(WAIT_S)
+    with mock.patch.object(MemoryTable, "stage", side_effect=SinkError("memory", "full", "mend")):
+        with pytest.raises(SinkError):
+            write(driver)
+        assert table.staged
+        stop.gone_on.set()
+        late.join(WAIT_S)
+        assert table.rows == BATCH
+        table.staged["left"] = ["x"]
+        with pytest.raises(SinkError):
+            write(driver, 1)
+    assert table.staged == {}
 
 
 def test_a_batch_after_the_close_is_refused_and_makes_no_driver(drivers: Drivers) -> None:
