@@ -63,8 +63,11 @@ def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
     branch has read and forgotten are found again.
 
     If this branch has found further splits, the checkpoint's listing has not ended: a new one withdraws those that this
-    branch has only cut otherwise.
+    branch has only cut otherwise. If all readers had ended there, none could read those splits: the listing of the
+    next opening finds them.
     """
+    if restored.readers and all(r.is_completed for _, r in sorted(restored.readers.items())):
+        return restored
     state = _continued(before, restored)
     is_more = state.splits is not restored.splits
     return _listed_again(state) if is_more and state.is_discovery_complete else state

@@ -11,6 +11,7 @@ from immutables import Map
 from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.reopen import is_opened_again
+from coordlog.projections.job.savepoints import FACTS
 from coordlog.projections.job.skips import reason_in_words, skip_command
 from coordlog.projections.job.state import Phase, sorted_items
 from coordlog.projections.snapshot.codec import state_before
@@ -109,6 +110,10 @@ class Progress:
     """Highest completed checkpoint of the current branch."""
     last_checkpoint_us: int | None = None
     """Time of its completion."""
+    retained: Map[int, Map[str, FinishedWork]] = field(default_factory=Map)
+    """Finished work at the completion of each retained checkpoint, for a job that goes back to one."""
+    savepoints: Map[str, int] = field(default_factory=Map)
+    """Checkpoints by the names that retain them."""
     checkpoints_completed: int = 0
     checkpoints_aborted: int = 0
     rows_published: int = 0
@@ -235,12 +240,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
         case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
             return _discovered(state, fields)
         case Kind.FACT if (record.payload_type or "").startswith(_WITHDRAWN):
-            ids = fields.get("split_ids")
-            withdrawn = {str(split_id) for split_id in ids} if isinstance(ids, list) else set[str]()
-            known = state.known
-            for split_id in sorted(withdrawn):
-                known = known.delete(split_id) if split_id in known else known
-            return evolve(state, known=known)
+            return _withdrawn(state, fields)
         case Kind.FACT if (record.payload_type or "").startswith(_NOT_LISTED):
             is_first = state.listing_tries == 0
             since_us = record.timestamp_us if is_first else state.listing_failing_since_us
@@ -254,6 +254,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
             return _left_out(state, fields)
         case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
             return _skipped(state, record, fields)
+        case Kind.FACT if record.payload_type in FACTS:
+            return _savepoint(state, fields)
         case Kind.FACT if is_driver_stopped(record):
             return evolve(state, live=Map())
         case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
@@ -263,7 +265,7 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
         case Kind.SUBTASK_RESET | Kind.RESET_TO_CHECKPOINT:
             return _reset(state, record)
         case Kind.CHECKPOINT_COMPLETED | Kind.CHECKPOINT_ABORTED:
-            return _checkpoint(state, record)
+            return _checkpoint(state, record, fields)
         case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
             state = _unreleased(state, fields)
             return evolve(
@@ -360,6 +362,25 @@ def _discovered(state: Progress, fields: Fields) -> Progress:
     )
 
 
+def _withdrawn(state: Progress, fields: Fields) -> Progress:
+    ids = fields.get("split_ids")
+    withdrawn = {str(split_id) for split_id in ids} if isinstance(ids, list) else set[str]()
+    known = state.known
+    for split_id in sorted(withdrawn):
+        known = known.delete(split_id) if split_id in known else known
+    return evolve(state, known=known)
+
+
+def _savepoint(state: Progress, fields: Fields) -> Progress:
+    """A savepoint is taken, with its checkpoint, or released."""
+    name, savepoints = str(fields.get("name")), state.savepoints
+    if "checkpoint" in fields:
+        savepoints = savepoints.set(name, _number(fields, "checkpoint"))
+    elif name in savepoints:
+        savepoints = savepoints.delete(name)
+    return evolve(state, savepoints=savepoints)
+
+
 def _skipped(state: Progress, record: Record, fields: Fields) -> Progress:
     split_id = str(fields.get("split_id"))
     poison = state.poison.delete(split_id) if split_id in state.poison else state.poison
@@ -396,9 +417,11 @@ def _opened_again(state: Progress) -> Progress:
     for split_id, work in sorted_items(finished):
         settled = replace(work, last_barrier=NO_CHECKPOINT - 1, is_kept=True)
         finished = finished.set(split_id, settled)
+    retained = _retained(state, finished, state.last_checkpoint, state.last_checkpoint)
     return evolve(
         state,
         finished=finished,
+        retained=retained,
         is_listing_complete=False,
         openings=state.openings + 1,
         rows_before=state.rows_published,
@@ -434,25 +457,25 @@ def _split_finished(state: Progress, record: Record, fields: Fields) -> Progress
 
 
 def _reset(state: Progress, record: Record) -> Progress:
-    """Release the splits finished after the barrier of the checkpoint of the reset."""
+    """Release the splits that the checkpoint of the reset does not have; one of another branch brings back its own."""
     number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
     is_local = record.kind is Kind.SUBTASK_RESET
-    finished, rows, bytes_read, thrown = state.finished, state.rows, state.bytes_read, 0
-    rejected = state.rejected
-    for split_id, work in sorted_items(state.finished):
+    finished = before = state.finished
+    if number != state.last_checkpoint and not is_local:
+        finished = state.retained.get(number, before)
+    for split_id, work in sorted_items(finished):
         if is_local and (work.subtask != record.subtask or work.is_kept):
             continue
         if work.last_barrier >= number:
             finished = finished.delete(split_id)
-            rows, bytes_read = rows - work.rows, bytes_read - work.bytes_read
-            rejected -= work.rejected
-            thrown += 1
+    works = [work for _, work in sorted_items(finished)]
+    thrown = sum(finished.get(split_id) != work for split_id, work in sorted_items(before))
     state = evolve(
         state,
         finished=finished,
-        rows=rows,
-        bytes_read=bytes_read,
-        rejected=rejected,
+        rows=sum(work.rows for work in works),
+        bytes_read=sum(work.bytes_read for work in works),
+        rejected=sum(work.rejected for work in works),
         splits_thrown_away=state.splits_thrown_away + thrown,
     )
     if is_local:
@@ -466,13 +489,26 @@ def _reset(state: Progress, record: Record) -> Progress:
     )
 
 
-def _checkpoint(state: Progress, record: Record) -> Progress:
+def _retained(
+    state: Progress, finished: Map[str, FinishedWork], number: int, oldest: int
+) -> Map[int, Map[str, FinishedWork]]:
+    """The work of the retained checkpoints: this one, those from `oldest` on, and savepoints."""
+    retained = state.retained.set(number, finished)
+    named = {checkpoint for _, checkpoint in sorted_items(state.savepoints)}
+    for other, _ in sorted_items(retained):
+        if other < oldest and other not in named:
+            retained = retained.delete(other)
+    return retained
+
+
+def _checkpoint(state: Progress, record: Record, fields: Fields) -> Progress:
     if record.kind is Kind.CHECKPOINT_ABORTED:
         return evolve(state, checkpoints_aborted=state.checkpoints_aborted + 1)
-    number = record.checkpoint_id
+    number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
     return evolve(
         state,
-        last_checkpoint=NO_CHECKPOINT if number is None else number,
+        retained=_retained(state, state.finished, number, _number(fields, "oldest_retained")),
+        last_checkpoint=number,
         last_checkpoint_us=record.timestamp_us,
         checkpoints_completed=state.checkpoints_completed + 1,
     )

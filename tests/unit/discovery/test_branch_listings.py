@@ -10,12 +10,14 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
+from coordlog.offline.epoch import append_fact, read_records
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
-from coordlog.schemas.builtin_types import SnapshotWanted, TakeSavepoint
+from coordlog.schemas.builtin_types import SavepointTaken, SnapshotWanted, TakeSavepoint
 from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import (
     LASTING,
     EnumeratorState,
@@ -29,6 +31,7 @@ from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.relisting import OTHER_CUT
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
+from fakes.kernel_fakes import prefix_of
 from fakes.split_fakes import (
     NO_MORE,
     Hello,
@@ -140,6 +143,39 @@ def test_splits_that_another_branch_has_found_are_read_at_a_savepoint() -> None:
     assert told(job, attempt) == ["c", NO_MORE]
     attempt.complete()
     assert job.runtime.state.phase is Phase.FINISHED
+
+
+def test_what_another_branch_has_found_waits_if_all_readers_had_ended() -> None:
+    """No reader is left at the savepoint: the job finishes there, as it would have without the other branch."""
+    job = HandDrivenJob(chain())
+    (attempt,) = job.register_all()
+    checkpoint(job, attempt)
+    for name in ("a", "b"):
+        read_one(attempt, name)
+    ask(attempt)
+    ack_all(attempt)
+    attempt.complete()
+    (end,) = (
+        one.offset + 1 + one.record().turn_remaining
+        for one in job.log.read(0, job.log.high_watermark())
+        if one.record().kind is Kind.CHECKPOINT_COMPLETED and one.record().checkpoint_id == 2
+    )
+    log = prefix_of(job.log, end)
+    fact = SavepointTaken(name="ended", checkpoint=2)
+    append_fact(
+        log, read_records(log), fact, command="checkpoint", check=lambda _state: None, why="a test"
+    )
+    Scripted.facts = (found("c"),)
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=1)
+    (attempt,) = job.register_all()
+    attempt.send("source", Hello())
+    assert "c" in places(job)
+    job.crash()
+
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    assert places(job) == {"a": "finished by 0", "b": "finished by 0"}
 
 
 def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordlog.projections.tables.progress import JobEnd, Progress, ProgressFold, apply, progress
-from coordlog.schemas.builtin_types import SplitFinished
+from coordlog.schemas.builtin_types import (
+    CheckpointMetadata,
+    SavepointReleased,
+    SavepointTaken,
+    SplitFinished,
+)
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import ListingFailed, Split, SplitsDiscovered
@@ -116,6 +121,27 @@ class History:
     def progress(self) -> Progress:
         """What it all comes to."""
         return progress(self.records)
+
+
+def metadata(number: int, *, oldest: int) -> CheckpointMetadata:
+    """What a completed checkpoint holds, without parts."""
+    return CheckpointMetadata(
+        metadata_version=3,
+        job_id="ingest",
+        epoch=0,
+        checkpoint_id=number,
+        triggered_sequence=0,
+        cluster_id="",
+        topic_id="",
+        parallelism=2,
+        coordinators=[],
+        subtasks=[],
+        finished=[],
+        in_flight_events=[],
+        oldest_retained=oldest,
+        schemas=[],
+        state_sha256=bytes(32),
+    )
 
 
 def test_nothing_is_known_before_the_first_record() -> None:
@@ -229,6 +255,71 @@ def test_a_global_failover_ends_all_attempts_and_returns_to_its_checkpoint() -> 
     assert sorted(found.finished) == ["before"]
     assert (found.last_checkpoint, len(found.live), found.attempts_lost) == (1, 0, 2)
     assert (found.failures, found.last_failure) == (1, "a callback raised")
+
+
+def completed(history: History, number: int, *, oldest: int) -> None:
+    """A checkpoint completes, and says which it retains."""
+    history.add(
+        Kind.CHECKPOINT_COMPLETED, value=metadata(number, oldest=oldest), checkpoint_id=number
+    )
+
+
+def test_a_job_that_goes_from_branch_to_branch_has_the_splits_of_each() -> None:
+    history = History()
+    history.epoch()
+    history.discover("a", "b", "c", "d")
+    history.finish("a", 0)
+    completed(history, 1, oldest=1)
+    history.add(Kind.FACT, value=SavepointTaken(name="one", checkpoint=1))
+    history.finish("b", 0, barrier=1)
+    completed(history, 2, oldest=2)
+    history.add(Kind.FACT, value=SavepointTaken(name="two", checkpoint=2))
+    history.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=1)
+    history.finish("c", 0, barrier=1)
+    history.finish("d", 0, barrier=1)
+    completed(history, 3, oldest=3)
+    assert sorted(history.progress.finished) == ["a", "c", "d"]
+
+    history.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=2)
+
+    found = history.progress
+    assert sorted(found.finished) == ["a", "b"]
+    assert (found.rows, found.bytes_read) == (20, 2_000)
+    assert found.splits_thrown_away == 3, "b, then c and d"
+
+
+def test_a_savepoint_from_before_an_opening_has_the_splits_of_then() -> None:
+    history = History()
+    history.epoch()
+    history.discover("a", "b")
+    history.finish("a", 0)
+    completed(history, 1, oldest=1)
+    history.add(Kind.FACT, value=SavepointTaken(name="one", checkpoint=1))
+    history.finish("b", 0, barrier=1)
+    completed(history, 2, oldest=2)
+    history.add(Kind.JOB_FINISHED)
+    history.add(Kind.COORDINATORS_STARTED, restore="again")
+    history.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=2)
+    assert sorted(history.progress.finished) == ["a", "b"]
+
+    history.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=1)
+
+    assert sorted(history.progress.finished) == ["a"]
+
+
+def test_the_work_of_a_checkpoint_is_kept_as_long_as_the_checkpoint() -> None:
+    history = History()
+    history.epoch()
+    completed(history, 1, oldest=1)
+    history.add(Kind.FACT, value=SavepointTaken(name="one", checkpoint=1))
+    completed(history, 2, oldest=2)
+    completed(history, 3, oldest=3)
+    assert sorted(history.progress.retained) == [1, 3]
+
+    history.add(Kind.FACT, value=SavepointReleased(name="one"))
+    completed(history, 4, oldest=4)
+
+    assert sorted(history.progress.retained) == [4]
 
 
 def test_a_reset_to_the_start_throws_away_what_batch_keeps_too() -> None:
