@@ -41,6 +41,10 @@ class AsksCluster(Protocol):
         """See `Cluster`."""
         ...
 
+    def written(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """See `Cluster`."""
+        ...
+
     def since(
         self, partitions: Sequence[Partition], moment: datetime
     ) -> dict[Partition, int | None]:
@@ -132,14 +136,14 @@ class Discovery:
         ]
         since = dict(read_up_to or {})
         beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
-        lost = [
-            partition for partition, offset in sorted(since.items()) if ends[partition] < offset
-        ]
+        # A start may be above the end of what may be read, while a transaction before it is open.
+        written = self._written(since, ends)
+        lost = [partition for partition, end in sorted(written.items()) if end < since[partition]]
         if lost:
             return _problem(
                 SourceError(
                     f"partition {named(lost[0])}",
-                    f"it was read up to offset {since[lost[0]]}, and ends at {ends[lost[0]]} now",
+                    f"it was read up to offset {since[lost[0]]}, and ends at {written[lost[0]]} now",
                     "check that this is the cluster of the job's first run; records were lost",
                 )
             )
@@ -164,6 +168,15 @@ class Discovery:
             for partition in new
         ]
         return KafkaListing(splits=splits, is_whole=True)
+
+    def _written(
+        self, wanted: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> Mapping[Partition, int]:
+        """Ends with the records of open transactions, of the partitions with an offset above their `ends`."""
+        above = [
+            partition for partition, offset in sorted(wanted.items()) if ends[partition] < offset
+        ]
+        return self.cluster.written(above) if above else {}
 
     def _problem(
         self, topics: Mapping[str, FoundTopic], known: Mapping[Partition, str]
@@ -232,10 +245,9 @@ class Discovery:
             return ends
         if isinstance(starting, datetime):
             since = self.cluster.since(new, starting)
-            chosen: dict[Partition, int] = {}
-            for partition in new:
-                offset = since[partition]
-                chosen[partition] = ends[partition] if offset is None else offset
+            older = [partition for partition in new if since[partition] is None]
+            chosen = dict(self.cluster.written(older)) if older else {}
+            chosen.update((one, offset) for one, offset in since.items() if offset is not None)
             return chosen
         assert isinstance(starting, Mapping), "the options were checked when the source was made"
         missing = [partition for partition in new if partition not in starting]
@@ -250,12 +262,13 @@ class Discovery:
                 "it has no offset in `starting`" if missing else "`starting` has it, and no topic",
                 "set an offset for each partition that there is, and for no other",
             )
+        last = {**ends, **self._written({one: starting[one] for one in new}, ends)}
         for partition in new:
-            if not beginnings[partition] <= starting[partition] <= ends[partition]:
+            if not beginnings[partition] <= starting[partition] <= last[partition]:
                 raise SourceError(
                     f"partition {named(partition)}",
                     f"`starting` has offset {starting[partition]}; there are "
-                    f"{beginnings[partition]} to {ends[partition]}, exclusive",
+                    f"{beginnings[partition]} to {last[partition]}, exclusive",
                     "use one of these, or the last to read new records alone",
                 )
         return starting

@@ -45,6 +45,9 @@ class FakeCluster:
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return {one: self.ranges[one][1] for one in partitions}
 
+    def written(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return self.ends(partitions)
+
     def since(
         self, partitions: Sequence[Partition], moment: datetime
     ) -> dict[Partition, int | None]:
