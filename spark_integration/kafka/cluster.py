@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -108,6 +109,10 @@ class Cluster:
                     is_internal=is_internal,
                 )
         return topics_found
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next query."""
+        time.sleep(seconds)
 
     def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first existing offset of each partition."""

@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from coordlog.coordinators.enumerator import pages_of
 from coordlog.errors import SourceError
+from coordlog.limits import KAFKA_METADATA_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition, Starting, named
@@ -19,6 +20,9 @@ from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaListing, K
 __all__ = ["AsksCluster", "Discovery", "recreated", "renamed", "split_of"]
 
 _SPLIT = payload_type_of(KafkaSplit)
+
+_METADATA_TRIES: Final = 5
+"""Listings in which a known partition is missing before it is taken for gone, over `KAFKA_METADATA_S`."""
 
 
 class AsksCluster(Protocol):
@@ -30,6 +34,10 @@ class AsksCluster(Protocol):
         ...
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
+        """See `Cluster`."""
+        ...
+
+    def pause(self, seconds: float) -> None:
         """See `Cluster`."""
         ...
 
@@ -122,9 +130,7 @@ class Discovery:
         Raises:
             SourceError: The cluster does not answer.
         """
-        topics = self.cluster.topics(
-            sorted({*self.topics, *(topic for topic, _ in known)}), self.pattern
-        )
+        topics = self._topics(known)
         problem = self._problem(topics, known)
         if problem is not None:
             return problem
@@ -168,6 +174,16 @@ class Discovery:
             for partition in new
         ]
         return KafkaListing(splits=splits, is_whole=True)
+
+    def _topics(self, known: Mapping[Partition, str]) -> dict[str, FoundTopic]:
+        """The topics. A broker whose metadata lag may lack known partitions: they are gone if they stay away."""
+        names = sorted({*self.topics, *(topic for topic, _ in known)})
+        for _ in range(_METADATA_TRIES - 1):
+            topics = self.cluster.topics(names, self.pattern)
+            if all(name in topics and one in topics[name].partitions for name, one in known):
+                return topics
+            self.cluster.pause(KAFKA_METADATA_S / (_METADATA_TRIES - 1))
+        return self.cluster.topics(names, self.pattern)
 
     def _written(
         self, wanted: Mapping[Partition, int], ends: Mapping[Partition, int]
