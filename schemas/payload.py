@@ -21,6 +21,7 @@ from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
 from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
+from coordlog.schemas.field_values import form_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.secret_fields import Guard, guards_of
 
@@ -353,50 +354,65 @@ def _guards(cls: type) -> Mapping[str, Guard]:
 _GUARDS: Final[dict[type, Mapping[str, Guard]]] = {}
 
 
+_Converter = Callable[[Any], Any]
+
+
 def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noqa: ANN401, a dataclass
     sealed: dict[str, Plain] = {}
-    for field in dataclasses.fields(value):
-        field_value = getattr(value, field.name)
-        guard = guards.get(field.name)
+    for name, exact, write in _forms(type(value)):
+        field_value = getattr(value, name)
+        guard = guards.get(name)
         if guard is None or field_value is None:
-            sealed[field.name] = _plain(field_value)
+            sealed[name] = field_value if type(field_value) in exact else write(field_value)
         elif isinstance(field_value, str):
-            sealed[field.name] = guard.seal(field_value)
+            sealed[name] = guard.seal(field_value)
         else:
             # Checked here, because an error of the encoder would show the value.
             raise TypeError(
-                f"its secret field {field.name} is of type {type(field_value).__name__} (not shown); "
+                f"its secret field {name} is of type {type(field_value).__name__} (not shown); "
                 "it must be a text, or None"
             )
     return sealed
 
 
-_FLAT: Final = frozenset({type(None), bool, int, float, str, bytes})
-
-
-def _plain(value: object) -> Plain:
-    if type(value) in _FLAT:
-        return value  # type: ignore[return-value]  # a cast would cost time for each value
-    names = _NAMES_WITHOUT_SECRETS.get(type(value))
-    if names is not None:
-        fields: dict[str, Plain] = {}
-        for name in names:
-            field = getattr(value, name)
-            fields[name] = field if type(field) in _FLAT else _plain(field)
-        return fields
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+def _plain(value: Any) -> dict[str, Plain]:  # noqa: ANN401, a dataclass, or its fields by name
+    forms = _FORMS.get(type(value))
+    if forms is None:
+        if not dataclasses.is_dataclass(value):
+            return dict(value)
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)
-        _NAMES_WITHOUT_SECRETS[type(value)] = _names(type(value))
-        return _plain(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, enum.Enum):
-        return typing.cast("Plain", value.value)
-    return typing.cast("Plain", value)
+        forms = _FORMS[type(value)] = _forms(type(value))
+    fields: dict[str, Plain] = {}
+    for name, exact, write in forms:
+        field = getattr(value, name)
+        fields[name] = field if type(field) in exact else write(field)
+    return fields
+
+
+_Form = tuple[str, frozenset[type], _Converter]
+
+_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
+"""See `_forms`, by class without secret fields, filled when the first value of a class is encoded."""
+
+
+def _forms(cls: type) -> tuple[_Form, ...]:
+    """Name of each field of a class, types of values that stay as they are, and the function for others."""
+    cached = _ALL_FORMS.get(cls)
+    if cached is None:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        forms = {name: form_of(hints[name], _plain, _is_payload) for name in _names(cls)}
+        cached = tuple((name, form.exact, form.write) for name, form in forms.items())
+        _ALL_FORMS[cls] = cached
+    return cached
+
+
+_ALL_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
+
+
+def _is_payload(hint: Any) -> bool:  # noqa: ANN401, an annotation
+    return isinstance(hint, type) and issubclass(hint, AvroModel)
 
 
 def _names(cls: type) -> tuple[str, ...]:
@@ -407,15 +423,10 @@ def _names(cls: type) -> tuple[str, ...]:
 
 
 _NAMES: Final[dict[type, tuple[str, ...]]] = {}
-_NAMES_WITHOUT_SECRETS: Final[dict[type, tuple[str, ...]]] = {}
-"""Field names of classes without secret fields, filled when the first value of a class is encoded."""
 
 
 def _fields_of(value: Payload) -> dict[str, Plain]:
-    return typing.cast("dict[str, Plain]", _plain(value))
-
-
-_Converter = Callable[[Any], Any]
+    return _plain(value)
 
 
 def _converters(cls: type) -> dict[str, _Converter | None]:

@@ -58,10 +58,13 @@ def rejects_of_records(rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.Recor
         texts = _texts_of_objects(rows.column(value))
     else:
         texts = [_text(each) for each in rows.column(value).to_pylist()]
-    first = rows.slice(0, 1).to_pylist()[0]
-    offsets = rows.column(rows.schema.get_field_index("offset")).to_pylist()
+    # These columns alone: Python has no times beyond the year 9999.
+    topics, partitions, offsets = (
+        rows.column(rows.schema.get_field_index(name)).to_pylist()
+        for name in ("topic", "partition", "offset")
+    )
     return rejects_batch(
-        (first["topic"], first["partition"]),
+        (topics[0], partitions[0]),
         [
             BadRecord(offset=offset, reason=reason, text=text)
             for offset, reason, text in zip(offsets, reasons, texts, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,10 @@ class Cluster:
                 )
         return topics_found
 
+    def pause(self, seconds: float) -> None:
+        """Wait before the next query."""
+        time.sleep(seconds)
+
     def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first existing offset of each partition."""
         return self._offsets(partitions, OffsetSpec.EARLIEST)
@@ -117,24 +122,35 @@ class Cluster:
         """The offset after the last that may be read now: with `read_committed` the last stable one."""
         return self._offsets(partitions, OffsetSpec.LATEST)
 
+    def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset after the last record, also after those of transactions that are still open."""
+        return self._offsets(partitions, OffsetSpec.LATEST, isolation="read_uncommitted")
+
     def since(
         self, partitions: Iterable[Partition], moment: datetime
     ) -> dict[Partition, int | None]:
-        """The first offset whose record is not older than `moment`; None if there is none."""
-        offsets = self._offsets(partitions, _first_ms(moment))
+        """The first offset whose record is not older than `moment`; None if there is none.
+
+        Also if it may not be read yet: the records before it are older, whatever becomes of them.
+        """
+        offsets = self._offsets(partitions, _first_ms(moment), isolation="read_uncommitted")
         return {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
 
     def _offsets(
-        self, partitions: Iterable[Partition], spec: OffsetSpec | int
+        self,
+        partitions: Iterable[Partition],
+        spec: OffsetSpec | int,
+        *,
+        isolation: Isolation | None = None,
     ) -> dict[Partition, int]:
         # By the admin client: a consumer leaves out partitions without a leader, without an error.
         wanted = {TopicPartition(*partition): spec for partition in partitions}
         if not wanted:
             return {}
-        isolation = IsolationLevel.build_from(self.isolation)
+        level = IsolationLevel.build_from(isolation or self.isolation)
 
         def question(admin: Any) -> dict[Partition, int]:  # noqa: ANN401, its stubs are older
-            answer = admin.list_partition_offsets(dict(wanted), isolation_level=isolation)
+            answer = admin.list_partition_offsets(dict(wanted), isolation_level=level)
             missing = set(wanted) - set(answer)
             if missing:
                 raise errors.LeaderNotAvailableError(str(min(missing)))

@@ -306,6 +306,12 @@ def _meaning(cluster: Cluster, error: Exception) -> Exception:
     refused = cluster.connection.refusal(error, "Read")
     if refused is not None:
         return SourceError(at, refused.problem, refused.next_step)
+    if isinstance(error, errors.UnsupportedCodecError):
+        return SourceError(
+            at,
+            f"the records are compressed by a codec that the client lacks: {described(error)}",
+            "install it for the driver and all executors: pip install 'kafka-python[lz4,snappy,zstd]'",
+        )
     if isinstance(error, errors.KafkaError) and not may_pass(error):
         return SourceError(at, f"reading has failed: {described(error)}", "see the broker's log")
     return ConnectionError(f"{at}: {described(error)}")

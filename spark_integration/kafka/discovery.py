@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from coordlog.coordinators.enumerator import pages_of
 from coordlog.errors import SourceError
+from coordlog.limits import KAFKA_METADATA_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition, Starting, named
@@ -19,6 +20,9 @@ from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaListing, K
 __all__ = ["AsksCluster", "Discovery", "recreated", "renamed", "split_of"]
 
 _SPLIT = payload_type_of(KafkaSplit)
+
+_METADATA_TRIES: Final = 5
+"""Listings in which a known partition is missing before it is taken for gone, over `KAFKA_METADATA_S`."""
 
 
 class AsksCluster(Protocol):
@@ -33,11 +37,19 @@ class AsksCluster(Protocol):
         """See `Cluster`."""
         ...
 
+    def pause(self, seconds: float) -> None:
+        """See `Cluster`."""
+        ...
+
     def beginnings(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """See `Cluster`."""
         ...
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """See `Cluster`."""
+        ...
+
+    def written(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """See `Cluster`."""
         ...
 
@@ -118,9 +130,7 @@ class Discovery:
         Raises:
             SourceError: The cluster does not answer.
         """
-        topics = self.cluster.topics(
-            sorted({*self.topics, *(topic for topic, _ in known)}), self.pattern
-        )
+        topics = self._topics(known)
         problem = self._problem(topics, known)
         if problem is not None:
             return problem
@@ -132,14 +142,14 @@ class Discovery:
         ]
         since = dict(read_up_to or {})
         beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
-        lost = [
-            partition for partition, offset in sorted(since.items()) if ends[partition] < offset
-        ]
+        # A start may be above the end of what may be read, while a transaction before it is open.
+        written = self._written(since, ends)
+        lost = [partition for partition, end in sorted(written.items()) if end < since[partition]]
         if lost:
             return _problem(
                 SourceError(
                     f"partition {named(lost[0])}",
-                    f"it was read up to offset {since[lost[0]]}, and ends at {ends[lost[0]]} now",
+                    f"it was read up to offset {since[lost[0]]}, and ends at {written[lost[0]]} now",
                     "check that this is the cluster of the job's first run; records were lost",
                 )
             )
@@ -164,6 +174,25 @@ class Discovery:
             for partition in new
         ]
         return KafkaListing(splits=splits, is_whole=True)
+
+    def _topics(self, known: Mapping[Partition, str]) -> dict[str, FoundTopic]:
+        """The topics. A broker whose metadata lag may lack known partitions: they are gone if they stay away."""
+        names = sorted({*self.topics, *(topic for topic, _ in known)})
+        for _ in range(_METADATA_TRIES - 1):
+            topics = self.cluster.topics(names, self.pattern)
+            if all(name in topics and one in topics[name].partitions for name, one in known):
+                return topics
+            self.cluster.pause(KAFKA_METADATA_S / (_METADATA_TRIES - 1))
+        return self.cluster.topics(names, self.pattern)
+
+    def _written(
+        self, wanted: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> Mapping[Partition, int]:
+        """Ends with the records of open transactions, of the partitions with an offset above their `ends`."""
+        above = [
+            partition for partition, offset in sorted(wanted.items()) if ends[partition] < offset
+        ]
+        return self.cluster.written(above) if above else {}
 
     def _problem(
         self, topics: Mapping[str, FoundTopic], known: Mapping[Partition, str]
@@ -232,10 +261,9 @@ class Discovery:
             return ends
         if isinstance(starting, datetime):
             since = self.cluster.since(new, starting)
-            chosen: dict[Partition, int] = {}
-            for partition in new:
-                offset = since[partition]
-                chosen[partition] = ends[partition] if offset is None else offset
+            older = [partition for partition in new if since[partition] is None]
+            chosen = dict(self.cluster.written(older)) if older else {}
+            chosen.update((one, offset) for one, offset in since.items() if offset is not None)
             return chosen
         assert isinstance(starting, Mapping), "the options were checked when the source was made"
         missing = [partition for partition in new if partition not in starting]
@@ -250,12 +278,13 @@ class Discovery:
                 "it has no offset in `starting`" if missing else "`starting` has it, and no topic",
                 "set an offset for each partition that there is, and for no other",
             )
+        last = {**ends, **self._written({one: starting[one] for one in new}, ends)}
         for partition in new:
-            if not beginnings[partition] <= starting[partition] <= ends[partition]:
+            if not beginnings[partition] <= starting[partition] <= last[partition]:
                 raise SourceError(
                     f"partition {named(partition)}",
                     f"`starting` has offset {starting[partition]}; there are "
-                    f"{beginnings[partition]} to {ends[partition]}, exclusive",
+                    f"{beginnings[partition]} to {last[partition]}, exclusive",
                     "use one of these, or the last to read new records alone",
                 )
         return starting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
 from collections import Counter
 from decimal import Decimal
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from coordlog.errors import DestinationMisfitError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -302,6 +304,29 @@ def test_an_iceberg_table_has_its_files_below_its_location(tmp_path: Path, schem
 
     assert place.rows() == SAVED
     assert len(list((tmp_path / "a b%20" / "data" / "coordlog-ingest.sink").glob("*.parquet"))) == 2
+
+
+def test_a_catalog_that_another_job_makes_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library looks, then makes them, and raises the database's error if they are there by then."""
+    place, other = IcebergPlace(tmp_path / "t"), itertools.count()
+    make, make_namespace = SqlCatalog.create_tables, SqlCatalog.create_namespace_if_not_exists
+
+    def create_tables(catalog: SqlCatalog) -> None:
+        make(catalog)
+        if not next(other):
+            raise OSError("table iceberg_tables already exists")
+
+    def create_namespace(catalog: SqlCatalog, name: str) -> None:
+        make_namespace(catalog, name)
+        raise OSError("UNIQUE constraint failed")
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_tables)
+    monkeypatch.setattr(SqlCatalog, "create_namespace_if_not_exists", create_namespace)
+    place.sink().settle(intent(staged(place)))
+
+    assert place.rows() == SAVED
 
 
 def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:

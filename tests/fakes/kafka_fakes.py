@@ -18,6 +18,9 @@ class FakeCluster:
     ids: dict[str, str] = field(default_factory=dict)
     ranges: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     is_silent: bool = False
+    lagging: int = 0
+    """Answers that come from a broker that does not know the topics yet."""
+    pauses: list[float] = field(default_factory=list)
     bootstrap_servers: str = "fake:9092"
 
     def put(self, topic: str, *ends: int, topic_id: str = "id-1") -> None:
@@ -28,6 +31,9 @@ class FakeCluster:
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
         if self.is_silent:
             raise SourceError("Kafka at fake:9092", "no answer for 10.0 s", "see to it")
+        if self.lagging:
+            self.lagging -= 1
+            return {}
         return {
             name: FoundTopic(
                 name=name,
@@ -39,11 +45,17 @@ class FakeCluster:
             if name in names or pattern is not None
         }
 
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
     def beginnings(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return {one: self.ranges[one][0] for one in partitions}
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return {one: self.ranges[one][1] for one in partitions}
+
+    def written(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return self.ends(partitions)
 
     def since(
         self, partitions: Sequence[Partition], moment: datetime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -13,6 +13,7 @@ from coordlog.api.coordinator import (
     EventSourcedCoordinator,
     Sink,
 )
+from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload, payload_type_of
@@ -26,6 +27,9 @@ from coordlog.spark_integration.files.payloads import (
 __all__ = ["TABLE_COMMITS", "TableCommitProvider", "TableCommits"]
 
 _COMMITTABLE = payload_type_of(StagedFile)
+
+_INTENT_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
+"""Limit of the committables of one intent; its encoding stays below `PAYLOAD_BYTES_MAX`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +76,7 @@ class _TableCommitCoordinator(EventSourcedCoordinator[TableCommits]):
         """Record the intents; a repeated notification finds nothing left."""
         committables = list(self.context.committables(checkpoint_id))
         number = self.state.following  # before the first intent, which counts it up
-        for part, start in enumerate(range(0, len(committables), self._per_intent)):
-            covered = committables[start : start + self._per_intent]
+        for part, covered in enumerate(_parts(committables, self._per_intent)):
             intent = CommitToTable(
                 checkpoint_id=checkpoint_id,
                 number=number,
@@ -107,6 +110,21 @@ class TableCommitProvider(CoordinatorProvider):
     def create(self, context: CoordinatorContext) -> _TableCommitCoordinator:
         """A new coordinator."""
         return _TableCommitCoordinator(context, self._per_intent)
+
+
+def _parts(committables: Sequence[CommittableOf], count: int) -> Iterator[Sequence[CommittableOf]]:
+    """The committables in order, each part with at most `count`, and with at most `_INTENT_BYTES`.
+
+    Names of files have the folders of their partitions, which the job may not know: those of the table.
+    """
+    start = size_bytes = 0
+    for end, committable in enumerate(committables):
+        size_bytes += len(committable.content)
+        if end > start and (end - start == count or size_bytes > _INTENT_BYTES):
+            yield committables[start:end]
+            start, size_bytes = end, len(committable.content)
+    if committables:
+        yield committables[start:]
 
 
 def _files(committables: Sequence[CommittableOf]) -> list[StagedFile]:

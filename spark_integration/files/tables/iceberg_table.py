@@ -184,7 +184,13 @@ class IcebergTable:
         try:
             return catalog.load_table(self._name)
         except refused.NoSuchTableError:
-            catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            namespace = self._name.rpartition(".")[0]
+            try:
+                catalog.create_namespace_if_not_exists(namespace)
+            # Another program may make it at the same time, and pyiceberg does not notice.
+            except Exception:
+                if not catalog.namespace_exists(namespace):
+                    raise
             return catalog.create_table_if_not_exists(self._name, schema=Schema())
 
     def _with_columns(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> LoadedTable:
@@ -234,7 +240,12 @@ class IcebergTable:
     def _catalog(self) -> Catalog:
         with self._lock:
             if self._made_catalog is None:
-                self._made_catalog = load_catalog(self._catalog_name, **self._properties)
+                load = partial(load_catalog, self._catalog_name, **self._properties)
+                try:
+                    self._made_catalog = load()
+                # Another program may make a new one in a database at the same time.
+                except Exception:  # noqa: BLE001, databases raise errors of their own
+                    self._made_catalog = load()
             return self._made_catalog
 
     @contextmanager

@@ -13,7 +13,7 @@ from coordlog.api.chain import OperatorSpec
 from coordlog.api.coordinator import Sink
 from coordlog.api.operator import Operator
 from coordlog.errors import SinkError
-from coordlog.limits import FILES_PER_INTENT, PARTITIONED_FILES_PER_INTENT
+from coordlog.limits import FILES_PER_INTENT
 from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
@@ -94,9 +94,7 @@ class TableSink(Sink):
             coordinator=TableCommitProvider(
                 operator_id,
                 sink=self,
-                files_per_intent=PARTITIONED_FILES_PER_INTENT
-                if self._files.partition_by
-                else FILES_PER_INTENT,
+                files_per_intent=FILES_PER_INTENT,
                 destination=self.destination,
             ),
             keeps_state_across_splits=False,

@@ -16,6 +16,7 @@ from coordlog.errors import SourceError
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.spark_integration.kafka import reader as reader_module
 from coordlog.spark_integration.kafka.cluster import Cluster
+from coordlog.spark_integration.kafka.source import KafkaSource
 from data.kafka_topics import WAIT_S, ReadOut, Topics, listed, opened, read, topics_at
 from fakes.chain_fakes import FakeContext
 
@@ -126,6 +127,47 @@ def test_where_it_starts_is_as_it_is_told(topics: Topics) -> None:
         f"partition {topic}/1",
         "it has no offset in `starting`",
     )
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_moment_leaves_out_older_records_of_transactions_that_are_open(
+    topics: Topics, isolation: str
+) -> None:
+    """The end of what may be read is before them; a source that began there would read them later."""
+    topic = topics.create()
+    topics.fill(topic, 0, ["old"], timestamp_ms=1_000_000)
+    producer = KafkaProducer(bootstrap_servers=topics.servers, transactional_id=topic)
+    with closing(producer):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, value=b"old, and open", partition=0, timestamp_ms=1_000_000)
+        producer.flush()
+        topics.fill(topic, 0, ["new"], timestamp_ms=2_000_000)
+
+        def source(starting: object, *, bounded: bool = True) -> KafkaSource:
+            return topics.source(
+                topic, starting=starting, isolation=isolation, decode="utf8", bounded=bounded
+            )
+
+        def start(starting: object) -> str:
+            (split,) = listed(source(starting, bounded=False)).splits
+            return split.split_id.partition("@")[2]
+
+        moment = dt.datetime.fromtimestamp(1_500, dt.UTC)
+        assert start(moment) == "2.."
+        assert start(dt.datetime.fromtimestamp(2_500, dt.UTC)) == "3.."
+        assert start({(topic, 0): 2}) == "2.."
+        bounded = source(moment)
+        discovery = bounded._discovery
+        read_up_to = {(topic, 0): 2}
+        assert listed(bounded).problem == ""
+        again = discovery.listing({(topic, 0): ""}, is_first=False, read_up_to=read_up_to)
+        assert again.problem == ""
+        unbounded = source(moment, bounded=False)
+        with closing(opened(unbounded, listed(unbounded).splits)) as reader:
+            producer.commit_transaction()
+            topics.fill(topic, 0, ["newer"], timestamp_ms=3_000_000)
+            assert read(reader, ReadOut(), rows=2).values == ["new", "newer"]
 
 
 def test_what_a_checkpoint_needs_and_retention_has_removed_is_named(topics: Topics) -> None:

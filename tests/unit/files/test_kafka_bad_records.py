@@ -16,6 +16,7 @@ from coordlog.errors import OptionError, OptionsError, SourceError
 from coordlog.limits import BAD_ROW_TEXT_BYTES, SIFTED_ROWS
 from coordlog.schemas.payload import encode_versioned
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
+from coordlog.spark_integration.kafka.bad_records import rejects_of_records
 from coordlog.spark_integration.kafka.cluster import Cluster
 from coordlog.spark_integration.kafka.discovery import split_of
 from coordlog.spark_integration.kafka.payloads import (
@@ -151,6 +152,19 @@ def test_a_restored_reader_has_the_number_of_the_records_left_out() -> None:
     assert second.ended == [(SIFTED_ROWS, SIFTED_ROWS)]
     offsets = [one["offset"] for one in (*first.rejects, *second.rejects)]
     assert offsets == list(range(1, len(values), 2))
+
+
+def test_a_left_out_row_with_a_time_beyond_python_is_a_reject() -> None:
+    """Microseconds instead of milliseconds are a usual mistake of producers: the year 55,840."""
+    record = FakeRecord(offset=5, value=b"x", timestamp=1_700_000_000_000_000)
+    rows = RowFormat(decode="utf8").rows(("t", 0), [record])
+
+    rejects = rejects_of_records(rows, ["too late"])
+
+    places = ("topic", "partition", "offset", "reason", "row")
+    assert [tuple(row[name] for name in places) for row in rejects.to_pylist()] == [
+        ("t", 0, 5, "too late", "x")
+    ]
 
 
 def test_skipped_records_are_counted_and_not_emitted() -> None:

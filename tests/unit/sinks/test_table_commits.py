@@ -43,7 +43,7 @@ def never_made_operator() -> Operator:
     raise AssertionError("attempts are driven by hand")
 
 
-def chain_of(sink: FakeSink) -> Chain:
+def chain_of(sink: FakeSink, files_per_intent: int = 2) -> Chain:
     def discover() -> SplitsDiscovered:
         return SplitsDiscovered(splits=[], is_complete=True)
 
@@ -58,7 +58,10 @@ def chain_of(sink: FakeSink) -> Chain:
                 operator_id="sink",
                 create_operator=never_made_operator,
                 coordinator=TableCommitProvider(
-                    "sink", sink=sink, files_per_intent=2, destination="table"
+                    "sink",
+                    sink=sink,
+                    files_per_intent=files_per_intent,
+                    destination="table",
                 ),
                 keeps_state_across_splits=False,
             )
@@ -94,6 +97,21 @@ def test_checkpoints_with_files_are_numbered_and_their_intents_counted() -> None
 
     assert numbered(sink) == [(0, 0, ["a", "b"]), (0, 1, ["c"]), (1, 0, ["d"])]
     assert [one.checkpoint_id for one in sink.settled] == [first, first, last]
+
+
+@pytest.mark.clause("H1")
+def test_names_with_long_folders_make_more_intents_of_fewer_files() -> None:
+    """The folders are those of the table, so that the job's own `partition_by` does not show how long names are."""
+    sink = FakeSink()
+    chain = chain_of(sink, files_per_intent=1_000)
+    job = HandDrivenJob(chain)
+    (attempt,) = job.register_all()
+    names = [f"customer={'c' * 240}/part-{number:05}.parquet" for number in range(1_500)]
+    checkpoint(job, attempt, names)
+
+    assert [name for _, _, part in numbered(sink) for name in part] == names
+    intents = [(number, part) for number, part, _ in numbered(sink)]
+    assert intents == [(0, part) for part in range(len(intents))]
 
 
 @pytest.mark.clause("E6")

@@ -13,6 +13,7 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError
+from coordlog.limits import KAFKA_METADATA_S
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import Job, KafkaSource
@@ -238,6 +239,20 @@ def test_a_deleted_recreated_or_dropped_topic_is_named() -> None:
     other.put("u", 1)
     renamed = HandDrivenJob(chain_on(other, topics=("u",)), log=job.log)
     assert "has splits of it, and the source does not name it" in failures(renamed)[0]
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
+    """Metadata of a broker may lag behind the controller's; a topic that is gone stays away."""
+    cluster = cluster_of(1)
+    job = HandDrivenJob(chain_on(cluster))
+    checkpoint(job, *job.register_all())
+    job.crash()
+    cluster.lagging = 4
+
+    again = HandDrivenJob(chain_on(cluster), log=job.log)
+
+    assert failures(again) == []
+    assert sum(cluster.pauses) == KAFKA_METADATA_S
 
 
 @pytest.mark.may_fail("the source is now unbounded")

@@ -142,7 +142,7 @@ def test_a_moment_to_start_at_leaves_out_each_record_that_is_older(
     """A record has whole milliseconds: one of the millisecond that the moment is in may be older."""
     asked: list[object] = []
 
-    def offsets(_self: Cluster, partitions: object, spec: object) -> dict[object, int]:
+    def offsets(_self: Cluster, _partitions: object, spec: object, **_: str) -> dict[object, int]:
         asked.append(spec)
         return {}
 

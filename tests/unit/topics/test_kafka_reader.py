@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
+from kafka import errors
 
 from coordlog.api.operator import Poll, PollStatus
 from coordlog.errors import SourceError
@@ -436,3 +437,20 @@ def test_an_unreadable_record_is_an_error_with_its_partition() -> None:
 
     with pytest.raises(SourceError, match=r"cannot read a record of t/0, t/1: UnicodeDecodeError"):
         consumer.poll(1)
+
+
+def test_records_of_a_codec_that_the_client_lacks_name_what_to_install() -> None:
+    class Client:
+        def assign(self, _partitions: object) -> None: ...
+
+        def seek(self, _partition: object, _offset: int) -> None: ...
+
+        def poll(self, **_bounds: int) -> None:
+            raise errors.UnsupportedCodecError("Libraries for lz4 compression codec not found")
+
+    consumer = _KafkaConsumer(OPTIONS.cluster, Client())
+    consumer.assign({("t", 0): 0})
+
+    with pytest.raises(SourceError, match="lz4 compression codec not found") as caught:
+        consumer.poll(1)
+    assert "pip install 'kafka-python[" in caught.value.next_step

@@ -1,0 +1,269 @@
+"""Values of payload fields in Avro's generic form: each exactly the value of its field, or refused.
+
+fastavro takes a value of another type for what it can make of it: `1.5` in an integer field is 1, `None` in a boolean
+is False, a time loses its microseconds, and a time without a zone gets that of the machine.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+__all__ = ["FieldForm", "form_of"]
+
+Write = Callable[[Any], Any]
+
+_MICRO: Final = "Micro"
+_LOCAL: Final = "Local"
+_CONTAINERS: Final = (list, tuple, dict)
+
+
+class FieldForm(typing.NamedTuple):
+    """How the values of a field become Avro's generic form."""
+
+    exact: frozenset[type]
+    """Types whose values stay as they are."""
+    write: Write
+    """Form of a value of any other type. Raises TypeError or ValueError if the field has no such value."""
+
+
+def form_of(hint: Any, write_payload: Write, is_payload: Callable[[Any], bool]) -> FieldForm:  # noqa: ANN401, an annotation
+    """The form of an annotation's values.
+
+    Args:
+        hint: Annotation of the field, with its extras.
+        write_payload: Form of a value of a payload class.
+        is_payload: Whether a type is a payload class.
+    """
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _form_of_marked(parts[0], parts[1:], write_payload, is_payload)
+    if origin in (typing.Union, types.UnionType):
+        return _form_of_union(parts, write_payload, is_payload)
+    if origin in (list, tuple):
+        return FieldForm(frozenset(), _items(form_of(parts[0], write_payload, is_payload)))
+    if origin is dict:
+        return FieldForm(frozenset(), _entries(form_of(parts[1], write_payload, is_payload)))
+    if is_payload(hint):
+        return FieldForm(frozenset(), _of_type(hint, write_payload))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return FieldForm(frozenset(), lambda value: hint(value).value)
+    return _FORMS.get(hint, FieldForm(frozenset(), lambda value: value))
+
+
+def _form_of_marked(
+    inner: Any,  # noqa: ANN401, as above
+    marks: Sequence[object],
+    write_payload: Write,
+    is_payload: Callable[[Any], bool],
+) -> FieldForm:
+    names = "".join(type(mark).__name__ for mark in marks)
+    if inner is dt.datetime:
+        is_local, is_micro = _LOCAL in names, _MICRO in names
+        return FieldForm(frozenset(), lambda value: _moment(value, is_local, is_micro))
+    if inner is dt.time:
+        return FieldForm(frozenset(), lambda value: _time(value, is_micro=_MICRO in names))
+    return form_of(inner, write_payload, is_payload)
+
+
+def _form_of_union(
+    parts: Sequence[Any], write_payload: Write, is_payload: Callable[[Any], bool]
+) -> FieldForm:
+    options = [part for part in parts if part is not type(None)]
+    forms = [form_of(option, write_payload, is_payload) for option in options]
+    none = frozenset([type(None)]) if len(options) < len(parts) else frozenset[type]()
+    if len(forms) == 1:
+        return FieldForm(none | forms[0].exact, forms[0].write)
+    forms = [
+        form if not _is_lost(option, options, is_payload) else _refused(option)
+        for option, form in zip(options, forms, strict=True)
+    ]
+    exact = frozenset[type]().union(*(form.exact for form in forms))
+    if float in options and int in options:
+        return FieldForm(none | exact - {int}, _number_or(forms))
+    return FieldForm(none | exact, _any_of(forms))
+
+
+def _is_lost(option: Any, options: Sequence[Any], is_payload: Callable[[Any], bool]) -> bool:  # noqa: ANN401, as above
+    """Whether readers of the union get another value than one of this type."""
+    is_enum = isinstance(option, type) and issubclass(option, enum.Enum)
+    return is_payload(option) or is_enum or (option is dt.datetime and dt.date in options)
+
+
+def _refused(option: type) -> FieldForm:
+    """The types stay declared, so that what was recorded of them can be read."""
+
+    def write(value: Any) -> Any:  # noqa: ANN401, of any type
+        raise TypeError(
+            f"in a union with other types {value!r} would not be read back as {option.__name__}: have a field for "
+            "each type, which may be None"
+        )
+
+    return FieldForm(frozenset(), write)
+
+
+def _number_or(forms: Sequence[FieldForm]) -> Write:
+    """As `_any_of`; integers with the name of their branch, because fastavro takes a double for each number."""
+    other = _any_of(forms)
+    return lambda value: ("long", value) if type(value) is int else other(value)
+
+
+def _any_of(forms: Sequence[FieldForm]) -> Write:
+    def write(value: Any) -> Any:  # noqa: ANN401, of any type
+        if any(type(value) in form.exact for form in forms):
+            return value
+        problems: list[str] = []
+        for form in forms:
+            try:
+                return form.write(value)
+            except (TypeError, ValueError) as error:
+                problems.append(str(error))
+        raise TypeError("; ".join(problems))
+
+    return write
+
+
+def _items(form: FieldForm) -> Write:
+    exact, write_item = form
+
+    def write(value: Any) -> Any:  # noqa: ANN401, of any type
+        if isinstance(value, (str, bytes, Mapping)):
+            raise TypeError(f"{value!r} is no list")
+        return [item if type(item) in exact else write_item(item) for item in value]
+
+    return write
+
+
+def _entries(form: FieldForm) -> Write:
+    exact, write_item = form
+
+    def write(value: Any) -> Any:  # noqa: ANN401, of any type
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{value!r} is no dict")
+        return {
+            _key(key): item if type(item) in exact else write_item(item)
+            for key, item in value.items()
+        }
+
+    return write
+
+
+def _key(key: object) -> str:
+    return key if type(key) is str else _text(key)
+
+
+def _of_type(cls: type, write_payload: Write) -> Write:
+    def write(value: Any) -> Any:  # noqa: ANN401, of any type
+        if type(value) is not cls and not isinstance(value, (cls, Mapping)):
+            raise TypeError(f"{value!r} is no {cls.__name__}")
+        return write_payload(value)
+
+    return write
+
+
+# --- single values ------------------------------------------------------------------------------------
+def _unboxed(value: Any) -> Any:  # noqa: ANN401, of any type
+    """The Python value of a number of NumPy; any other value as it is."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) and not isinstance(value, (str, bytes, enum.Enum)) else value
+
+
+def _whole(value: object) -> int:
+    value = _unboxed(value)
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no integer")
+    return int(value)
+
+
+def _number(value: object) -> float:
+    value = _unboxed(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no number")
+    number = float(value)
+    if number != value and not isinstance(value, float):
+        raise ValueError(f"{value!r} would be rounded to {number!r}")
+    return number
+
+
+def _truth(value: object) -> bool:
+    value = _unboxed(value)
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither True nor False")
+    return value
+
+
+def _text(value: object) -> str:
+    value = _unboxed(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    # `str` of a member of an enum of texts would be its name.
+    return str(value.value if isinstance(value, enum.Enum) else value)
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{value!r} is no bytes")
+    return bytes(value)
+
+
+def _date(value: object) -> dt.date:
+    if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
+        raise TypeError(f"{value!r} is no date")
+    return value
+
+
+def _time(value: object, *, is_micro: bool) -> dt.time:
+    if not isinstance(value, dt.time):
+        raise TypeError(f"{value!r} is no time of day")
+    if value.tzinfo is not None:
+        raise ValueError(f"{value!r} has a zone, which would be lost")
+    if value.microsecond % 1000 and not is_micro:
+        raise ValueError(f"{value!r} has microseconds: {_types('TimeMicro')}")
+    return value
+
+
+def _moment(value: object, is_local: bool, is_micro: bool) -> dt.datetime:  # noqa: FBT001, both are of the type
+    if not isinstance(value, dt.datetime):
+        raise TypeError(f"{value!r} is no datetime")
+    if not is_local and value.tzinfo is None:
+        raise ValueError(f"{value!r} has no zone: set one, or {_types('LocalDateTimeMicro')}")
+    if is_local and value.tzinfo is not None:
+        raise ValueError(f"{value!r} has a zone, which would be lost")
+    if value.microsecond % 1000 and not is_micro:
+        name = "LocalDateTimeMicro" if is_local else "DateTimeMicro"
+        raise ValueError(f"{value!r} has microseconds: cut them off, or {_types(name)}")
+    return value
+
+
+def _duration(value: object) -> dt.timedelta:
+    if not isinstance(value, dt.timedelta):
+        raise TypeError(f"{value!r} is no timedelta")
+    if dt.timedelta(seconds=value.total_seconds()) != value:  # Avro has it so
+        raise ValueError(f"{value!r} would be rounded")
+    return value
+
+
+def _types(name: str) -> str:
+    return (
+        f"declare the field as dataclasses_avroschema.types.{name}, in a later version of the type"
+    )
+
+
+_FORMS: Final[Mapping[Any, FieldForm]] = {
+    type(None): FieldForm(frozenset([type(None)]), lambda value: value),
+    bool: FieldForm(frozenset([bool]), _truth),
+    int: FieldForm(frozenset([int]), _whole),
+    float: FieldForm(frozenset([float]), _number),
+    str: FieldForm(frozenset([str]), _text),
+    bytes: FieldForm(frozenset([bytes]), _bytes),
+    dt.date: FieldForm(frozenset(), _date),
+    dt.timedelta: FieldForm(frozenset(), _duration),
+    dt.time: FieldForm(frozenset(), lambda value: _time(value, is_micro=False)),
+    dt.datetime: FieldForm(frozenset(), lambda value: _moment(value, False, False)),  # noqa: FBT003, as above
+}
+"""Forms of plain types. Any other type is left to fastavro."""

@@ -1,0 +1,139 @@
+"""Values of payload fields: what a reader gets is what was sent, or the value is refused where it is encoded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from dataclasses_avroschema import types
+
+from coordlog.errors import PayloadTypeError
+from coordlog.schemas.payload import Payload, event, payload, payload_type_of
+
+UTC = dt.UTC
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=UTC)
+CUT = NOON.replace(microsecond=123_456)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Word(str, enum.Enum):  # noqa: UP042, such classes are older than StrEnum
+    FIRST = "the first"
+
+
+@payload("test.circle", version=1)
+class Circle(Payload):
+    size: float
+
+
+@payload("test.square", version=1)
+class Square(Payload):
+    size: float
+
+
+def type_of(hint: Any) -> type[Payload]:  # noqa: ANN401, an annotation
+    namespace = {"__annotations__": {"field": hint}, "__module__": __name__}
+    return event("test.value", version=1)(type("Value", (Payload,), namespace))
+
+
+def read_back(hint: Any, value: object) -> object:  # noqa: ANN401, an annotation
+    cls = type_of(hint)
+    declared = payload_type_of(cls)
+    return vars(declared.decode(declared.encode(cls(field=value))))["field"]  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "reason"),
+    [
+        (int, 1.5, "is no integer"),
+        (int, 2.0, "is no integer"),
+        (int, None, "is no integer"),
+        (float, "1", "is no number"),
+        (float, True, "is no number"),
+        (float, 2**53 + 1, "would be rounded to 9007199254740992.0"),
+        (bool, None, "is neither True nor False"),
+        (bool, "no", "is neither True nor False"),
+        (bytes, "text", "is no bytes"),
+        (list[int], [1, 1.5], "is no integer"),
+        (list[str], "text", "is no list"),
+        (dict[str, int], {1: 1}, "is no text"),
+        (dict[str, int], {"a": 1.5}, "is no integer"),
+        (int | None, 1.5, "is no integer"),
+        (dt.date, NOON, "is no date"),
+        (dt.datetime, CUT, "types.DateTimeMicro"),
+        (dt.datetime, NOON.replace(tzinfo=None), "has no zone"),
+        (dt.datetime | None, CUT, "has microseconds"),
+        (types.DateTimeMicro, CUT.replace(tzinfo=None), "has no zone"),
+        (types.LocalDateTime, NOON, "has a zone"),
+        (dt.time, dt.time(12, 0, 0, 1), "types.TimeMicro"),
+        (dt.time, dt.time(12, tzinfo=UTC), "has a zone"),
+        (dt.timedelta, dt.timedelta.max, "does not fit"),
+        (Circle, Square(size=1.0), "is no Circle"),
+        (list[Circle], [Square(size=1.0)], "is no Circle"),
+        (Colour, "green", "is not a valid Colour"),
+    ],
+)
+def test_a_value_that_would_be_read_as_another_is_refused(
+    hint: object, value: object, reason: str
+) -> None:
+    with pytest.raises(PayloadTypeError, match=reason):
+        read_back(hint, value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, -(2**63)),
+        (int, np.int64(5)),
+        (float, 3),
+        (float, 2**60),
+        (float, math.inf),
+        (float, np.float32(0.1)),
+        (bool, np.bool_(True)),  # noqa: FBT003, a value
+        (str, Word.FIRST),
+        (bytes, bytearray(b"\xff")),
+        (dict[str, int], {Word.FIRST: 1}),
+        (dict[str, list[Circle]], {"a": [Circle(size=1.0)]}),
+        (list[int | None], [1, None]),
+        (tuple[int, ...], (1, 2)),
+        (float | int, 2**53 + 1),
+        (int | float, 0.5),
+        (int | str, "1"),
+        (str | dt.datetime, NOON),
+        (Circle | None, None),
+        (Circle | None, Circle(size=2.0)),
+        (Colour, Colour.RED),
+        (dt.datetime, NOON),
+        (dt.datetime, NOON.astimezone(dt.timezone(dt.timedelta(hours=-3)))),
+        (types.DateTimeMicro, CUT),
+        (types.LocalDateTimeMicro, CUT.replace(tzinfo=None)),
+        (types.TimeMicro, dt.time(23, 59, 59, 999_999)),
+        (dt.timedelta, dt.timedelta(days=-1, microseconds=1)),
+    ],
+)
+def test_a_value_is_read_back_as_it_was(hint: object, value: object) -> None:
+    assert read_back(hint, value) == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Circle | Square, Square(size=1.0)),
+        (Circle | int, Circle(size=1.0)),
+        (Colour | str, Colour.RED),
+        (dt.date | dt.datetime | None, NOON),
+    ],
+)
+def test_a_value_of_a_union_that_readers_take_for_another_is_refused(
+    hint: object, value: object
+) -> None:
+    with pytest.raises(PayloadTypeError, match="in a union with other types"):
+        read_back(hint, value)
+    assert read_back(Circle | int, 5) == 5
