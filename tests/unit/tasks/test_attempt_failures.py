@@ -390,6 +390,13 @@ def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
     assert "fewer rows at once with `batch_rows`" in last
 
 
+def test_an_error_that_names_a_file_that_is_not_utf8_is_told() -> None:
+    last = failure_of(FileNotFoundError("caf\udce9.csv")).reason.strip().splitlines()[-1]
+
+    assert last == "FileNotFoundError: caf\\udce9.csv"
+    assert last.encode()
+
+
 def test_a_want_of_space_is_told_as_final_and_another_error_is_not() -> None:
     assert failure_of(OSError(errno.ENOSPC, "No space left on device")).final == OUT_OF_SPACE
     assert failure_of(ValueError("No space left on device")).final == ""
