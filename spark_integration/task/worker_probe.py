@@ -69,7 +69,8 @@ class WorkerProbe:
 
     def __init__(self, spark: SparkSession, closure: object, what: str) -> None:
         self._context, self._closure, self._what = _context(spark), closure, what
-        self._tag = f"coordlog-probe-{secrets.token_hex(8)}"
+        self.tag = f"coordlog-probe-{secrets.token_hex(8)}"
+        """Tag of its Spark job."""
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._missing: _Missing | None = None
         self._error: BaseException | None = None
@@ -115,7 +116,7 @@ class WorkerProbe:
 
     def _cancel(self) -> None:
         try:
-            self._context.cancelJobsWithTag(self._tag)
+            self._context.cancelJobsWithTag(self.tag)
         except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
             _log.info("the first task cannot be cancelled: %s", error)
 
@@ -125,7 +126,7 @@ class WorkerProbe:
         missing: _Missing | None = None
         failure: BaseException | None = None
         try:
-            self._context.addJobTag(self._tag)
+            self._context.addJobTag(self.tag)
             content = cloudpickle.dumps(self._closure)  # type: ignore[no-untyped-call]
             missing = _tried(self._context, content)
         except BaseException as error:  # noqa: BLE001, raised where it is waited for
