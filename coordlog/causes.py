@@ -24,9 +24,11 @@ __all__ = [
     "SESSION_LOST",
     "UNFIT_WORKERS",
     "chain_of_causes",
+    "encodable",
     "final_of",
     "is_of_destination",
     "is_out_of_space",
+    "text_of",
 ]
 
 OUT_OF_SPACE: Final = "out of space"
@@ -88,3 +90,17 @@ def chain_of_causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(cause))
         yield cause
         cause = cause.__cause__ or cause.__context__
+
+
+def text_of(error: BaseException) -> str:
+    """Type and text of an error. That of an error of py4j is fetched from the JVM, which may have died."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as problem:  # noqa: BLE001, of whatever library the error is
+        return f"{name}, whose text cannot be read ({type(problem).__name__})"
+
+
+def encodable(text: str) -> str:
+    """`text` with escapes for what UTF-8 has no bytes for: a file's name that is not UTF-8 is such a text in Python."""
+    return text.encode(errors="backslashreplace").decode()

@@ -223,9 +223,8 @@ class Job:
 
         limit_s = self._timeouts.stop_timeout_s + STOP_RECORD_S + CLOSE_TIMEOUT_S
         with plain_interrupts(), _terminable(), told_of_jvm_end(spark, jvm_ends, limit_s=limit_s):
-            self.start(spark)
             try:
-                return self._run_until_stopped()
+                return self._run_until_stopped(spark)
             finally:
                 ended.set()
 
@@ -234,14 +233,17 @@ class Job:
         if self._is_jvm_ending:
             raise SystemExit(_STATUS_BASE + signal.SIGTERM)
 
-    def _run_until_stopped(self) -> JobResult:
+    def _run_until_stopped(self, spark: SparkSession) -> JobResult:
         try:
+            self.start(spark)
             while True:
                 result = self.wait(0.5)
                 if result is not None:
                     return result
                 self._end_with_jvm()
         except (KeyboardInterrupt, SystemExit) as interrupt:
+            if self._driver is None:
+                raise  # the start was cut off, and has ended its driver
             by = cause_of_end(interrupt)
             _log.warning(
                 "job %s stops because of %s; the same signal again ends it at once", self.job_id, by
@@ -256,7 +258,8 @@ class Job:
             raise
         finally:
             # A third signal may have cut off any step above: a notebook's process would keep running the job.
-            self._started().close()
+            if self._driver is not None:
+                self._driver.close()
 
     def start(self, spark: SparkSession) -> None:
         """Restore the job and start its driver; returns once the driver runs. Raises as `run`."""
@@ -319,8 +322,16 @@ class Job:
             on_released=self._callbacks.on_released,
             observer=telemetry,
         )
-        driver.start()
-        self._driver = driver
+        try:
+            driver.start()
+            self._driver = driver
+        except BaseException as error:
+            # A signal may have come when the driver ran already, and was not known to this object yet.
+            try:
+                driver.end_at_once(by=cause_of_end(error))
+            finally:
+                driver.close()
+            raise
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:
         """Result of the job; None if it has not ended within `timeout_s`. Raises as `run`."""

@@ -112,7 +112,8 @@ class Chain:
     """All links of a job, checked as a whole at construction.
 
     Raises:
-        OptionError: Two links of one operator id, a provider for another id, or rows that no link leaves out.
+        OptionError: Two links of one operator id, a provider for another id, an object instead of a factory, or rows
+            that no link leaves out.
         PayloadTypeError: A payload type without a name, or two of one name.
     """
 
@@ -129,6 +130,7 @@ class Chain:
                     "operator_id", link.operator_id, "set, and unlike that of any other operator"
                 )
             seen.add(link.operator_id)
+            _check_factory(link)
             if link.coordinator is not None and link.coordinator.operator_id != link.operator_id:
                 raise OptionError(
                     f"the coordinator's operator_id of {link.operator_id!r}",
@@ -188,3 +190,18 @@ class Chain:
     def groups_splits(self) -> bool:
         """Whether the rows of several small splits may be handed over together, in batch."""
         return not self.keeps_state_across_splits and all(each.groups_splits for each in self.links)
+
+
+def _check_factory(link: SourceSpec | OperatorSpec) -> None:
+    """Refuse an object in place of its factory: each attempt would fail to call it."""
+    name, factory = (
+        ("create_reader", link.create_reader)
+        if isinstance(link, SourceSpec)
+        else ("create_operator", link.create_operator)
+    )
+    if not callable(factory):
+        raise OptionError(
+            f"{name} of {link.operator_id!r}",
+            f"a {type(factory).__name__}",
+            "callable, as a class is: each attempt calls it for an object of its own",
+        )

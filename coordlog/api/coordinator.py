@@ -234,7 +234,7 @@ class CoordinatorContext(Protocol):
         ...
 
     def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
-        """Run `handler` in a turn of its own, `delay_s` seconds after this turn is in the log."""
+        """Run `handler` in a turn of its own, `delay_s` seconds (a finite number) after this turn is in the log."""
         ...
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from coordlog.causes import encodable
 from coordlog.kernel.outputs import Call, Effect, Step
 from coordlog.limits import (
     CHECKPOINT_ABORTS_IN_A_ROW_MAX,
@@ -162,7 +163,7 @@ class StepBuilder:
                 cause=cause,
                 payload_type=payload_type,
                 payload=payload,
-                reason=None if reason is None else reason[:REASON_CHARS_MAX],
+                reason=None if reason is None else encodable(reason)[:REASON_CHARS_MAX],
                 attributes=self._timed(kind, attributes or {}),
             )
         )

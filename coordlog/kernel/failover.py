@@ -206,7 +206,7 @@ def work_done(step: StepBuilder, work: WorkDone) -> None:
         reason = f"its coordinator is closed{'' if work.error is None else ': ' + work.error}"
         attributes["closed"] = "true"
     if work.payload_type is None:
-        step.add(
+        fact = step.add(
             Kind.FACT,
             operator_id=work.operator_id,
             reason=reason,
@@ -214,7 +214,7 @@ def work_done(step: StepBuilder, work: WorkDone) -> None:
             value=builtin.WorkDone(call_number=work.call_number, is_timer=work.is_timer),
         )
     else:
-        step.add(
+        fact = step.add(
             Kind.FACT,
             operator_id=work.operator_id,
             reason=reason,
@@ -232,7 +232,7 @@ def work_done(step: StepBuilder, work: WorkDone) -> None:
             call_number=work.call_number,
             payload_type=work.payload_type,
             payload=work.payload,
-            error=work.error,
+            error=fact.reason,  # as a replay has it
         )
     )
 

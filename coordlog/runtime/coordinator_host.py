@@ -23,7 +23,7 @@ from coordlog.api.coordinator import (
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.causes import final_of
+from coordlog.causes import encodable, final_of, text_of
 from coordlog.errors import (
     AttemptNotRunningError,
     ClosedError,
@@ -74,6 +74,7 @@ from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.branches import is_on_the_way
 from coordlog.projections.job.grants import covering, granted_to
 from coordlog.projections.job.state import JobState, UpEvent, sorted_values
+from coordlog.runtime.timers import check_delay
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
 from coordlog.schemas.payload_address import inline
 
@@ -385,6 +386,7 @@ class _Context:
 
     def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
         self._slot.check("context.schedule")
+        check_delay(delay_s)
         turn = self._slot.host.turn
         number = turn.next_call_number()
         self._slot.handlers[turn.turn_sequence, number] = lambda _result, _error: handler()
@@ -496,7 +498,7 @@ class _Context:
 
 
 def _reason_of(cause: BaseException | str) -> str:
-    return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+    return encodable(cause if isinstance(cause, str) else text_of(cause))
 
 
 class CoordinatorHost:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from coordlog.api.chain import Chain
-from coordlog.causes import final_of
+from coordlog.causes import final_of, text_of
 from coordlog.errors import SinkError, TooLargeError
 from coordlog.kernel.inputs import CommitSettled, Input
 from coordlog.kernel.outputs import (
@@ -273,7 +273,7 @@ class Releasing:
             if outcome is not None:
                 key, encoded = encoded_within_limit(self._types, outcome)
         except BaseException as error:  # noqa: BLE001, also a library's panic: recorded, and tried again
-            key, encoded, failure = None, None, _text_of(error)
+            key, encoded, failure = None, None, text_of(error)
             final = final_of(error)
         guard.end_copy()
         return CommitSettled(
@@ -301,15 +301,6 @@ class Releasing:
         del self._settling[settled.sequence]
         self._timers.cancel(timer)
         self._runtime.handle(settled)
-
-
-def _text_of(error: BaseException) -> str:
-    """Type and text of an error. That of an error of py4j is fetched from the JVM, which may have died."""
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except Exception as problem:  # noqa: BLE001, of whatever library the error is
-        return f"{name}, whose text cannot be read ({type(problem).__name__})"
 
 
 def _timed_out(effect: Settle) -> CommitSettled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordlog.api.chain import Chain
 from coordlog.api.coordinator import Query
+from coordlog.causes import encodable, text_of
 from coordlog.errors import RequestRefusedError
 from coordlog.kernel.inputs import Input, RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
@@ -47,14 +48,14 @@ class Queries:
             return AnswerRequest(
                 request_id=input_.request_id,
                 outcome=RequestOutcome.REFUSED,
-                reason=refused.reason,
+                reason=encodable(refused.reason)[:REASON_CHARS_MAX],
             )
         except BaseException as error:  # noqa: BLE001, a query changes nothing: its client gets the error, and the job continues
-            raised = f"the query that answers it raised {type(error).__name__}: {error}"
+            raised = f"the query that answers it raised {text_of(error)}"
             return AnswerRequest(
                 request_id=input_.request_id,
                 outcome=RequestOutcome.REFUSED,
-                reason=raised[:REASON_CHARS_MAX],
+                reason=encodable(raised)[:REASON_CHARS_MAX],
             )
         return AnswerRequest(
             request_id=input_.request_id,

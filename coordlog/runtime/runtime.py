@@ -17,6 +17,7 @@ from functools import partial
 
 from coordlog.api.chain import Chain
 from coordlog.api.coordinator import OperatorCoordinator
+from coordlog.causes import encodable, text_of
 from coordlog.errors import CoordlogError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
@@ -228,7 +229,7 @@ class Runtime:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001, clause A6: also a library's panic enters as text
-                failure = f"{type(error).__name__}: {error}"
+                failure = text_of(error)
             guard.end_copy()
             self._workers.post(lambda: done(result, failure))
 
@@ -445,14 +446,15 @@ class Runtime:
             about = "" if failure.subtask is None else f" for subtask {failure.subtask}"
             trace = "".join(traceback.format_exception(failure.cause))
             reason = f"{failure.callback} of operator {failure.operator_id!r}{about} raised "
-            reason += f"{type(failure.cause).__name__}: {failure.cause}\n{trace}"[:REASON_CHARS_MAX]
+            reason += f"{text_of(failure.cause)}\n{trace}"
+        reason = encodable(reason)[:REASON_CHARS_MAX]
         for call in first.calls:
             if isinstance(call, CallRequest):
                 answered = self._answer_failed(call, reason, turn.now_us)
                 check_sizes(answered.records)
                 self._take(turn, answered)
         global_failure = FailGlobally(
-            reason=reason[:REASON_CHARS_MAX],
+            reason=reason,
             operator_id=failure.operator_id,
             subtask=failure.subtask,
             event=failure.event,

@@ -12,17 +12,20 @@ The wait for the marker is limited by the attempt itself: by the time limit of e
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple, Protocol
 
+from coordlog.errors import OptionError
 from coordlog.kernel.inputs import AttemptLost, Input
 from coordlog.messages import Marker
 from coordlog.projections.job.state import DownEvent, JobState
 from coordlog.runtime.ports import Connections
 
-__all__ = ["AckTimers", "Clock", "Timers"]
+__all__ = ["AckTimers", "Clock", "Timers", "check_delay"]
 
 
 class Clock(Protocol):
@@ -35,6 +38,19 @@ class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Seconds that never go back: for timers."""
         ...
+
+
+def check_delay(delay_s: object) -> None:
+    """Refuse what is no finite number of seconds: its timer would begin once its turn is in the log.
+
+    By then an error would end the driver, and a NaN, which is neither before nor after other times, would hold up all
+    timers.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if not isinstance(delay_s, Real) or not math.isfinite(delay_s):
+        raise OptionError("delay_s", delay_s, "a finite number of seconds")
 
 
 class Timers:

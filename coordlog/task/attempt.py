@@ -22,7 +22,7 @@ from coordlog.api.operator import (
     SkippedSplit,
     SourceReader,
 )
-from coordlog.causes import chain_of_causes, final_of, is_of_destination
+from coordlog.causes import chain_of_causes, encodable, final_of, is_of_destination
 from coordlog.errors import ClosedError, FencedAttemptError, UsageError
 from coordlog.limits import REASON_CHARS_MAX, SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
 from coordlog.messages import (
@@ -380,7 +380,7 @@ class AttemptRunner:
                 last_barrier=self.last_barrier,
                 split_id=skipped.split_id,
                 rows=rows,
-                reason=skipped.reason[:REASON_CHARS_MAX],
+                reason=encodable(skipped.reason)[:REASON_CHARS_MAX],
             )
         )
 
@@ -475,7 +475,7 @@ class AttemptRunner:
         message = Fail(
             operator_id=place.operator_id,
             callback=place.callback,
-            reason=_reason_of(error)[-REASON_CHARS_MAX:],
+            reason=encodable(_reason_of(error))[-REASON_CHARS_MAX:],
             # With a split, the driver advises to skip it, unless the failure is final. That is wrong if the
             # destination is at fault.
             split_id=place.split_id if final or not is_of_destination(error) else None,

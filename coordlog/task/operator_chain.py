@@ -370,6 +370,12 @@ class OpenChain:
         """Make one call of the operator at `place`; pass each batch on before the next is produced."""
         with self._calling(self._links[place], callback, is_reading=is_reading):
             for batch in call(*arguments):
+                if not isinstance(batch, pa.RecordBatch):
+                    # Here: the next operator would be named as the one at fault.
+                    raise UsageError(
+                        f"`{callback}` gave a {type(batch).__name__}; it must give record batches: `yield batch`, or "
+                        "a list of them"
+                    )
                 if place + 1 == len(self._links):
                     raise UsageError(
                         f"`{callback}` of the last operator gave a batch, and no operator after it "

@@ -11,7 +11,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,12 @@ from coordlog.limits import (
 )
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
 from coordlog.runtime.ports import StageEvents
+from coordlog.spark_integration.driver.slot_claims import (
+    CLAIMING,
+    SlotClaim,
+    busy_slots,
+    claimed_slots,
+)
 from coordlog.spark_integration.task.task import TaskChain, TaskWork, spark_function
 from coordlog.spark_integration.task.worker_probe import WorkerProbe, use_own_interpreter
 from coordlog.spark_integration.wire.certificate import Certificate
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SparkStage",
     "check_slots",
+    "claim_slots",
     "endpoint_host",
     "lost_session",
     "name_lost_session",
@@ -51,6 +58,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.2
+_FIRST_RUN: Final = 1
 _END_GRACE_S: Final = 0.5
 _FEW_FAILURES: Final = 100
 _OWN_ERROR: Final = re.compile(r"coordlog\.[\w.]+Error: ")
@@ -142,7 +150,7 @@ class SparkStage:
     # --- Stage ------------------------------------------------------------------------------------
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
-        run = _Run(stage_run, f"coordlog-{self._job_id}-{self._driver_id}-{stage_run}")
+        run = _Run(stage_run, _tag_of(self._job_id, self._driver_id, stage_run))
         self._runs[stage_run] = run
         self._calls.put(lambda: self._start(run))
 
@@ -283,6 +291,10 @@ def probe_of(spark: SparkSession, chain: Chain, job_id: str) -> WorkerProbe:
     return _probe_of(spark, TaskChain.of(chain), job_id)
 
 
+def _tag_of(job_id: str, driver_id: str, stage_run: int) -> str:
+    return f"coordlog-{job_id}-{driver_id}-{stage_run}"
+
+
 def _probe_of(spark: SparkSession, chain: TaskChain, job_id: str) -> WorkerProbe:
     use_own_interpreter(spark, is_local=is_local_session(spark))
     return WorkerProbe(spark, chain, f"job {job_id}")
@@ -300,36 +312,70 @@ def is_local_session(spark: SparkSession) -> bool:
     return _LOCAL.fullmatch(_master(spark)) is not None
 
 
+def claim_slots(
+    spark: SparkSession, parallelism: int, *, job_id: str, driver_id: str, first_tag: str
+) -> SlotClaim:
+    """Check the slots as `check_slots`, and claim those of a driver whose stage begins later.
+
+    Args:
+        spark: The session.
+        parallelism: Number of subtasks.
+        job_id: Id of the job.
+        driver_id: Id of the driver.
+        first_tag: Tag of its probe, whose task takes a slot and ends before the stage begins.
+
+    Raises:
+        EnvironmentSetupError: As of `check_slots`.
+    """
+    tag = _tag_of(job_id, driver_id, _FIRST_RUN)
+    deadline = time.monotonic() + SLOTS_TIMEOUT_S
+    while True:
+        with CLAIMING:
+            is_enough = _has_slots(spark, parallelism, deadline, [first_tag])
+            if is_enough:
+                return SlotClaim(_context(spark), parallelism, tag=tag, first_tag=first_tag)
+        time.sleep(_POLL_S)
+
+
 def check_slots(spark: SparkSession, parallelism: int) -> None:
     """Refuse a session with too few slots, because Spark would wait for more without an error.
 
-    Waits, within a bound, for executors that are starting and for tasks that are ending.
+    Waits, within a bound, for executors that are starting and for tasks that are ending. Slots that other jobs of this
+    process have claimed are taken.
 
     Raises:
         EnvironmentSetupError: There are too few slots; the message has both numbers.
     """
     _warn_of_few_failures(spark)
-    is_local = _LOCAL.fullmatch(_master(spark)) is not None
+    deadline = time.monotonic() + SLOTS_TIMEOUT_S
+    while not _has_slots(spark, parallelism, deadline, ()):
+        time.sleep(_POLL_S)
+
+
+def _has_slots(
+    spark: SparkSession, parallelism: int, deadline: float, first_tags: Sequence[str]
+) -> bool:
+    """Whether the session has enough free slots now; raises as `check_slots` if it may no longer be waited for."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         _check_dynamic_slots(spark, parallelism)
-        return  # Spark starts more executors once the stage needs them
-    deadline = time.monotonic() + SLOTS_TIMEOUT_S
-    while True:
-        slots = _slots(spark)
-        if slots is None:
-            return
-        busy = min(slots, _busy_slots(spark))
-        if slots - busy >= parallelism:
-            return
-        is_final = is_local and slots < parallelism
-        if is_final or time.monotonic() > deadline:
-            raise EnvironmentSetupError(
-                f"too few slots: {parallelism} subtasks need one each, and this session "
-                f"({_master(spark)}) has {slots}, of which {busy} are taken",
-                f"use a session with more (in local mode `local[{parallelism + busy},1000]`), or a "
-                f"parallelism of at most {max(slots - busy, 0)}",
-            )
-        time.sleep(_POLL_S)
+        return True  # Spark starts more executors once the stage needs them
+    slots, context = _slots(spark), _context(spark)
+    if slots is None or context is None:
+        return True
+    # First: a claim whose tasks come to be counted in between counts twice for a moment, and never not at all.
+    claimed = claimed_slots(context)
+    busy = min(slots, claimed + busy_slots(context, first_tags))
+    if slots - busy >= parallelism:
+        return True
+    is_local = _LOCAL.fullmatch(_master(spark)) is not None
+    if (is_local and slots < parallelism) or time.monotonic() > deadline:
+        raise EnvironmentSetupError(
+            f"too few slots: {parallelism} subtasks need one each, and this session "
+            f"({_master(spark)}) has {slots}, of which {busy} are taken",
+            f"use a session with more (in local mode `local[{parallelism + busy},1000]`), or a "
+            f"parallelism of at most {max(slots - busy, 0)}",
+        )
+    return False
 
 
 def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
@@ -445,17 +491,6 @@ def _slots(spark: SparkSession) -> int | None:
     scala = context._jsc.sc()  # noqa: SLF001, there is no public way
     profile = scala.resourceProfileManager().defaultResourceProfile()
     return int(scala.maxNumConcurrentTasks(profile))
-
-
-def _busy_slots(spark: SparkSession) -> int:
-    context = _context(spark)
-    if context is None:
-        return 0
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
-    # All unfinished tasks count: waiting ones run before ours, and Spark reports a task as running
-    # only some time after its start.
-    return sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
 
 
 def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:

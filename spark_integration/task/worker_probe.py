@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from coordlog.causes import text_of
 from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.limits import WORKER_PROBE_TIMEOUT_S
 
@@ -69,7 +70,8 @@ class WorkerProbe:
 
     def __init__(self, spark: SparkSession, closure: object, what: str) -> None:
         self._context, self._closure, self._what = _context(spark), closure, what
-        self._tag = f"coordlog-probe-{secrets.token_hex(8)}"
+        self.tag = f"coordlog-probe-{secrets.token_hex(8)}"
+        """Tag of its Spark job."""
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._missing: _Missing | None = None
         self._error: BaseException | None = None
@@ -115,7 +117,7 @@ class WorkerProbe:
 
     def _cancel(self) -> None:
         try:
-            self._context.cancelJobsWithTag(self._tag)
+            self._context.cancelJobsWithTag(self.tag)
         except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
             _log.info("the first task cannot be cancelled: %s", error)
 
@@ -125,8 +127,11 @@ class WorkerProbe:
         missing: _Missing | None = None
         failure: BaseException | None = None
         try:
-            self._context.addJobTag(self._tag)
-            content = cloudpickle.dumps(self._closure)  # type: ignore[no-untyped-call]
+            self._context.addJobTag(self.tag)
+            try:
+                content = cloudpickle.dumps(self._closure)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise self._unsendable(error) from error
             missing = _tried(self._context, content)
         except BaseException as error:  # noqa: BLE001, raised where it is waited for
             failure = error
@@ -134,6 +139,21 @@ class WorkerProbe:
             if not self._ended.is_set():
                 self._missing, self._error = missing, failure
                 self._ended.set()
+
+    def _unsendable(self, error: Exception) -> EnvironmentSetupError:
+        from pyspark import cloudpickle  # noqa: PLC0415, as above
+
+        place = self._what
+        for link in getattr(self._closure, "links", ()):
+            try:
+                cloudpickle.dumps(link)  # type: ignore[no-untyped-call]
+            except Exception:  # noqa: BLE001, whatever an object raises that does not pickle
+                place = f"operator {link.operator_id!r} of {self._what}"
+                break
+        return EnvironmentSetupError(
+            f"{place} cannot be sent to its tasks: {text_of(error)}",
+            "make what does not pickle, such as a session, a connection or a lock, in `open` of the operator",
+        )
 
     def _unfit(self, missing: _Missing) -> EnvironmentSetupError:
         what, where = self._what, f"where tasks run (Python {missing.python} on {missing.host})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,11 +24,23 @@ def shared_session() -> SparkSession:
 
     Every test's session must come from here: whichever is first decides for the whole process.
     """
+    _let_workers_import_helpers()
     try:
         jars = resolve(JarSet.SPARK)
     except EnvironmentSetupError:
         jars = ()
     return local_session(_SLOTS, app_name="coordlog tests", jars=jars)
+
+
+def _let_workers_import_helpers() -> None:
+    """Put `tests` on the path of the JVM's workers, as pytest has put it on this process's own.
+
+    A function of a test's module is sent by name: the worker imports the module, and what that imports.
+    """
+    tests = str(Path(__file__).parents[1])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if tests not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, paths)])
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from coordlog.causes import text_of
 from coordlog.errors import CoordlogError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import DriverStops
@@ -57,7 +58,8 @@ def record_end(
 ) -> None:
     """Record the end of a driver that has run no turn. Takes little more than `STOP_RECORD_S` at most.
 
-    An error of the log is only logged: the caller has an error of its own.
+    An error here is only logged: the caller has an error of its own, which may be the reason of this one. So it is if
+    the fold has refused a record of the log, behind which no record can be placed.
 
     Args:
         log: The job's log.
@@ -73,8 +75,8 @@ def record_end(
         turn = [replace(record, turn_remaining=last - n) for n, record in enumerate(records)]
         unstored = [to_unstored(record, snapshot_offset=newest) for record in turn]
         appender.append(unstored, timeout_s=STOP_RECORD_S)
-    except CoordlogError as error:
-        _log.warning("job=%s its end is not recorded: %s", rebuilt.state.job_id, error)
+    except Exception as error:  # noqa: BLE001, whatever it is, it must not take the place of the caller's
+        _log.warning("job=%s its end is not recorded: %s", rebuilt.state.job_id, text_of(error))
 
 
 def wait_for_event(event: threading.Event, timeout_s: float = math.inf) -> bool:

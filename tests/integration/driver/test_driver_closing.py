@@ -6,20 +6,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.cli.ingest.signals import StoppedError
 from coordlog.cli.living import driver_in
-from coordlog.errors import LogUnavailableError
+from coordlog.errors import LogUnavailableError, RecordError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog, _MemoryWriter
+from coordlog.payloads.offload import NO_STORE
+from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.lifecycle import is_driver_stopped
+from coordlog.projections.job.state import JobState
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.restore.rebuild import Rebuild, Restored
@@ -27,13 +31,18 @@ from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.life import closing as closing_module
 from coordlog.runtime.mailbox import Mailbox, PanicError
 from coordlog.runtime.runtime import Runtime
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import Job
+from coordlog.spark_integration import job as job_module
+from coordlog.spark_integration.driver.payload_options import PayloadChoice
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.testing.in_memory import InMemorySurroundings
 from fakes.endpoint_parts import WAIT_S, own_threads, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +67,27 @@ def driver_of(folder: Path, log: MemoryLog, error: BaseException | None = None) 
         surroundings=InMemorySurroundings(chain, "job", 1),
         on_restored=restored,
     )
+
+
+NO_SPARK = cast("SparkSession", None)
+
+
+def job_of(folder: Path, monkeypatch: pytest.MonkeyPatch, log: MemoryLog | None = None) -> Job:
+    """A job whose start makes the driver of `driver_of`."""
+    log = log or MemoryLog("job")
+    driver = driver_of(folder, log)
+    surroundings = SimpleNamespace(with_versions=lambda options: options)
+    monkeypatch.setattr(job_module, "SparkSurroundings", lambda *_args, **_options: surroundings)
+    monkeypatch.setattr(job_module, "JobDriver", lambda **_options: driver)
+    monkeypatch.setattr(PayloadChoice, "on", lambda *_args: NO_STORE)
+    source, sink = FileSource(folder / "in"), ParquetSink(folder / "out")
+    return Job(job_id="job", log=log, source=source, sink=sink)
+
+
+def interrupted_behind(call: Callable[..., None], *arguments: object) -> None:
+    """Make the call, and raise as a signal does that comes when it returns."""
+    call(*arguments)
+    raise KeyboardInterrupt
 
 
 def last_of(log: MemoryLog) -> tuple[bool, str | None]:
@@ -297,16 +327,51 @@ def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    log = MemoryLog("job")
-    driver = driver_of(tmp_path, log)
-    source, sink = FileSource(tmp_path / "in"), ParquetSink(tmp_path / "out")
-    job = Job(job_id="job", log=log, source=source, sink=sink)
-    job._driver = driver
+    job = job_of(tmp_path, monkeypatch)
     for name in ("wait", "stop", "end_at_once"):
         monkeypatch.setattr(JobDriver, name, interrupted)
-    driver.start()
     with pytest.raises(KeyboardInterrupt):
-        job._run_until_stopped()
+        job._run_until_stopped(NO_SPARK)
+
+    assert own_threads() == []
+
+
+@pytest.mark.parametrize("place", ["the driver's start", "the job's start"])
+def test_a_signal_just_behind_the_start_leaves_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The driver ran on: no object that its caller had knew of it, or nobody stopped it."""
+    log = MemoryLog("job")
+    job = job_of(tmp_path, monkeypatch, log)
+    if place == "the driver's start":
+        start_driver = JobDriver.start
+        monkeypatch.setattr(JobDriver, "start", lambda self: interrupted_behind(start_driver, self))
+    else:
+        start_job = Job.start
+        monkeypatch.setattr(
+            Job, "start", lambda self, spark: interrupted_behind(start_job, self, spark)
+        )
+    with pytest.raises(KeyboardInterrupt):
+        job._run_until_stopped(NO_SPARK)
+
+    wait_for(lambda: own_threads() == [], "all threads have ended")
+    assert last_of(log) == (True, "stopped by SIGINT")
+
+
+def test_a_start_whose_fold_refuses_a_record_raises_what_the_fold_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An assertion about the place of the driver's last record took the place of the cause."""
+    apply = JobProjection.apply
+
+    def refusing(self: JobProjection, state: JobState, record: Record) -> JobState:
+        if record.kind is Kind.EPOCH_STARTED:
+            raise RecordError(0, record.kind.value, "it cannot be applied")
+        return apply(self, state, record)
+
+    monkeypatch.setattr(JobProjection, "apply", refusing)
+    with pytest.raises(RecordError, match="it cannot be applied"):
+        driver_of(tmp_path, MemoryLog("job")).start()
 
     assert own_threads() == []
 

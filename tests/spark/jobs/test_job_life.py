@@ -154,6 +154,36 @@ def test_two_jobs_share_session_and_broker_and_a_third_is_refused(
         assert sorted(written) == ALL_ROWS
 
 
+@pytest.mark.kafka
+def test_jobs_started_one_behind_the_other_do_not_take_the_same_slots(
+    session: SparkSession,
+    folder: Path,
+    logs: dict[str, KafkaLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark knows a job's tasks seconds after its start: the second one was let in, and got no slots for good."""
+    monkeypatch.setattr("coordlog.spark_integration.driver.stage.SLOTS_TIMEOUT_S", 2.0)
+    first, second, _ = logs
+    gate = folder / "gate"
+
+    def job(name: str) -> Job:
+        return job_on(folder, logs[name], gated(gate), job_id=name, parallelism=5)
+
+    running = job(first)
+    running.start(session)
+    try:
+        with pytest.raises(EnvironmentSetupError, match=r"5 subtasks.*has 8, of which 5 are taken"):
+            job(second).start(session)
+        assert logs[second].high_watermark() == 0
+    finally:
+        gate.touch()
+        result = running.wait(WAIT_S)
+
+    assert result is not None
+    assert result.status is JobStatus.FINISHED
+    assert job(second).run(session).status is JobStatus.FINISHED
+
+
 def endless() -> TransformFunction:
     def never(batch: pa.RecordBatch) -> pa.RecordBatch:
         while batch.num_rows:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -25,6 +27,13 @@ from fakes.kernel_fakes import (
     inside,
     kinds,
 )
+
+
+class SilentError(Exception):
+    """An error whose text is fetched from a process that has died."""
+
+    def __str__(self) -> str:
+        raise ConnectionError("gone")
 
 
 def started(provider: NotingProvider) -> tuple[HandDrivenJob, FakeAttempt]:
@@ -222,11 +231,23 @@ def test_call_async_starts_after_release_and_its_result_enters_as_a_fact() -> No
     [
         (ValueError("bad"), "ValueError: bad"),
         (BaseException("panicked"), "BaseException: panicked"),
+        (FileNotFoundError("caf\udce9.csv"), "FileNotFoundError: caf\\udce9.csv"),
+        (ValueError("x" * 5_000), "ValueError: xxx"),
+        (SilentError(), "SilentError, whose text cannot be read (ConnectionError)"),
         (Stranger(n=1), "payload type test.stranger@1: not registered with this job"),
         ("text", "the work returned str, not a payload"),
         (Noted(text="x" * 300_000), "a test.noted@1 is 3000"),
     ],
-    ids=["raises", "panics", "unregistered", "no payload", "too large"],
+    ids=[
+        "raises",
+        "panics",
+        "names a file that is not UTF-8",
+        "has a long text",
+        "has no text",
+        "unregistered",
+        "no payload",
+        "too large",
+    ],
 )
 def test_work_that_brings_no_result_is_heard_of_as_an_error(result: object, said: str) -> None:
     provider = NotingProvider()
@@ -316,6 +337,36 @@ def test_a_timer_fires_in_a_turn_of_its_own_and_not_after_a_reset() -> None:
     job.advance(60)
 
     assert provider.said("fired") == [("fired",)]
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.may_fail("raised FileNotFoundError: caf", "raised SilentError, whose text")
+@pytest.mark.parametrize("error", [FileNotFoundError("caf\udce9.csv"), SilentError()])
+def test_an_error_without_a_readable_text_fails_the_job_as_any_other(error: Exception) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider)
+
+    def explode(_coordinator: Noting) -> None:
+        raise error
+
+    inside(attempt, provider, explode)
+
+    assert kinds(job.history())[-1] == "GLOBAL_FAILURE"
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.may_fail("OptionError: delay_s")
+@pytest.mark.parametrize("delay_s", [math.nan, math.inf, timedelta(seconds=1), "1", None])
+def test_a_delay_that_is_no_number_of_seconds_is_an_error_of_its_callback(delay_s: object) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider)
+
+    inside(attempt, provider, lambda c: c.context.schedule(delay_s, lambda: None))  # type: ignore[arg-type]
+
+    reason = str(job.history()[-1].reason)
+    assert kinds(job.history())[-1] == "GLOBAL_FAILURE"
+    assert "OptionError: delay_s" in reason
+    assert "a finite number of seconds" in reason
 
 
 @pytest.mark.clause("A3")

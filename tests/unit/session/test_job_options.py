@@ -6,8 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
 import pytest
 
+from coordlog.api.chain import OperatorSpec
+from coordlog.api.operator import Operator
 from coordlog.errors import OptionError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
@@ -87,3 +90,17 @@ def test_a_history_that_is_none_or_an_archive_without_one_is_refused(tmp_path: P
         job_in(tmp_path, history="30d")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"history_archive is .* no record is removed"):
         job_in(tmp_path, history_archive=str(tmp_path / "old"))
+
+
+def test_an_operator_in_place_of_its_factory_is_refused_at_once(tmp_path: Path) -> None:
+    """Each attempt failed to call it, through all restarts of the policy."""
+
+    class Passing(Operator):
+        def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+            return [batch]
+
+    made = OperatorSpec(operator_id="enrich", create_operator=Passing())  # type: ignore[arg-type]
+    with pytest.raises(
+        OptionError, match="create_operator of 'enrich' is 'a Passing'; it must be callable"
+    ):
+        Job(job_id="job", log=MemoryLog("job"), operators=[FileSource(tmp_path), made])

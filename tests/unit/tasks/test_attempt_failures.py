@@ -7,13 +7,14 @@ import pickle
 import queue
 import resource
 
+import pyarrow as pa
 import pytest
 
 from coordlog.api.operator import (
     OperatorContext,
 )
 from coordlog.causes import OUT_OF_SPACE
-from coordlog.errors import FencedAttemptError
+from coordlog.errors import FencedAttemptError, UsageError
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
     CheckpointAborted,
@@ -30,6 +31,7 @@ from coordlog.task.attempt import AttemptRunner
 from fakes.attempt_fakes import (
     END,
     RELEASED,
+    FakeOperator,
     Note,
     ScriptedInbox,
     World,
@@ -388,6 +390,33 @@ def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
     assert last.startswith("MemoryError (no memory is left: the process has used up to ")
     assert says in last
     assert "fewer rows at once with `batch_rows`" in last
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(pa.table({"a": [1]}), "Table"), (pa.array([1]), "Int64Array"), ("text", "str")],
+    ids=["a table", "a column of a batch that was returned as it is", "a text"],
+)
+def test_the_operator_that_gives_no_record_batch_is_at_fault(
+    monkeypatch: pytest.MonkeyPatch, given: object, name: str
+) -> None:
+    """The operator behind it was: its code met what is no batch."""
+    monkeypatch.setattr(FakeOperator, "_twice", lambda _self, _one: [given])
+    world = World()
+
+    with pytest.raises(UsageError, match=f"`process` gave a {name}; it must give record batches"):
+        run_through(world)
+
+    (failure,) = world.got(Fail)
+    assert isinstance(failure, Fail)
+    assert (failure.operator_id, failure.callback) == ("map", "process")
+
+
+def test_an_error_that_names_a_file_that_is_not_utf8_is_told() -> None:
+    last = failure_of(FileNotFoundError("caf\udce9.csv")).reason.strip().splitlines()[-1]
+
+    assert last == "FileNotFoundError: caf\\udce9.csv"
+    assert last.encode()
 
 
 def test_a_want_of_space_is_told_as_final_and_another_error_is_not() -> None:

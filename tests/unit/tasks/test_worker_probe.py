@@ -49,6 +49,20 @@ def failing(text: str) -> Session:
     return Session(collect)
 
 
+def test_an_operator_that_does_not_pickle_is_named_before_any_task() -> None:
+    """The job went through all restarts of its policy, and its failure named no operator."""
+    spark: Any = Session(lambda: [None])
+    pickling = SimpleNamespace(operator_id="source", create=print)
+    locked = SimpleNamespace(operator_id="enrich", create=threading.Lock())
+    first = WorkerProbe(spark, SimpleNamespace(links=(pickling, locked)), "job j")
+
+    with pytest.raises(
+        EnvironmentSetupError,
+        match=r"operator 'enrich' of job j cannot be sent to its tasks: TypeError: cannot pickle .*lock.* in `open`",
+    ):
+        first.check(WAIT_S)
+
+
 @pytest.mark.parametrize(
     "text",
     [
