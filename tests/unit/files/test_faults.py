@@ -29,7 +29,7 @@ class Store(MemoryFileSystem):  # type: ignore[misc]
     protocol = "faulty"
     cachable = False
     errors: ClassVar[dict[str, Exception]] = {}
-    store: ClassVar[dict[str, Any]] = {}
+    store: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
     pseudo_dirs: ClassVar[list[str]] = [""]
 
     @classmethod
