@@ -136,7 +136,7 @@ def test_a_client_process_sends_a_request_with_the_token_in_its_variable(
     script = (
         "import json, sys\n"
         "from coordlog.spark_integration import request_coordinator\n"
-        "from request_fakes import HowMany, SoMany\n"
+        "from fakes.request_fakes import HowMany, SoMany\n"
         "answer = request_coordinator('source', HowMany(of='from afar'), job_id='job',\n"
         "    endpoint=sys.argv[1], response_types=(SoMany,), timeout_s=20)\n"
         "print(json.dumps([answer.response.n, answer.sequence]))\n"

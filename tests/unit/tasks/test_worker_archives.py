@@ -18,14 +18,15 @@ MODULE = "found_in_an_archive"
 
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
-    """On the path, and looked into."""
+    """On the path, and looked into, in a process that has kept none."""
+    plain = [hook for hook in sys.path_hooks if hook.__module__ != keep_archives.__module__]
+    monkeypatch.setattr(sys, "path_hooks", plain)
     names = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.1.jar", "theirs.zip")
     found = {name: tmp_path / name for name in names}
     for path in found.values():
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("nothing.txt", "")
         monkeypatch.syspath_prepend(str(path))
-    monkeypatch.setattr(sys, "path_hooks", list(sys.path_hooks))
     assert importlib.util.find_spec(MODULE) is None
     yield found
     for path in found.values():
