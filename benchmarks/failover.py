@@ -1,13 +1,16 @@
 """From the SIGKILL of a worker to the first event or split of its replacement: `python -m benchmarks.failover`.
 
-Beside it, in the same Spark session and in turn: a plain task of Spark whose worker is killed in the same way, until
-its second attempt runs its function. Both have two tasks and kill one.
+Beside it: a plain task of Spark whose worker is killed in the same way, until its second attempt runs its function; in
+a plain session, and in turn in the session of coordlog, whose worker daemon serves plain tasks too. All have two tasks
+and kill one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -40,6 +43,7 @@ _FILES: Final = 600
 _ROWS: Final = 2_000
 _TARGET: Final = 1.2
 _WAIT_S: Final = 60.0
+_PLAIN_S: Final = 300.0
 _WORK: Final = (Kind.EVENT_ACKED, Kind.EVENT_TO_COORDINATOR, Kind.SPLIT_FINISHED)
 """Kinds of records that show the work of an attempt."""
 _CHECKPOINT: Final = 2
@@ -162,8 +166,30 @@ def _content(mark: Path) -> str:
     return mark.read_text()
 
 
-def measure_failover(bootstrap_servers: str, rounds: int) -> Row:
+def _plain_session(rounds: int) -> list[float]:
+    """Seconds of plain retries in a session without anything of coordlog's, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.failover", "--plain", "--rounds", str(rounds)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=_PLAIN_S, check=True
+    )
+    return [float(line) for line in ran.stdout.splitlines()[-rounds:]]
+
+
+def _show_plain(rounds: int) -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415, heavy
+
+    master = f"local[{_SUBTASKS},1000]"
+    spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = [plain_retry(spark, Path(folder)) for _ in range(rounds + 1)]
+    print(*seconds[1:], sep="\n")
+    spark.stop()
+
+
+def measure_failover(bootstrap_servers: str, rounds: int) -> list[Row]:
     """Seconds from the kill of a worker, ours beside Spark's own; the first round of each does not count."""
+    plain = _plain_session(rounds)
     spark = local_session(_SUBTASKS)
     ours: list[float] = []
     raw: list[float] = []
@@ -176,29 +202,47 @@ def measure_failover(bootstrap_servers: str, rounds: int) -> Row:
         for _ in range(rounds + 1):
             raw.append(plain_retry(spark, folder))
             ours.append(local_failover(spark, bootstrap_servers, folder))
-    return Row(
-        name="local failover, worker killed → work in the log",
-        unit="s",
-        ours=tuple(ours[1:]),
-        raw=tuple(raw[1:]),
-        raw_is="Spark's own retry of a task, worker killed → its function runs again",
-        better="lower",
-        target=_TARGET,
-    )
+    task = "Spark's own retry of a task, worker killed → its function runs again"
+    return [
+        Row(
+            name="local failover, worker killed → work in the log",
+            unit="s",
+            ours=tuple(ours[1:]),
+            raw=tuple(plain),
+            raw_is=f"{task}, in a plain session",
+            better="lower",
+            target=_TARGET,
+        ),
+        Row(
+            name="the same, beside a plain task with coordlog's daemon",
+            unit="s",
+            ours=tuple(ours[1:]),
+            raw=tuple(raw[1:]),
+            raw_is=f"{task}, in coordlog's session",
+            better="lower",
+            target=None,
+        ),
+    ]
 
 
 @click.command()
 @click.option("--rounds", default=5, show_default=True, help="Kills of each kind that count.")
 @click.option("--quick", is_flag=True, help="One that counts: under a minute.")
+@click.option("--plain", is_flag=True, hidden=True, help="Print the times of plain retries alone.")
 @broker_option
 @output_option(RESULTS)
-def main(*, rounds: int, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
+def main(
+    *, rounds: int, quick: bool, plain: bool, bootstrap_servers: str | None, output: Path
+) -> None:
     """Measure local failovers beside Spark's own retries of tasks."""
+    if plain:
+        _show_plain(rounds)
+        return
     console = Console(width=100)
     with broker(bootstrap_servers) as servers:
-        row = measure_failover(servers, 1 if quick else rounds)
-    show([row], console, "a local failover beside Spark's own retry")
-    write([row], output, quick=quick)
+        rows = measure_failover(servers, 1 if quick else rounds)
+    show(rows, console, "a local failover beside Spark's own retry")
+    write(rows, output, quick=quick)
     console.print(f"written to {output}")
 
 
