@@ -11,16 +11,17 @@ import enum
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, Final
 
-__all__ = ["FieldForm", "form_of"]
+__all__ = ["DICTS", "LISTS", "FieldForm", "form_of"]
 
 Write = Callable[[Any], Any]
 
 _MICRO: Final = "Micro"
 _LOCAL: Final = "Local"
-_CONTAINERS: Final = (list, tuple, dict)
+LISTS: Final = (list, tuple, Sequence, MutableSequence)
+DICTS: Final = (dict, Mapping, MutableMapping)
 
 
 class FieldForm(typing.NamedTuple):
@@ -45,9 +46,9 @@ def form_of(hint: Any, write_payload: Write, is_payload: Callable[[Any], bool]) 
         return _form_of_marked(parts[0], parts[1:], write_payload, is_payload)
     if origin in (typing.Union, types.UnionType):
         return _form_of_union(parts, write_payload, is_payload)
-    if origin in (list, tuple):
+    if origin in LISTS:
         return FieldForm(frozenset(), _items(form_of(parts[0], write_payload, is_payload)))
-    if origin is dict:
+    if origin in DICTS:
         return FieldForm(frozenset(), _entries(form_of(parts[1], write_payload, is_payload)))
     if is_payload(hint):
         return FieldForm(frozenset(), _of_type(hint, write_payload))

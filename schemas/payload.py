@@ -21,7 +21,7 @@ from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
 from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
-from coordlog.schemas.field_values import form_of
+from coordlog.schemas.field_values import DICTS, LISTS, form_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.secret_fields import Guard, guards_of
 
@@ -458,9 +458,9 @@ def _converter(hint: Any) -> _Converter | None:  # noqa: ANN401, any annotation 
     if origin in (typing.Union, types.UnionType):
         inner = [option for option in typing.get_args(hint) if option is not type(None)]
         return _converter(inner[0]) if len(inner) == 1 else None
-    if origin in (list, tuple):
+    if origin in LISTS:
         return _items_converter(_converter(typing.get_args(hint)[0]), is_tuple=origin is tuple)
-    if origin is dict:
+    if origin in DICTS:
         return _values_converter(_converter(typing.get_args(hint)[1]))
     if isinstance(hint, type):
         if issubclass(hint, Payload):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,9 @@ def test_a_value_that_would_be_read_as_another_is_refused(
         (dict[str, int], {Word.FIRST: 1}),
         (dict[str, list[Circle]], {"a": [Circle(size=1.0)]}),
         (list[int | None], [1, None]),
+        (Sequence[Circle], [Circle(size=1.0)]),
+        (Sequence[Colour] | None, [Colour.RED]),
+        (Mapping[str, Circle], {"a": Circle(size=1.0)}),
         (tuple[int, ...], (1, 2)),
         (float | int, 2**53 + 1),
         (int | float, 0.5),
