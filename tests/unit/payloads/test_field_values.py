@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,13 +40,15 @@ class Square(Payload):
     size: float
 
 
-def type_of(hint: Any) -> type[Payload]:  # noqa: ANN401, an annotation
-    namespace = {"__annotations__": {"field": hint}, "__module__": __name__}
+def type_of(hint: Any, *default: object) -> type[Payload]:  # noqa: ANN401, an annotation
+    namespace: dict[str, Any] = {"__annotations__": {"field": hint}, "__module__": __name__}
+    if default:
+        namespace["field"] = default[0]
     return event("test.value", version=1)(type("Value", (Payload,), namespace))
 
 
-def read_back(hint: Any, value: object) -> object:  # noqa: ANN401, an annotation
-    cls = type_of(hint)
+def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: ANN401, an annotation
+    cls = type_of(hint, *default)
     declared = payload_type_of(cls)
     return vars(declared.decode(declared.encode(cls(field=value))))["field"]  # type: ignore[call-arg]
 
@@ -141,3 +144,20 @@ def test_a_value_of_a_union_that_readers_take_for_another_is_refused(
     with pytest.raises(PayloadTypeError, match="in a union with other types"):
         read_back(hint, value)
     assert read_back(Circle | int, 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "value"),
+    [
+        (int, None, None),
+        (int, None, 5),
+        (Circle, None, None),
+        (dt.datetime, None, None),
+        (types.DateTimeMicro, None, CUT),
+        (uuid.UUID | str, "", "text"),
+    ],
+)
+def test_the_type_of_a_default_is_the_first_of_a_union(
+    hint: object, default: object, value: object
+) -> None:
+    assert read_back(hint, value, default) == value
