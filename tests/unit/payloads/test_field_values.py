@@ -82,6 +82,8 @@ def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: AN
         (Circle, Square(size=1.0), "is no Circle"),
         (list[Circle], [Square(size=1.0)], "is no Circle"),
         (Colour, "green", "is not a valid Colour"),
+        (uuid.UUID, "text", "is no UUID"),
+        (list[uuid.UUID], [5], "is no UUID"),
     ],
 )
 def test_a_value_that_would_be_read_as_another_is_refused(
@@ -114,6 +116,9 @@ def test_a_value_that_would_be_read_as_another_is_refused(
         (int | float, 0.5),
         (int | str, "1"),
         (str | dt.datetime, NOON),
+        (dt.datetime | dt.date, NOON),
+        (int | dt.datetime, 5),
+        (str | uuid.UUID, "text"),
         (Circle | None, None),
         (Circle | None, Circle(size=2.0)),
         (Colour, Colour.RED),
@@ -136,6 +141,14 @@ def test_a_value_is_read_back_as_it_was(hint: object, value: object) -> None:
         (Circle | int, Circle(size=1.0)),
         (Colour | str, Colour.RED),
         (dt.date | dt.datetime | None, NOON),
+        (dt.date | types.DateTimeMicro, NOON),
+        (types.LocalDateTime | dt.datetime, NOON),
+        (dt.datetime | int, 5),
+        (dt.date | int | None, 5),
+        (dt.timedelta | float, 1.5),
+        (uuid.UUID | str, "text"),
+        (list[Circle] | int, [Circle(size=1.0)]),
+        (dict[str, Colour | None] | str, {"a": Colour.RED}),
     ],
 )
 def test_a_value_of_a_union_that_readers_take_for_another_is_refused(
