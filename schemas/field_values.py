@@ -7,20 +7,34 @@ is False, a time loses its microseconds, and a time without a zone gets that of 
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import enum
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-__all__ = ["FieldForm", "form_of"]
+__all__ = ["DICTS", "LISTS", "FieldForm", "form_of"]
 
 Write = Callable[[Any], Any]
 
 _MICRO: Final = "Micro"
 _LOCAL: Final = "Local"
-_CONTAINERS: Final = (list, tuple, dict)
+_TAKEN: Final[Mapping[Any, Sequence[type]]] = {
+    dt.date: (int, dt.datetime),
+    dt.datetime: (int, dt.datetime),
+    dt.time: (int, dt.time),
+    dt.timedelta: (int, float),
+    uuid.UUID: (str,),
+    decimal.Decimal: (bytes,),
+}
+"""Types whose values fastavro takes for values of a type that stands before them in a union."""
+
+LISTS: Final = (list, tuple, Sequence, MutableSequence)
+DICTS: Final = (dict, Mapping, MutableMapping)
 
 
 class FieldForm(typing.NamedTuple):
@@ -45,9 +59,9 @@ def form_of(hint: Any, write_payload: Write, is_payload: Callable[[Any], bool]) 
         return _form_of_marked(parts[0], parts[1:], write_payload, is_payload)
     if origin in (typing.Union, types.UnionType):
         return _form_of_union(parts, write_payload, is_payload)
-    if origin in (list, tuple):
+    if origin in LISTS:
         return FieldForm(frozenset(), _items(form_of(parts[0], write_payload, is_payload)))
-    if origin is dict:
+    if origin in DICTS:
         return FieldForm(frozenset(), _entries(form_of(parts[1], write_payload, is_payload)))
     if is_payload(hint):
         return FieldForm(frozenset(), _of_type(hint, write_payload))
@@ -79,9 +93,10 @@ def _form_of_union(
     none = frozenset([type(None)]) if len(options) < len(parts) else frozenset[type]()
     if len(forms) == 1:
         return FieldForm(none | forms[0].exact, forms[0].write)
+    bare = [_bare(option) for option in options]
     forms = [
-        form if not _is_lost(option, options, is_payload) else _refused(option)
-        for option, form in zip(options, forms, strict=True)
+        _refused(option) if _is_lost(option, bare[:place], is_payload) else form
+        for place, (option, form) in enumerate(zip(bare, forms, strict=True))
     ]
     exact = frozenset[type]().union(*(form.exact for form in forms))
     if float in options and int in options:
@@ -89,10 +104,23 @@ def _form_of_union(
     return FieldForm(none | exact, _any_of(forms))
 
 
-def _is_lost(option: Any, options: Sequence[Any], is_payload: Callable[[Any], bool]) -> bool:  # noqa: ANN401, as above
-    """Whether readers of the union get another value than one of this type."""
-    is_enum = isinstance(option, type) and issubclass(option, enum.Enum)
-    return is_payload(option) or is_enum or (option is dt.datetime and dt.date in options)
+def _bare(option: Any) -> Any:  # noqa: ANN401, as above
+    """The annotation without its extras."""
+    is_marked = typing.get_origin(option) is typing.Annotated
+    return typing.get_args(option)[0] if is_marked else option
+
+
+def _is_lost(option: Any, earlier: Sequence[Any], is_payload: Callable[[Any], bool]) -> bool:  # noqa: ANN401, as above
+    """Whether readers of the union get another value than one of this type: of an earlier type, or not converted."""
+    return _is_converted(option, is_payload) or any(
+        option in _TAKEN.get(each, ()) for each in earlier
+    )
+
+
+def _is_converted(hint: Any, is_payload: Callable[[Any], bool]) -> bool:  # noqa: ANN401, as above
+    is_enum = isinstance(hint, type) and issubclass(hint, enum.Enum)
+    parts = typing.get_args(hint)
+    return is_payload(hint) or is_enum or any(_is_converted(part, is_payload) for part in parts)
 
 
 def _refused(option: type) -> FieldForm:
@@ -248,6 +276,15 @@ def _duration(value: object) -> dt.timedelta:
     return value
 
 
+def _uuid(value: object) -> uuid.UUID:
+    if isinstance(value, uuid.UUID):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return uuid.UUID(value)
+    raise TypeError(f"{value!r} is no UUID")
+
+
 def _types(name: str) -> str:
     return (
         f"declare the field as dataclasses_avroschema.types.{name}, in a later version of the type"
@@ -261,6 +298,7 @@ _FORMS: Final[Mapping[Any, FieldForm]] = {
     float: FieldForm(frozenset([float]), _number),
     str: FieldForm(frozenset([str]), _text),
     bytes: FieldForm(frozenset([bytes]), _bytes),
+    uuid.UUID: FieldForm(frozenset([uuid.UUID]), _uuid),
     dt.date: FieldForm(frozenset(), _date),
     dt.timedelta: FieldForm(frozenset(), _duration),
     dt.time: FieldForm(frozenset(), lambda value: _time(value, is_micro=False)),

@@ -21,7 +21,7 @@ from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
 from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
-from coordlog.schemas.field_values import form_of
+from coordlog.schemas.field_values import DICTS, LISTS, form_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.secret_fields import Guard, guards_of
 
@@ -402,13 +402,24 @@ def _forms(cls: type) -> tuple[_Form, ...]:
     cached = _ALL_FORMS.get(cls)
     if cached is None:
         hints = typing.get_type_hints(cls, include_extras=True)
-        forms = {name: form_of(hints[name], _plain, _is_payload) for name in _names(cls)}
+        forms = {
+            field.name: form_of(_in_schema(hints[field.name], field.default), _plain, _is_payload)
+            for field in dataclasses.fields(cls)
+        }
         cached = tuple((name, form.exact, form.write) for name, form in forms.items())
         _ALL_FORMS[cls] = cached
     return cached
 
 
 _ALL_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
+
+
+def _in_schema(hint: Any, default: object) -> Any:  # noqa: ANN401, annotations
+    """The annotation as the schema has it: a default of None makes a union, and a default's type is a union's first."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    if default is None or (is_union and default is not dataclasses.MISSING):
+        return typing.Union[type(default), hint]  # noqa: UP007, of two values
+    return hint
 
 
 def _is_payload(hint: Any) -> bool:  # noqa: ANN401, an annotation
@@ -458,9 +469,9 @@ def _converter(hint: Any) -> _Converter | None:  # noqa: ANN401, any annotation 
     if origin in (typing.Union, types.UnionType):
         inner = [option for option in typing.get_args(hint) if option is not type(None)]
         return _converter(inner[0]) if len(inner) == 1 else None
-    if origin in (list, tuple):
+    if origin in LISTS:
         return _items_converter(_converter(typing.get_args(hint)[0]), is_tuple=origin is tuple)
-    if origin is dict:
+    if origin in DICTS:
         return _values_converter(_converter(typing.get_args(hint)[1]))
     if isinstance(hint, type):
         if issubclass(hint, Payload):

@@ -229,10 +229,10 @@ class ExactlyOnce:
         try:
             return [self._staged(frame, service, key, name) for name, frame in frames.items()]
         except Exception:
+            # Under the lock, so that no other batch begins meanwhile.
             with self._lock:
-                is_alone = self._calls == 1
-            if is_alone:
-                service.drop_staged()
+                if self._calls == 1:
+                    service.drop_staged()
             raise
 
     def _staged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -510,6 +510,33 @@ def test_a_staging_that_fails_removes_nothing_while_another_is_going_on(drivers:
         with pytest.raises(SinkError):
             write(driver, 1)
     assert table.staged == {}
+
+
+def test_a_batch_that_begins_while_another_is_removed_loses_nothing(drivers: Drivers) -> None:
+    table, stop = MemoryTable(), Stop("staged")
+    driver = drivers.make(table, at=stop)
+    second = threading.Thread(target=write, args=[driver], daemon=True)
+    sweep, stage = MemoryTable.sweep, MemoryTable.stage
+
+    def slowly(swept: MemoryTable, is_in_force: Callable[[], bool]) -> None:
+        second.start()
+        stop.reached.wait(0.3)
+        sweep(swept, is_in_force)
+
+    def failing_once(staged: MemoryTable, frame: object, batch: Batch) -> BatchPart:
+        if not second.ident:
+            raise SinkError("memory", "full", "mend")
+        return stage(staged, frame, batch)
+
+    stop.gone_on.set()
+    with (
+        mock.patch.object(MemoryTable, "sweep", slowly),
+        mock.patch.object(MemoryTable, "stage", failing_once),
+        pytest.raises(SinkError),
+    ):
+        write(driver, query_id="q-2")
+    second.join(WAIT_S)
+    assert table.rows == BATCH
 
 
 def test_a_batch_after_the_close_is_refused_and_makes_no_driver(drivers: Drivers) -> None:

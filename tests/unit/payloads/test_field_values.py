@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,13 +40,15 @@ class Square(Payload):
     size: float
 
 
-def type_of(hint: Any) -> type[Payload]:  # noqa: ANN401, an annotation
-    namespace = {"__annotations__": {"field": hint}, "__module__": __name__}
+def type_of(hint: Any, *default: object) -> type[Payload]:  # noqa: ANN401, an annotation
+    namespace: dict[str, Any] = {"__annotations__": {"field": hint}, "__module__": __name__}
+    if default:
+        namespace["field"] = default[0]
     return event("test.value", version=1)(type("Value", (Payload,), namespace))
 
 
-def read_back(hint: Any, value: object) -> object:  # noqa: ANN401, an annotation
-    cls = type_of(hint)
+def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: ANN401, an annotation
+    cls = type_of(hint, *default)
     declared = payload_type_of(cls)
     return vars(declared.decode(declared.encode(cls(field=value))))["field"]  # type: ignore[call-arg]
 
@@ -78,6 +82,8 @@ def read_back(hint: Any, value: object) -> object:  # noqa: ANN401, an annotatio
         (Circle, Square(size=1.0), "is no Circle"),
         (list[Circle], [Square(size=1.0)], "is no Circle"),
         (Colour, "green", "is not a valid Colour"),
+        (uuid.UUID, "text", "is no UUID"),
+        (list[uuid.UUID], [5], "is no UUID"),
     ],
 )
 def test_a_value_that_would_be_read_as_another_is_refused(
@@ -102,11 +108,17 @@ def test_a_value_that_would_be_read_as_another_is_refused(
         (dict[str, int], {Word.FIRST: 1}),
         (dict[str, list[Circle]], {"a": [Circle(size=1.0)]}),
         (list[int | None], [1, None]),
+        (Sequence[Circle], [Circle(size=1.0)]),
+        (Sequence[Colour] | None, [Colour.RED]),
+        (Mapping[str, Circle], {"a": Circle(size=1.0)}),
         (tuple[int, ...], (1, 2)),
         (float | int, 2**53 + 1),
         (int | float, 0.5),
         (int | str, "1"),
         (str | dt.datetime, NOON),
+        (dt.datetime | dt.date, NOON),
+        (int | dt.datetime, 5),
+        (str | uuid.UUID, "text"),
         (Circle | None, None),
         (Circle | None, Circle(size=2.0)),
         (Colour, Colour.RED),
@@ -129,6 +141,14 @@ def test_a_value_is_read_back_as_it_was(hint: object, value: object) -> None:
         (Circle | int, Circle(size=1.0)),
         (Colour | str, Colour.RED),
         (dt.date | dt.datetime | None, NOON),
+        (dt.date | types.DateTimeMicro, NOON),
+        (types.LocalDateTime | dt.datetime, NOON),
+        (dt.datetime | int, 5),
+        (dt.date | int | None, 5),
+        (dt.timedelta | float, 1.5),
+        (uuid.UUID | str, "text"),
+        (list[Circle] | int, [Circle(size=1.0)]),
+        (dict[str, Colour | None] | str, {"a": Colour.RED}),
     ],
 )
 def test_a_value_of_a_union_that_readers_take_for_another_is_refused(
@@ -137,3 +157,20 @@ def test_a_value_of_a_union_that_readers_take_for_another_is_refused(
     with pytest.raises(PayloadTypeError, match="in a union with other types"):
         read_back(hint, value)
     assert read_back(Circle | int, 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "value"),
+    [
+        (int, None, None),
+        (int, None, 5),
+        (Circle, None, None),
+        (dt.datetime, None, None),
+        (types.DateTimeMicro, None, CUT),
+        (uuid.UUID | str, "", "text"),
+    ],
+)
+def test_the_type_of_a_default_is_the_first_of_a_union(
+    hint: object, default: object, value: object
+) -> None:
+    assert read_back(hint, value, default) == value
