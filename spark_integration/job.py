@@ -234,6 +234,7 @@ class Job:
             raise SystemExit(_STATUS_BASE + signal.SIGTERM)
 
     def _run_until_stopped(self, spark: SparkSession) -> JobResult:
+        self._check_new()  # the driver of another call is not this one's to close
         try:
             self.start(spark)
             while True:
@@ -263,12 +264,15 @@ class Job:
 
     def start(self, spark: SparkSession) -> None:
         """Restore the job and start its driver; returns once the driver runs. Raises as `run`."""
+        self._check_new()
+        with name_lost_session(spark):
+            self._start(spark)
+
+    def _check_new(self) -> None:
         if self._driver is not None:
             raise UsageError(
                 f"job {self.job_id}: this object has been started before; make a new one"
             )
-        with name_lost_session(spark):
-            self._start(spark)
 
     def log_place(self) -> tuple[str, int | None, int | None]:
         """Job id, epoch and newest offset in force, for `JobLogFilter`; None for what is not known. Any thread."""

@@ -70,13 +70,7 @@ class SparkSurroundings:
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
         # Before anything is appended; the constructor's check is for those that have no chance.
-        self._claim = claim_slots(
-            self._spark,
-            self._parallelism,
-            job_id=self._job_id,
-            driver_id=driver_id,
-            first_tag=self._probe.tag,
-        )
+        self._claim = claim_slots(self._spark, self._parallelism, first_tag=self._probe.tag)
         address = self._reached.begin(driver_id, mailbox)
         self._stage = SparkStage(
             self._spark,
@@ -93,7 +87,7 @@ class SparkSurroundings:
             on_lost=mailbox.session_lost,
             on_import_failure=mailbox.workers_unfit,
         )
-        self._stage.probe = self._probe
+        self._stage.probe, self._stage.claim = self._probe, self._claim
         return address
 
     def took_over(self) -> None:

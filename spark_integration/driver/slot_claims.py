@@ -24,13 +24,13 @@ class SlotClaim:
     Args:
         context: Context of the session, or None with Spark Connect, whose slots are not counted.
         count: Number of slots.
-        tag: Tag of the Spark job that will take them.
-        first_tag: Tag of the first task, which ends before that job begins and needs no further slot.
+        first_tag: Tag of the first task, which ends before the stage begins and needs no further slot.
     """
 
-    def __init__(self, context: Any, count: int, *, tag: str, first_tag: str) -> None:  # noqa: ANN401, a SparkContext
+    def __init__(self, context: Any, count: int, *, first_tag: str) -> None:  # noqa: ANN401, a SparkContext
         self.context, self.count, self.first_tag = context, count, first_tag
-        self._tag = tag
+        self.tag: str | None = None
+        """Tag of the newest stage run, whose tasks take the slots: an earlier one may have failed unknown to Spark."""
         if context is not None:
             _claims.add(self)
 
@@ -45,8 +45,8 @@ class SlotClaim:
         Args:
             active: Ids of the stages that run.
         """
-        tracker = self.context.statusTracker()
-        for job_id in _jobs_of(self.context, self._tag):
+        tag, tracker = self.tag, self.context.statusTracker()
+        for job_id in () if tag is None else _jobs_of(self.context, tag):
             job = tracker.getJobInfo(job_id)
             if job is not None and (job.status != "RUNNING" or active & set(job.stageIds)):
                 return True

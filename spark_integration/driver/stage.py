@@ -58,7 +58,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.2
-_FIRST_RUN: Final = 1
 _END_GRACE_S: Final = 0.5
 _FEW_FAILURES: Final = 100
 _OWN_ERROR: Final = re.compile(r"coordlog\.[\w.]+Error: ")
@@ -142,6 +141,8 @@ class SparkStage:
         self._runs: dict[int, _Run] = {}
         self.probe: WorkerProbe | None = None
         """Probe for which the first run waits; set it before `submit` if one has begun, else the run begins it."""
+        self.claim: SlotClaim | None = None
+        """Claim of the slots of the runs, or None."""
         # A call into the JVM may never return, so a thread of its own makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._caller = threading.Thread(target=self._call, name="coordlog-stage", daemon=True)
@@ -150,8 +151,10 @@ class SparkStage:
     # --- Stage ------------------------------------------------------------------------------------
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
-        run = _Run(stage_run, _tag_of(self._job_id, self._driver_id, stage_run))
+        run = _Run(stage_run, f"coordlog-{self._job_id}-{self._driver_id}-{stage_run}")
         self._runs[stage_run] = run
+        if self.claim is not None:
+            self.claim.tag = run.tag
         self._calls.put(lambda: self._start(run))
 
     def cancel(self, stage_run: int, reason: str) -> None:
@@ -291,10 +294,6 @@ def probe_of(spark: SparkSession, chain: Chain, job_id: str) -> WorkerProbe:
     return _probe_of(spark, TaskChain.of(chain), job_id)
 
 
-def _tag_of(job_id: str, driver_id: str, stage_run: int) -> str:
-    return f"coordlog-{job_id}-{driver_id}-{stage_run}"
-
-
 def _probe_of(spark: SparkSession, chain: TaskChain, job_id: str) -> WorkerProbe:
     use_own_interpreter(spark, is_local=is_local_session(spark))
     return WorkerProbe(spark, chain, f"job {job_id}")
@@ -312,28 +311,23 @@ def is_local_session(spark: SparkSession) -> bool:
     return _LOCAL.fullmatch(_master(spark)) is not None
 
 
-def claim_slots(
-    spark: SparkSession, parallelism: int, *, job_id: str, driver_id: str, first_tag: str
-) -> SlotClaim:
+def claim_slots(spark: SparkSession, parallelism: int, *, first_tag: str) -> SlotClaim:
     """Check the slots as `check_slots`, and claim those of a driver whose stage begins later.
 
     Args:
         spark: The session.
         parallelism: Number of subtasks.
-        job_id: Id of the job.
-        driver_id: Id of the driver.
         first_tag: Tag of its probe, whose task takes a slot and ends before the stage begins.
 
     Raises:
         EnvironmentSetupError: As of `check_slots`.
     """
-    tag = _tag_of(job_id, driver_id, _FIRST_RUN)
     deadline = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
         with CLAIMING:
             is_enough = _has_slots(spark, parallelism, deadline, [first_tag])
             if is_enough:
-                return SlotClaim(_context(spark), parallelism, tag=tag, first_tag=first_tag)
+                return SlotClaim(_context(spark), parallelism, first_tag=first_tag)
         time.sleep(_POLL_S)
 
 

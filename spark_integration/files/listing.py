@@ -238,7 +238,7 @@ class InputFiles:
         return False
 
     def is_there(self) -> bool:
-        """Whether each file, each folder, and the part of each glob before its wildcards exists and may be read."""
+        """Whether each file exists, and each folder, and the part of each glob before its wildcards, may be read."""
         try:
             return all(_is_there(*self._file_system(url)) for url in self.urls)
         except Exception:  # noqa: BLE001, file systems raise errors of any type
@@ -626,7 +626,9 @@ def _is_at_or_below(name: str, folder: str) -> bool:
 # `Any`: fsspec has no types.
 def _is_there(file_system: Any, path: str) -> bool:  # noqa: ANN401
     if isinstance(file_system, LocalFileSystem):
-        place = path if os.path.lexists(path) or not has_wildcard(path) else fixed_part(path)
+        place = path if os.path.lexists(path) or not has_wildcard(path) else fixed_part(path) or "/"
+        if os.path.isfile(place):  # noqa: PTH113, as fsspec returns it
+            place = os.path.dirname(place)  # noqa: PTH120
         return os.access(place, os.R_OK | (os.X_OK if os.path.isdir(place) else 0))  # noqa: PTH112, as fsspec returns it
     file_system.invalidate_cache()
     return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))

@@ -16,7 +16,7 @@ import pytest
 from coordlog.api.chain import Chain
 from coordlog.cli.ingest.signals import StoppedError
 from coordlog.cli.living import driver_in
-from coordlog.errors import LogUnavailableError, RecordError
+from coordlog.errors import LogUnavailableError, RecordError, UsageError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog, _MemoryWriter
@@ -356,6 +356,22 @@ def test_a_signal_just_behind_the_start_leaves_no_driver(
 
     wait_for(lambda: own_threads() == [], "all threads have ended")
     assert last_of(log) == (True, "stopped by SIGINT")
+
+
+def test_a_second_run_of_a_started_job_is_refused_and_leaves_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refused call ended the driver of the first one, without a record."""
+    log = MemoryLog("job")
+    job = job_of(tmp_path, monkeypatch, log)
+    job.start(NO_SPARK)
+    with pytest.raises(UsageError, match="has been started before"):
+        job._run_until_stopped(NO_SPARK)
+
+    assert own_threads() != []
+    job.stop(with_checkpoint=False)
+    wait_for(lambda: own_threads() == [], "all threads have ended")
+    assert last_of(log) == (True, "stopped by stop")
 
 
 def test_a_start_whose_fold_refuses_a_record_raises_what_the_fold_says(

@@ -110,6 +110,27 @@ def test_no_file_is_skipped_if_its_folder_may_not_be_read(
     assert not is_fault_of_file(error, InputFiles(url=str(tmp_path)))
 
 
+def test_of_files_named_outright_one_that_may_not_be_read_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole source counted as refused, and the job failed with on_error="skip"."""
+    names = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    for name in names:
+        Path(name).write_text("i\n1\n")
+    error = SourceError(names[1], "it cannot be read", "allow it")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(os, "access", lambda place, _mode: place != names[1])
+
+    assert is_fault_of_file(error, InputFiles(url=names[0], also=(names[1],)))
+
+
+def test_a_glob_with_a_wildcard_in_its_first_folder_is_there() -> None:
+    error = SourceError("/mnt1/a.csv", "it has vanished", "put it back")
+    error.__cause__ = FileNotFoundError(2, "No such file")
+
+    assert is_fault_of_file(error, InputFiles(url="/*/a.csv"))
+
+
 def test_no_file_is_skipped_if_nothing_is_mounted_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("i\n1\n")
     source = FileSource(tmp_path, on_error="skip")
