@@ -376,14 +376,14 @@ def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noq
 
 
 def _plain(value: Any) -> dict[str, Plain]:  # noqa: ANN401, a dataclass, or its fields by name
-    forms = _FORMS.get(type(value))
+    forms = _FORMS_WITHOUT_SECRETS.get(type(value))
     if forms is None:
         if not dataclasses.is_dataclass(value):
             return dict(value)
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)
-        forms = _FORMS[type(value)] = _forms(type(value))
+        forms = _FORMS_WITHOUT_SECRETS[type(value)] = _forms(type(value))
     fields: dict[str, Plain] = {}
     for name, exact, write in forms:
         field = getattr(value, name)
@@ -393,13 +393,13 @@ def _plain(value: Any) -> dict[str, Plain]:  # noqa: ANN401, a dataclass, or its
 
 _Form = tuple[str, frozenset[type], _Converter]
 
-_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
+_FORMS_WITHOUT_SECRETS: Final[dict[type, tuple[_Form, ...]]] = {}
 """See `_forms`, by class without secret fields, filled when the first value of a class is encoded."""
 
 
 def _forms(cls: type) -> tuple[_Form, ...]:
     """Name of each field of a class, types of values that stay as they are, and the function for others."""
-    cached = _ALL_FORMS.get(cls)
+    cached = _FORMS.get(cls)
     if cached is None:
         hints = typing.get_type_hints(cls, include_extras=True)
         forms = {
@@ -407,11 +407,11 @@ def _forms(cls: type) -> tuple[_Form, ...]:
             for field in dataclasses.fields(cls)
         }
         cached = tuple((name, form.exact, form.write) for name, form in forms.items())
-        _ALL_FORMS[cls] = cached
+        _FORMS[cls] = cached
     return cached
 
 
-_ALL_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
+_FORMS: Final[dict[type, tuple[_Form, ...]]] = {}
 
 
 def _in_schema(hint: Any, default: object) -> Any:  # noqa: ANN401, annotations

@@ -356,7 +356,7 @@ def _has_slots(
     slots, context = _slots(spark), _context(spark)
     if slots is None or context is None:
         return True
-    # First: a claim whose tasks come to be counted in between counts twice for a moment, and never not at all.
+    # Claims first: if Spark begins to count their tasks in between, these count twice. Else they might not count.
     claimed = claimed_slots(context)
     busy = min(slots, claimed + busy_slots(context, first_tags))
     if slots - busy >= parallelism:

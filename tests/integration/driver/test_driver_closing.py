@@ -340,7 +340,7 @@ def test_a_job_that_is_interrupted_again_and_again_leaves_no_thread(
 def test_a_signal_just_behind_the_start_leaves_no_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The driver ran on: no object that its caller had knew of it, or nobody stopped it."""
+    """The driver ran on: its caller had no object that knew of it, or nobody stopped it."""
     log = MemoryLog("job")
     job = job_of(tmp_path, monkeypatch, log)
     if place == "the driver's start":
