@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,9 @@ EVENTS = 400
 class Reader(SourceReader):
     """So many rows, one at a time, and the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends: bool) -> None:
         self._rows: Iterator[int] = iter(range(EVENTS))
+        self._ends = ends
 
     def add_splits(self, splits: object) -> None:
         """None come."""
@@ -42,7 +44,7 @@ class Reader(SourceReader):
         """The next row."""
         row = next(self._rows, None)
         if row is None:
-            return Poll(status=PollStatus.END)
+            return Poll(status=PollStatus.END if self._ends else PollStatus.WAITING)
         batch = pa.record_batch({"n": pa.array([row], pa.int64())})
         return Poll(status=PollStatus.BATCH, batch=batch)
 
@@ -113,10 +115,12 @@ class Provider(CoordinatorProvider):
 @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream-without-interval"])
 def test_memory_is_bounded_without_checkpoints_and_no_event_is_doubled(*, is_batch: bool) -> None:
     heard = Heard()
+    attempts = itertools.count()
     chain = Chain(
         source=SourceSpec(
             operator_id="source",
-            create_reader=Reader,
+            # The first attempt never ends, so that the kill always finds it alive.
+            create_reader=lambda: Reader(ends=next(attempts) > 0),
             coordinator=SplitCoordinatorProvider(
                 "source",
                 discover=lambda: SplitsDiscovered(splits=[], is_complete=True),
