@@ -9,7 +9,6 @@ __all__ = [
     "CommitRead",
     "EndQuery",
     "NextSplits",
-    "NextSplitsV1",
     "PlanRead",
     "QueryEnded",
     "QueryReads",
@@ -22,7 +21,6 @@ __all__ = [
     "ReadsProblem",
     "ReadsSeen",
     "SplitRead",
-    "SplitReadV1",
     "SplitsForgotten",
     "SplitsGiven",
 ]
@@ -116,40 +114,6 @@ class ReadPlanned(Payload):
 
 
 @payload("coordlog.split_read", version=1)
-class SplitReadV1(Payload):
-    """A split that a task has read to its end."""
-
-    split_id: str
-    rows: int
-    bytes_read: int
-
-    class Meta:
-        """Name in the schema."""
-
-        schema_name = "SplitRead"
-
-
-@request("coordlog.next_splits", version=1)
-class NextSplitsV1(Payload):
-    """A task asks for more of its partition's splits."""
-
-    read_id: str
-    partition: int
-    position: int
-    task_attempt_id: int
-    spark_attempt_number: int
-    stage_id: int
-    host: str
-    pid: int
-    finished: list[SplitReadV1]
-
-    class Meta:
-        """Name in the schema."""
-
-        schema_name = "NextSplits"
-
-
-@payload("coordlog.split_read", version=2)
 class SplitRead(Payload):
     """A split that a task has read to its end."""
 
@@ -160,7 +124,7 @@ class SplitRead(Payload):
     bytes_read: int
 
 
-@request("coordlog.next_splits", version=2)
+@request("coordlog.next_splits", version=1)
 class NextSplits(Payload):
     """A task asks for more of its partition's splits."""
 

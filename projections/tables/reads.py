@@ -254,8 +254,7 @@ class _Fold:
             if split_id in task.finished:
                 continue  # a repeated request repeats the splits that are finished
             task.finished.add(split_id)
-            # Requests of earlier versions have no number of bad rows.
-            rejected = _int(finished, "rejected") if "rejected" in finished else 0
+            rejected = _int(finished, "rejected")
             task.rows += _int(finished, "rows")
             task.rejected += rejected
             split = read.splits.get(split_id)

@@ -9,7 +9,6 @@ __all__ = [
     "CommitToTable",
     "FileChanged",
     "FileReaderState",
-    "FileReaderStateV1",
     "FileSplit",
     "FilesAsRead",
     "FilesLeftOut",
@@ -21,7 +20,6 @@ __all__ = [
     "SchemaSettled",
     "SplitLeftOut",
     "SplitProgress",
-    "SplitProgressV1",
     "StagedFile",
 ]
 
@@ -55,22 +53,6 @@ class FileSplit(Payload):
 
 
 @payload("coordlog.split_progress", version=1)
-class SplitProgressV1(Payload):
-    """How far a reader has come in one split, before rows could be left out. Read, not written."""
-
-    split: FileSplit
-    rows: int
-    read_as: str
-
-
-@payload("coordlog.file_reader_state", version=1)
-class FileReaderStateV1(Payload):
-    """A file reader's unfinished splits, before rows could be left out. Read, not written."""
-
-    splits: list[SplitProgressV1]
-
-
-@payload("coordlog.split_progress", version=2)
 class SplitProgress(Payload):
     """How far a reader has come in one split."""
 
@@ -86,7 +68,7 @@ class SplitProgress(Payload):
     """
 
 
-@payload("coordlog.file_reader_state", version=2)
+@payload("coordlog.file_reader_state", version=1)
 class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 

@@ -10,10 +10,8 @@ __all__ = [
     "KafkaEnumeratorState",
     "KafkaListing",
     "KafkaReaderState",
-    "KafkaReaderStateV1",
     "KafkaSplit",
     "KafkaSplitProgress",
-    "KafkaSplitProgressV1",
     "KafkaSplitsReturned",
 ]
 
@@ -37,25 +35,6 @@ class KafkaSplit(Payload):
 
 
 @payload("coordlog.kafka_split_progress", version=1)
-class KafkaSplitProgressV1(Payload):
-    """How far a reader has come in one split, before records could be left out. Read, not written."""
-
-    split: KafkaSplit
-    position: int
-    rows: int
-    bytes_read: int
-
-
-@payload("coordlog.kafka_reader_state", version=1)
-class KafkaReaderStateV1(Payload):
-    """A reader's unfinished splits, before records could be left out. Read, not written."""
-
-    parallelism: int
-    splits: list[KafkaSplitProgressV1]
-    to_give_up: list[str]
-
-
-@payload("coordlog.kafka_split_progress", version=2)
 class KafkaSplitProgress(Payload):
     """How far a reader has come in one split."""
 
@@ -69,7 +48,7 @@ class KafkaSplitProgress(Payload):
     bytes_read: int
 
 
-@payload("coordlog.kafka_reader_state", version=2)
+@payload("coordlog.kafka_reader_state", version=1)
 class KafkaReaderState(Payload):
     """A reader's unfinished splits, in the order in which they were added."""
 

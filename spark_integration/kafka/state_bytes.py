@@ -9,8 +9,6 @@ from coordlog.schemas.payload import decode_versioned, encode_versioned, payload
 from coordlog.spark_integration.kafka.payloads import (
     KafkaEnumeratorState,
     KafkaReaderState,
-    KafkaReaderStateV1,
-    KafkaSplitProgress,
 )
 
 __all__ = ["LISTED", "decode_state", "encode_state", "has_listed", "merge_reader_states"]
@@ -33,23 +31,7 @@ def encode_state(state: KafkaReaderState) -> bytes:
 
 def decode_state(content: bytes) -> KafkaReaderState:
     """The state in `content`. Raises ValueError if it is none that this version knows."""
-    if content[:1] != b"\x01":
-        return decode_versioned(KafkaReaderState, content)
-    earlier = decode_versioned(KafkaReaderStateV1, content)
-    return KafkaReaderState(
-        parallelism=earlier.parallelism,
-        splits=[
-            KafkaSplitProgress(
-                split=each.split,
-                position=each.position,
-                rows=each.rows,
-                rejected=0,
-                bytes_read=each.bytes_read,
-            )
-            for each in earlier.splits
-        ],
-        to_give_up=earlier.to_give_up,
-    )
+    return decode_versioned(KafkaReaderState, content)
 
 
 def merge_reader_states(states: Sequence[bytes]) -> bytes:

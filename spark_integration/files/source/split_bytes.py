@@ -12,9 +12,7 @@ from coordlog.schemas.payload import decode_versioned, encode_versioned
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.files.payloads import (
     FileReaderState,
-    FileReaderStateV1,
     FileSplit,
-    SplitProgress,
 )
 from coordlog.spark_integration.files.rescued import unmarked
 
@@ -49,15 +47,7 @@ def encode_state(state: FileReaderState) -> bytes:
 
 def decode_state(content: bytes) -> FileReaderState:
     """The state in `content`. Raises ValueError if it is none that this version knows."""
-    if content[:1] != b"\x01":
-        return decode_versioned(FileReaderState, content)
-    earlier = decode_versioned(FileReaderStateV1, content)
-    return FileReaderState(
-        splits=[
-            SplitProgress(split=each.split, rows=each.rows, rejected=0, read_as=each.read_as)
-            for each in earlier.splits
-        ]
-    )
+    return decode_versioned(FileReaderState, content)
 
 
 def encode_schema(schema: pa.Schema) -> bytes:

@@ -15,16 +15,12 @@ from coordlog.errors import RequestRefusedError, RestoreError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT, SPLITS_PER_PARTITION_MAX
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.splits.query_reads import READS, ReadsState
-from coordlog.projections.tables.audit import audit_records
-from coordlog.projections.tables.reads import reads as reads_of
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.reads import (
     EndQuery,
-    NextSplitsV1,
     QueryEnded,
     QueryReads,
     ReadFailureNoted,
-    SplitReadV1,
     SplitsGiven,
 )
 from coordlog.schemas.record import Kind
@@ -535,27 +531,3 @@ def test_its_state_survives_a_snapshot() -> None:
 
     assert codec.decode(codec.encode(reads.state)) == reads.state
     assert isinstance(READS.codec, DerivedCodec)
-
-
-def test_a_history_from_before_rows_could_be_left_out_is_continued() -> None:
-    """A request of that version is only recorded here: no service answers it any more."""
-    reads = batch(["a"])
-    read = reads.plan()
-    (split,) = reads.ask(next_request(read.read_id, 0, 0), SplitsGiven).splits
-    earlier = NextSplitsV1(
-        read_id=read.read_id,
-        partition=0,
-        position=1,
-        task_attempt_id=7,
-        spark_attempt_number=0,
-        stage_id=1,
-        host="here",
-        pid=1,
-        finished=[SplitReadV1(split_id=split.split_id, rows=5, bytes_read=9)],
-    )
-    assert "no request NextSplitsV1" in refusal(reads, earlier)
-    reads.job.crash()
-    log = ReadsJob(Outside(names=["a"]), log=reads.job.log).job.log
-
-    (row,) = reads_of(audit_records(log.read(0, log.high_watermark())))
-    assert [(each.rows, each.rejected) for each in row.splits] == [(5, 0)]

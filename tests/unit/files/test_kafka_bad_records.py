@@ -14,15 +14,10 @@ import pytest
 from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, OptionsError, SourceError
 from coordlog.limits import BAD_ROW_TEXT_BYTES, SIFTED_ROWS
-from coordlog.schemas.payload import encode_versioned
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
 from coordlog.spark_integration.kafka.bad_records import rejects_of_records
 from coordlog.spark_integration.kafka.cluster import Cluster
 from coordlog.spark_integration.kafka.discovery import split_of
-from coordlog.spark_integration.kafka.payloads import (
-    KafkaReaderStateV1,
-    KafkaSplitProgressV1,
-)
 from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOptions, NothingFrom
 from coordlog.spark_integration.kafka.rows import Received, RowFormat
 from coordlog.spark_integration.kafka.source import KafkaSource
@@ -185,21 +180,6 @@ def test_memory_that_is_used_up_is_no_fault_of_a_record(monkeypatch: pytest.Monk
     monkeypatch.setattr(RowFormat, "_decoded", no_memory)
     with pytest.raises(MemoryError):
         Read([b'{"a":1}'], OPTIONS).to_the_end()
-
-
-def test_states_from_before_records_could_be_left_out_are_read() -> None:
-    split = decode_state(Read([b"x"], OPTIONS).reader.snapshot_state(1)).splits[0].split
-    earlier = KafkaReaderStateV1(
-        parallelism=2,
-        splits=[KafkaSplitProgressV1(split=split, position=7, rows=5, bytes_read=9)],
-        to_give_up=["t/0@0.."],
-    )
-    state = decode_state(encode_versioned(earlier))
-
-    assert (state.parallelism, state.to_give_up) == (2, ["t/0@0.."])
-    progress = state.splits[0]
-    assert (progress.split, progress.position, progress.rows) == (split, 7, 5)
-    assert (progress.rejected, progress.bytes_read) == (0, 9)
 
 
 def test_the_rejects_of_a_topic_have_a_place_that_is_checked(tmp_path: Path) -> None:

@@ -397,7 +397,7 @@ def test_what_is_left_of_a_split_waits_until_its_reader_has_given_that_up() -> N
 
 
 def test_a_state_of_another_version_is_refused_by_number() -> None:
-    with pytest.raises(ValueError, match="of version 9; this coordlog reads 2"):
+    with pytest.raises(ValueError, match="of version 9; this coordlog reads 1"):
         decode_state(b"\x09")
 
 
