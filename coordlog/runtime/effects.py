@@ -91,10 +91,6 @@ class RuntimePort(Protocol):
         """Begin a turn with this input."""
         ...
 
-    def stalled_s(self) -> float:
-        """Total time in which the log did not acknowledge, in seconds."""
-        ...
-
 
 class Releasing:
     """Carries out the effects of released turns on attempts and sinks, in log order."""
@@ -108,13 +104,18 @@ class Releasing:
         workers: Workers,
         timers: Timers,
         ack_timeout_s: float,
+        stalled_s: Callable[[], float],
     ) -> None:
         self._runtime, self._connections = runtime, connections
         self._workers, self._timers = workers, timers
         self._types = chain.payload_types
         self._sinks = {provider.operator_id: provider.sink for provider in chain.coordinators}
         self.acks = AckTimers(
-            runtime=runtime, connections=connections, timers=timers, timeout_s=ack_timeout_s
+            runtime=runtime,
+            connections=connections,
+            timers=timers,
+            timeout_s=ack_timeout_s,
+            stalled_s=stalled_s,
         )
         self.attempt_of: dict[int, tuple[int, int]] = {}
         """Subtask and attempt number of each open connection, by its id; the attempt may be un-released."""

@@ -264,8 +264,8 @@ class Mailbox:
         return Pulse(
             now_us=now_us,
             mailbox_messages=messages,
-            unreleased_turns=runtime.unreleased_turns,
-            append_pending_s=runtime.append_pending_s(),
+            unreleased_turns=len(runtime.turns),
+            append_pending_s=runtime.turns.append_pending_s(),
         )
 
     def is_this_thread(self) -> bool:
@@ -325,11 +325,11 @@ class Mailbox:
                 if time.monotonic() - watched_s > _WATCH_S:
                     watched_s = time.monotonic()
                     runtime.registrations.watch()
-                append_due_s = runtime.append_due_s
+                append_due_s = runtime.turns.append_due_s
                 if append_due_s is not None and append_due_s <= time.monotonic():
-                    group = runtime.take_group()
+                    group = runtime.turns.take_group()
                     if group:
-                        self._groups.put((runtime.group_payloads(), group))
+                        self._groups.put((runtime.turns.group_payloads(), group))
         except BaseException as error:  # noqa: BLE001, the mailbox's edge: an internal error ends the driver
             _log.exception("the mailbox ends")
             self.end(error)
@@ -354,7 +354,7 @@ class Mailbox:
         """The next work, or None. Only the mailbox takes works, so that it needs no lock."""
         if self._control:
             return self._control.popleft()
-        if self._inputs and not runtime.is_backed_up:
+        if self._inputs and not runtime.turns.is_full:
             return self._inputs.popleft()
         return None
 
@@ -363,9 +363,11 @@ class Mailbox:
         with self._condition:
             self._is_waiting = True
             while not self._done.is_set():
-                if self._control or (self._inputs and not runtime.is_backed_up):
+                if self._control or (self._inputs and not runtime.turns.is_full):
                     break
-                due = [s for s in (runtime.next_timer_s(), runtime.append_due_s) if s is not None]
+                due = [
+                    s for s in (runtime.next_timer_s(), runtime.turns.append_due_s) if s is not None
+                ]
                 wait_s = min(_IDLE_S, min(due) - time.monotonic()) if due else _IDLE_S
                 if wait_s <= 0 or not self._condition.wait(wait_s):
                     break

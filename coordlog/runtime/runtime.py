@@ -7,7 +7,6 @@ this same code on simulated time. A turn waits for only one kind of I/O: the rea
 
 from __future__ import annotations
 
-import itertools
 import logging
 import traceback
 from collections import deque
@@ -65,18 +64,11 @@ from coordlog.kernel.outputs import (
 )
 from coordlog.kernel.refusals import is_handled
 from coordlog.kernel.step import act, is_ready_for_attempts, step
-from coordlog.limits import (
-    APPEND_LINGER_S,
-    GROUP_BYTES_MAX,
-    GROUP_RECORDS_MAX,
-    REASON_CHARS_MAX,
-    UNRELEASED_TURNS_MAX,
-)
-from coordlog.log.interface import UnstoredRecord
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import Marker, Register, SendEvent, UpMessage
 from coordlog.payloads.check import read_event
-from coordlog.payloads.offload import DriverPayloads, HeldPayload
+from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
@@ -96,6 +88,7 @@ from coordlog.runtime.turns import (
     fitting_step,
     to_unstored,
 )
+from coordlog.runtime.waiting_turns import WaitingTurns
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
@@ -108,13 +101,12 @@ _log = logging.getLogger(__name__)
 class Runtime:
     """Turns of one driver. All methods but `fail_job` are called on the mailbox.
 
-    The owner must append the records of `take_group` to the log, as a rule at `append_due_s`, and call `acknowledged`
-    once they count, call `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
+    The owner must append the records of `turns.take_group` to the log, as a rule at `turns.append_due_s`, and call
+    `acknowledged` once they count, call `fire_timers` no later than at `next_timer_s`, and stop when `outcome` is set.
     """
 
     last_offset: int | None = None
     """Offset of the newest record of this driver in force, or None before the first turn. Read on any thread."""
-    _append_due_s: float | None = None
 
     def __init__(
         self,
@@ -140,6 +132,7 @@ class Runtime:
         self.refused_connections = 0
         """Connections that the endpoint has refused so far. Set from any thread; recorded by the next checkpoint."""
         self.payloads = payloads or DriverPayloads()
+        self.turns = WaitingTurns(clock, self.payloads, append_stall_s=options.append_stall_s)
         self.host = CoordinatorHost(
             chain.coordinators,
             chain.payload_types,
@@ -155,6 +148,7 @@ class Runtime:
             workers=workers,
             timers=self._timers,
             ack_timeout_s=options.ack_timeout_s,
+            stalled_s=self.turns.stalled_s,
         )
         self._ending = Ending(
             runtime=self, config=config, timers=self._timers, open_work=self.host.open_work
@@ -181,10 +175,8 @@ class Runtime:
             self.payloads,
         )
         self._turn: Turn | None = None
-        self._calls, self._waiting = deque[Call](), deque[Turn]()
+        self._calls, self._refused_recorded = deque[Call](), 0
         self._failed_inside: tuple[str, str, str] | None = None
-        self._refused_recorded = self._in_flight = 0
-        self._in_flight_since_s = self._stalled_s = 0.0
         self._is_stopping = self._is_sealed = False
 
     # --- TurnPort, for the host -----------------------------------------------------------------
@@ -377,12 +369,11 @@ class Runtime:
             asked_by = None if request is None else request.asked_by
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload, asked_by=asked_by), None)
         if request is not None:
-            if payload is None:
-                self._waiting.append(self._turn_of_effects())
-            self._append_due_s = 0.0
-            # The newest waiting turn is that of the snapshot, or the one without records.
             answer = snapshot_answer(request.request_id, sequence, payload, self._snapshots.why_not)
-            self._waiting[-1].effects.append(answer)
+            if payload is None:
+                self._queue(answer)
+            else:
+                self.turns.newest.effects.append(answer)  # the turn of the snapshot
 
     def _turn_of_effects(self) -> Turn:
         """A turn without records, for effects that must not overtake turns that wait for the log."""
@@ -394,8 +385,7 @@ class Runtime:
         """Queue an effect until the log has all records before it."""
         turn = self._turn_of_effects()
         turn.effects.append(effect)
-        self._waiting.append(turn)
-        self._append_due_s = 0.0
+        self.turns.add(turn)
 
     def _run_turn(self, input_: Input, connection_id: int | None) -> None:
         clock_us = self._clock.now_us()
@@ -495,77 +485,16 @@ class Runtime:
         ]
         for _ in turn.watched:
             self._snapshots.closed()
-        self._waiting.append(turn)
-        if turn.is_waited_for:
-            self._append_due_s = 0.0
-        elif self._append_due_s is None:
-            self._append_due_s = self._clock.monotonic_s() + APPEND_LINGER_S
+        self.turns.add(turn)
 
     # --- the log --------------------------------------------------------------------------------
-    @property
-    def unreleased_turns(self) -> int:
-        """Number of turns that wait for the log."""
-        return len(self._waiting)
-
-    @property
-    def is_backed_up(self) -> bool:
-        """Whether too many turns or payload bytes wait: then only acknowledgements should be handled."""
-        return len(self._waiting) >= UNRELEASED_TURNS_MAX or self.payloads.is_full
-
-    @property
-    def append_due_s(self) -> float | None:
-        """Time on the monotonic clock of the next append; None during an append, or if no turn waits.
-
-        Turns whose release has no effect, such as acks, wait a moment for others: each append costs the log the same.
-        """
-        if self._in_flight or self._append_due_s is None:
-            return None
-        return 0.0 if self.is_backed_up else self._append_due_s
-
-    def take_group(self) -> list[UnstoredRecord]:
-        """Records of the next append: whole turns, in order. Empty during an append, or if no turn waits."""
-        if self._in_flight:
-            return []
-        self._in_flight_since_s = (
-            self._clock.monotonic_s()
-        )  # before `_in_flight`, for other threads
-        group: list[UnstoredRecord] = []
-        size = 0
-        self._append_due_s = None
-        for turn in self._waiting:
-            turn_bytes = sum(record.size_bytes for record in turn.unstored)
-            turn_bytes += sum(payload.address.length for payload in turn.payloads)
-            is_full = (
-                len(group) + len(turn.unstored) > GROUP_RECORDS_MAX
-                or size + turn_bytes > GROUP_BYTES_MAX
-            )
-            if group and is_full:
-                self._append_due_s = 0.0
-                break
-            group.extend(turn.unstored)
-            size += turn_bytes
-            self._in_flight += 1
-        if not group:
-            self._in_flight = 0
-        return group
-
-    def group_payloads(self) -> list[HeldPayload]:
-        """Payloads to store before the group in flight is appended."""
-        turns = itertools.islice(self._waiting, self._in_flight)
-        return [payload for turn in turns for payload in turn.payloads]
-
     def acknowledged(self, offsets: Sequence[int]) -> None:
         """Release the effects of the group in flight, in log order; its records count, at these offsets."""
-        self._stalled_s = self.stalled_s()
-        append_s: float | None = self.append_pending_s()
-        turns = [self._waiting.popleft() for _ in range(self._in_flight)]
-        assert len(offsets) == sum(len(turn.unstored) for turn in turns), (
-            "one offset for each record"
-        )
-        self._in_flight = first = 0
+        append_s: float | None = self.turns.append_pending_s()
+        first = 0
         handled: dict[int, int] = {}
         self.last_offset = offsets[-1] if offsets else self.last_offset
-        for turn in turns:
+        for turn in self.turns.take_acknowledged(offsets):
             for n in turn.watched:
                 self._snapshots.released(turn.records[n], offsets[first + n])
             first += len(turn.unstored)
@@ -580,23 +509,9 @@ class Runtime:
             self._connections.released(connection_id, count)
         self._take_requested()
 
-    def append_pending_s(self) -> float:
-        """Time for which the append in flight has waited; 0 without one. Any thread."""
-        if not self._in_flight:
-            return 0.0
-        return max(0.0, self._clock.monotonic_s() - self._in_flight_since_s)
-
-    def stalled_s(self) -> float:
-        """Total time, in seconds, for which appends have waited beyond `append_stall_s`."""
-        if not self._in_flight:
-            return self._stalled_s
-        since_s = self._clock.monotonic_s() - self._in_flight_since_s
-        return self._stalled_s + max(0.0, since_s - self._options.append_stall_s)
-
     def _release_ready(self) -> None:
         """Release the first turns in the queue while they have no records and no append is in flight."""
-        while self._waiting and not self._in_flight and not self._waiting[0].unstored:
-            turn = self._waiting.popleft()
+        while (turn := self.turns.take_ready()) is not None:
             self._release(turn)
             if turn.connection_id is not None:
                 self._connections.released(turn.connection_id, 1)

@@ -108,10 +108,6 @@ class _RuntimePort(Protocol):
         """Begin a turn."""
         ...
 
-    def stalled_s(self) -> float:
-        """Total seconds for which the log has not acknowledged."""
-        ...
-
 
 class _Delivery(NamedTuple):
     """An event that was sent to its attempt. A tuple: there is one for each event."""
@@ -146,13 +142,20 @@ class AckTimers:
         connections: Connections to which the markers are sent.
         timers: Timers of the runtime.
         timeout_s: Time from delivery to the marker; suspended while the log does not acknowledge.
+        stalled_s: Total time for which the log has not acknowledged, in seconds.
     """
 
     def __init__(
-        self, *, runtime: _RuntimePort, connections: Connections, timers: Timers, timeout_s: float
+        self,
+        *,
+        runtime: _RuntimePort,
+        connections: Connections,
+        timers: Timers,
+        timeout_s: float,
+        stalled_s: Callable[[], float],
     ) -> None:
         self._runtime, self._connections = runtime, connections
-        self._timers, self._timeout_s = timers, timeout_s
+        self._timers, self._timeout_s, self._stalled_s = timers, timeout_s, stalled_s
         self._queue: deque[_Delivery] = deque()
         """Deliveries whose time runs, by due time, the first one without an ack; behind it also some with an ack."""
         self._running: set[int] = set()
@@ -170,7 +173,7 @@ class AckTimers:
         """Start the time limit of an event that was sent on this connection."""
         self._count += 1
         due_s = self._timers.now_s() + self._timeout_s
-        stalled_s = self._runtime.stalled_s()
+        stalled_s = self._stalled_s()
         self._queue.append(_Delivery(event, connection_id, self._count, due_s, stalled_s))
         self._running.add(event.event_id)
         if self._timer is None:
@@ -228,7 +231,7 @@ class AckTimers:
         self._longer.pop(delivery.event.event_id, None)
         if not self._is_unacked(delivery.event):
             return
-        stalled_s = self._runtime.stalled_s()
+        stalled_s = self._stalled_s()
         more_s = stalled_s - delivery.stalled_s
         if more_s > 0:
             longer = delivery._replace(stalled_s=stalled_s)

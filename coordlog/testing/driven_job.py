@@ -570,10 +570,10 @@ class HandDrivenJob:
         return any(text in newest for text in texts)
 
     def _append(self) -> bool:
-        group = self.runtime.take_group()
+        group = self.runtime.turns.take_group()
         if not group:
             return False
-        self.payloads.keep(self.runtime.group_payloads())
+        self.payloads.keep(self.runtime.turns.group_payloads())
         self.runtime.acknowledged(self.appender.append(group))
         return True
 

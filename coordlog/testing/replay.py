@@ -278,7 +278,7 @@ class _Replay:
 
     def _take_ahead(self, runtime: Runtime) -> None:
         turn: list[Record] = []
-        while group := runtime.take_group():
+        while group := runtime.turns.take_group():
             for unstored in group:
                 record = decode_record(-1, unstored.value, unstored.header)
                 turn.append(record)

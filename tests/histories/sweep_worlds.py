@@ -170,7 +170,7 @@ def _vacant(job: HandDrivenJob) -> list[int]:
 
 def _cut_off(job: HandDrivenJob) -> list[UnstoredRecord]:
     """Append the first record of what the driver holds back; the rest, which is on its way."""
-    first, *rest = job.runtime.take_group()
+    first, *rest = job.runtime.turns.take_group()
     job.log.store(first)
     return rest
 

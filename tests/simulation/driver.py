@@ -313,12 +313,12 @@ class SimulatedDriver:
             return
         act()
         runtime.fire_timers()
-        group = runtime.take_group()
+        group = runtime.turns.take_group()
         if group:
             assert self._log is not None, "running"
             self._log = protocol.append_begun(self._log, group)
             self._act()
-        if self.counter.waiting and not runtime.unreleased_turns:
+        if self.counter.waiting and not runtime.turns:
             self.around.book.look(False, f"{self.driver_id} has forgotten a request")  # noqa: FBT003
         if runtime.outcome is not None:
             outcome = runtime.outcome

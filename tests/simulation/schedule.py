@@ -430,7 +430,7 @@ class Simulation:
             runtime = driver.runtime
             is_last = driver.driver_id == state.driver_id and driver.how == "finished"
             # A turn behind the job's end may never have been appended.
-            is_whole = runtime is not None and not runtime.unreleased_turns
+            is_whole = runtime is not None and not runtime.turns
             if is_last and is_whole and driver.state != state:
                 self._fail(f"the fold of the log is not the live state of {driver.driver_id}")
         if state.pending or state.intents or any(state.granted.values()) or state.live_count:

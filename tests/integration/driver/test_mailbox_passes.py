@@ -11,7 +11,7 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import SendEvent
 from coordlog.runtime.driver import DriverOptions, JobDriver
-from coordlog.runtime.runtime import Runtime
+from coordlog.runtime.waiting_turns import WaitingTurns
 from coordlog.schemas.payload import payload_type_of
 from coordlog.testing.in_memory import InMemorySurroundings
 from fakes.kernel_fakes import NotingProvider, Up, chain_of
@@ -27,7 +27,7 @@ def test_events_that_wait_together_are_turns_of_one_append(monkeypatch: pytest.M
 
 def test_an_append_does_not_wait_for_many_slow_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordlog.runtime.mailbox._PASS_S", 0.0)  # as if each took longer
-    monkeypatch.setattr("coordlog.runtime.runtime.APPEND_LINGER_S", 0.0)
+    monkeypatch.setattr("coordlog.runtime.waiting_turns.APPEND_LINGER_S", 0.0)
     groups = groups_of_five_events(monkeypatch)
     assert groups[0] < 5, f"appends of {groups} records"
 
@@ -35,14 +35,14 @@ def test_an_append_does_not_wait_for_many_slow_callbacks(monkeypatch: pytest.Mon
 def groups_of_five_events(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of records that the mailbox hands over to be appended, from where five events wait."""
     groups: list[int] = []
-    take_group = Runtime.take_group
+    take_group = WaitingTurns.take_group
 
-    def noted(runtime: Runtime) -> list[UnstoredRecord]:
-        group = take_group(runtime)
+    def noted(turns: WaitingTurns) -> list[UnstoredRecord]:
+        group = take_group(turns)
         groups.append(len(group))
         return group
 
-    monkeypatch.setattr(Runtime, "take_group", noted)
+    monkeypatch.setattr(WaitingTurns, "take_group", noted)
     provider = NotingProvider()
     chain = chain_of(provider)
     surroundings = InMemorySurroundings(chain, "job", 1)
@@ -67,7 +67,7 @@ def groups_of_five_events(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     assert is_held.wait(WAIT_S)
     runtime, until_s = mailbox._runtime, time.monotonic() + WAIT_S
     assert runtime is not None
-    while runtime.append_pending_s() and not mailbox._control:
+    while runtime.turns.append_pending_s() and not mailbox._control:
         assert time.monotonic() < until_s, "the append before the events has no end"
         time.sleep(0.001)
     for n in range(5):

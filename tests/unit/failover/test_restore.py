@@ -202,7 +202,7 @@ def test_a_completion_that_nobody_was_told_is_told_by_the_next_driver(restore: s
     job.trigger()
     job.is_held = True
     attempt.ack_checkpoint(1)
-    job.appender.append(job.runtime.take_group())
+    job.appender.append(job.runtime.turns.take_group())
     job.crash()
     assert kinds(job.history())[-1] == "CHECKPOINT_COMPLETED"
     assert provider.said("complete") == []
@@ -283,7 +283,7 @@ def test_a_turn_that_a_crash_cut_off_counts_for_nothing() -> None:
     before = job.runtime.state.next_sequence
     job.is_held = True
     attempt.lose()
-    group = job.runtime.take_group()
+    group = job.runtime.turns.take_group()
     assert len(group) == 3
     job.log.writer().append(group[:2], timeout_s=1)
     job.crash()

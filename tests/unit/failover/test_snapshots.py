@@ -489,7 +489,7 @@ def test_a_snapshot_of_a_fenced_driver_is_no_place_to_start() -> None:
     first.is_held = True
     for n in range(30):
         attempt.send("source", Up(n=n))
-    group = first.runtime.take_group()
+    group = first.runtime.turns.take_group()
     second = job_of(log=first.log, snapshot_every=None)
     first.log.store(*group)  # late: all of it is void
     (void,) = snapshots_in(first.log)

@@ -173,7 +173,7 @@ def test_a_driver_death_between_completion_and_failure_leaves_one_history(
     job.is_held = True
     second.ack_checkpoint(1)
     first.lose()
-    group = job.runtime.take_group()
+    group = job.runtime.turns.take_group()
     seen: set[int] = set()
     for end in range(1, len(group) + 1):
         log = prefix_of(job.log, job.log.high_watermark())

@@ -174,7 +174,7 @@ def test_the_ack_timer_is_paused_while_the_log_does_not_acknowledge() -> None:
     attempt.send("source", Up(n=0))
     job.is_held = True
     attempt.send("source", Up(n=1))
-    group = job.runtime.take_group()
+    group = job.runtime.turns.take_group()
     assert group
 
     job.advance(60)

@@ -33,7 +33,7 @@ def test_an_intent_is_settled_after_its_release_and_ends_with_its_outcome() -> N
     job.trigger()
     job.is_held = True
     attempt.ack_checkpoint(2, committables=[("source", b"a")])
-    job.runtime.acknowledged(job.appender.append(job.runtime.take_group()))
+    job.runtime.acknowledged(job.appender.append(job.runtime.turns.take_group()))
     job.pump()
     assert provider.said("complete")[-1] == ("complete", 2)
     assert sink.settled == [], "the intent is not in the log"

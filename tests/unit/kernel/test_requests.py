@@ -393,7 +393,7 @@ def test_a_request_whose_turn_a_crash_cut_off_counts_for_nothing() -> None:
     job = made_job(provider)
     job.is_held = True
     job.ask("source", HowMany())
-    whole = job.runtime.take_group()
+    whole = job.runtime.turns.take_group()
     assert len(whole) == 4, "two types, the request and its answer"
     job.crash()
     for count in range(1, len(whole)):

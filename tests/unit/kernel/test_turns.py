@@ -12,7 +12,7 @@ from coordlog.log.memory import Refuse, Unknown
 from coordlog.messages import Accepted
 from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import projection_of, rebuild
-from coordlog.runtime import runtime
+from coordlog.runtime import waiting_turns
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
@@ -60,10 +60,10 @@ def test_the_next_turn_finds_things_as_the_log_will_have_them() -> None:
     end = job.log.high_watermark()
 
     assert provider.said("event") == [("event", 0, 0, 1), ("event", 0, 0, 2)]
-    assert job.runtime.unreleased_turns == 2
+    assert len(job.runtime.turns) == 2
     assert job.log.high_watermark() == end
-    assert len(job.runtime.take_group()) == 3, "one append for both turns, and a type"
-    assert job.runtime.take_group() == [], "one in flight at a time"
+    assert len(job.runtime.turns.take_group()) == 3, "one append for both turns, and a type"
+    assert job.runtime.turns.take_group() == [], "one in flight at a time"
 
 
 def test_states_between_turns_of_events_that_wait_are_freed() -> None:
@@ -77,7 +77,7 @@ def test_states_between_turns_of_events_that_wait_are_freed() -> None:
         inside(attempt, provider, lambda coordinator: coordinator.gateways[0].send_event(Down(n=1)))
         states.append(weakref.ref(job.runtime.state))
 
-    assert job.runtime.unreleased_turns == 6
+    assert len(job.runtime.turns) == 6
     assert [state() is not None for state in states] == [False, False, True]
 
     job.release()
@@ -88,34 +88,36 @@ def test_an_append_without_effects_waits_a_moment_for_company() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
-    assert job.runtime.append_due_s is None, "no turn waits"
+    assert job.runtime.turns.append_due_s is None, "no turn waits"
     job.is_held = True
     now_s = job.clock.monotonic_s()
     attempt.send("source", Up(n=1))
-    assert job.runtime.append_due_s == now_s + APPEND_LINGER_S, "nothing waits for its release"
+    assert job.runtime.turns.append_due_s == now_s + APPEND_LINGER_S, (
+        "nothing waits for its release"
+    )
     job.clock.seconds += APPEND_LINGER_S / 2
     attempt.send("source", Up(n=2))
-    assert job.runtime.append_due_s == now_s + APPEND_LINGER_S, "from the first turn on"
+    assert job.runtime.turns.append_due_s == now_s + APPEND_LINGER_S, "from the first turn on"
 
     inside(attempt, provider, lambda coordinator: coordinator.gateways[0].send_event(Down(n=1)))
-    assert job.runtime.append_due_s == 0.0, "the delivery of an event waits for its release"
-    assert len(job.runtime.take_group()) > 3
-    assert job.runtime.append_due_s is None, "during an append"
+    assert job.runtime.turns.append_due_s == 0.0, "the delivery of an event waits for its release"
+    assert len(job.runtime.turns.take_group()) > 3
+    assert job.runtime.turns.append_due_s is None, "during an append"
 
 
 def test_turns_that_a_full_append_leaves_are_appended_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "GROUP_RECORDS_MAX", 2)
+    monkeypatch.setattr(waiting_turns, "GROUP_RECORDS_MAX", 2)
     job = HandDrivenJob(chain_of(NotingProvider()))
     attempt = job.register(0)
     job.is_held = True
     for n in range(5):
         attempt.send("source", Up(n=n))
     appended = []
-    while group := job.runtime.take_group():
+    while group := job.runtime.turns.take_group():
         appended.append(len(group))
-        assert job.runtime.append_due_s is None, "during an append"
+        assert job.runtime.turns.append_due_s is None, "during an append"
         job.runtime.acknowledged(job.appender.append(group))
-        assert (job.runtime.append_due_s == 0.0) == (job.runtime.unreleased_turns > 0)
+        assert (job.runtime.turns.append_due_s == 0.0) == (len(job.runtime.turns) > 0)
 
     assert appended == [2, 2, 2], "a type, and five events"
 
@@ -230,9 +232,9 @@ def test_a_group_holds_whole_turns_up_to_its_bytes_or_one_larger_turn(
 
     for length in (10, 10, 10, 5_000, 10):
         note(length)
-    monkeypatch.setattr(runtime, "GROUP_BYTES_MAX", 2_000)
+    monkeypatch.setattr(waiting_turns, "GROUP_BYTES_MAX", 2_000)
     groups = []
-    while group := job.runtime.take_group():
+    while group := job.runtime.turns.take_group():
         groups.append(group)
         job.runtime.acknowledged(job.appender.append(group))
 

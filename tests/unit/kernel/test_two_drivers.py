@@ -84,7 +84,9 @@ def test_a_dead_drivers_unconfirmed_append_counts_before_the_newer_epoch() -> No
     attempt = first.register(0)
     first.is_held = True
     attempt.send("source", Up(n=1))
-    first.log.writer().append(first.runtime.take_group(), timeout_s=1)  # acknowledged, not heard of
+    first.log.writer().append(
+        first.runtime.turns.take_group(), timeout_s=1
+    )  # acknowledged, not heard of
     second = taken_over(first, NotingProvider())
 
     (event,) = second.history(Kind.EVENT_TO_COORDINATOR)
@@ -138,7 +140,7 @@ def test_a_paused_drivers_late_event_reaches_its_own_attempt_only() -> None:
     old = first.register(0)
     first.is_held = True
     inside(old, first_provider, send_down(first_provider, 0, 1))
-    offsets = first.appender.append(first.runtime.take_group())
+    offsets = first.appender.append(first.runtime.turns.take_group())
     # It counts, and then the driver is paused.
     second = taken_over(first, second_provider)
     new = second.register(0)

@@ -102,8 +102,8 @@ def test_what_is_addressed_is_stored_before_its_record_is_appended(options: Payl
     inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
     assert store_of(options).listed() == (), "the log has not been asked yet"
 
-    job.runtime.take_group()
-    (held,) = job.runtime.group_payloads()
+    job.runtime.turns.take_group()
+    (held,) = job.runtime.turns.group_payloads()
     job.payloads.keep([held])
 
     assert store_of(options).get(held.address) == held.data
@@ -457,8 +457,8 @@ def test_payloads_stored_before_an_append_that_never_came_are_garbage(
     job, attempt = started(provider, options)
     job.is_held = True
     inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
-    job.runtime.take_group()
-    job.payloads.keep(job.runtime.group_payloads())
+    job.runtime.turns.take_group()
+    job.payloads.keep(job.runtime.turns.group_payloads())
     job.crash()
 
     again, attempt = started(NotingProvider(), options, log=job.log)
@@ -474,8 +474,8 @@ def test_a_fenced_driver_never_writes_under_the_name_of_another(options: Payload
     first, attempt = started(provider, options)
     first.is_held = True
     inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
-    first.runtime.take_group()
-    late = first.runtime.group_payloads()
+    first.runtime.turns.take_group()
+    late = first.runtime.turns.group_payloads()
 
     other = NotingProvider()
     second, attempt = started(other, options, log=first.log)

@@ -84,8 +84,8 @@ def test_addressed_payloads_stay_and_those_a_dead_driver_left_are_removed(
     send(attempt, provider, "a")
     job.is_held = True
     send(attempt, provider, "b")
-    job.runtime.take_group()
-    job.payloads.keep(job.runtime.group_payloads())
+    job.runtime.turns.take_group()
+    job.payloads.keep(job.runtime.turns.group_payloads())
     job.crash()
     assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0"], "IN_FORCE": ["0-driver-0"]}
     assert clean(store, payload_use(job.log, store)) == (), "it may be on its way to the log"
@@ -112,8 +112,8 @@ def test_what_a_fenced_driver_appended_late_is_void_and_so_is_its_payload(
     first, attempt, provider = driver(options)
     first.is_held = True
     send(attempt, provider, "a")
-    late = first.runtime.take_group()
-    first.payloads.keep(first.runtime.group_payloads())
+    late = first.runtime.turns.take_group()
+    first.payloads.keep(first.runtime.turns.group_payloads())
 
     second, _, _ = driver(options, first.log)
     first.log.writer().append(late, timeout_s=1)
@@ -185,8 +185,8 @@ def test_a_starting_driver_keeps_its_own_payloads_not_yet_appended(
     store.put(left_over, b"left over")
     second.is_held = True
     send(attempt, provider, "a")
-    second.runtime.take_group()
-    second.payloads.keep(second.runtime.group_payloads())
+    second.runtime.turns.take_group()
+    second.payloads.keep(second.runtime.turns.group_payloads())
 
     assert clean_former(second.log, store, epoch=1, end_offset=end) == 1
 
@@ -264,13 +264,13 @@ def test_a_result_after_the_end_is_not_stored_nor_missed_at_the_next_start(
     )
     job.is_held = True
     job.run(lambda: job.runtime.fail_job("source", "scripted"))
-    end = job.runtime.take_group()
+    end = job.runtime.turns.take_group()
     job.is_work_held = False
     job.pump()
     job.runtime.acknowledged(job.appender.append(end))
     assert job.history()[-1].kind is Kind.JOB_FAILED
-    behind = job.runtime.take_group()
-    job.payloads.keep(job.runtime.group_payloads())
+    behind = job.runtime.turns.take_group()
+    job.payloads.keep(job.runtime.turns.group_payloads())
     assert worth(job.log, store).get("LEFT_OVER") is None
     clean(store, payload_use(job.log, store))
     if behind:
@@ -688,8 +688,8 @@ def two_epochs(options: PayloadOptions) -> HandDrivenJob:
     send(attempt, provider, "a")
     job.is_held = True
     send(attempt, provider, "b")
-    job.runtime.take_group()
-    job.payloads.keep(job.runtime.group_payloads())
+    job.runtime.turns.take_group()
+    job.payloads.keep(job.runtime.turns.group_payloads())
     job.crash()
     return driver(options, job.log)[0]
 

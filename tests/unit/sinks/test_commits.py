@@ -205,7 +205,7 @@ def test_what_a_driver_died_before_intending_is_committed_by_the_next_one() -> N
     job.is_held = True
     attempt.ack_checkpoint(n, committables=[("sink", b"a")])
     # The turn that completes the checkpoint is appended; the driver dies ahead of the next one.
-    group = job.runtime.take_group()
+    group = job.runtime.turns.take_group()
     assert group
     job.appender.append(group)
     job.crash()
