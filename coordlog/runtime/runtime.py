@@ -72,8 +72,8 @@ from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
-from coordlog.runtime.coordinator_host import CallFailure, CoordinatorHost
 from coordlog.runtime.effects import Releasing, Workers
+from coordlog.runtime.host.coordinator_host import CallFailure, CoordinatorHost
 from coordlog.runtime.life.ending import Ending
 from coordlog.runtime.ports import Connections, Observer, Stage
 from coordlog.runtime.queries import Queries

@@ -1,37 +1,34 @@
-"""Coordinators of a driver, and the kernel's calls into their code.
+"""Objects in the hands of a coordinator: its context, gateways, results of checkpoints, and futures.
 
-Everything here runs on the mailbox, inside a turn. Each action of the code becomes an action of that turn at once.
+All of them are used on the mailbox, inside a call, but `fail_job`. Each action becomes an action of the turn at once.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from coordlog.api.coordinator import (
     Ack,
+    CheckpointResult,
     CommittableOf,
+    CoordinatorContext,
     CoordinatorProvider,
     EventFuture,
-    EventSourcedCoordinator,
     LostEvents,
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.causes import encodable, final_of, text_of
+from coordlog.causes import encodable, text_of
 from coordlog.errors import (
     AttemptNotRunningError,
     ClosedError,
     GatewayFullError,
     NoSinkError,
-    PayloadTypeError,
-    RecordError,
-    RequestRefusedError,
     TooLargeError,
     UnresolvedError,
     UsageError,
@@ -43,42 +40,19 @@ from coordlog.kernel.inputs import (
     FailCheckpoint,
     GiveCommit,
     RecordFact,
-    RequestOutcome,
-    Respond,
     SendEvent,
 )
-from coordlog.kernel.outputs import (
-    Call,
-    CallAborted,
-    CallAttemptFailed,
-    CallAttemptReady,
-    CallCheckpoint,
-    CallComplete,
-    CallCreate,
-    CallEvent,
-    CallFuture,
-    CallHandler,
-    CallRequest,
-    CallReset,
-    CallStart,
-    CallSubtaskReset,
-)
-from coordlog.limits import (
-    COVERS_CHARS_MAX,
-    HELD_EVENTS_PER_GATEWAY_MAX,
-    PAYLOAD_BYTES_MAX,
-    RECORD_BYTES_MAX,
-)
-from coordlog.log.local.fork_guard import ForkGuard
+from coordlog.kernel.outputs import CallFuture, CallSubtaskReset
+from coordlog.limits import COVERS_CHARS_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.branches import is_on_the_way
 from coordlog.projections.job.grants import covering, granted_to
-from coordlog.projections.job.state import JobState, UpEvent, sorted_values
+from coordlog.projections.job.state import JobState, sorted_values
 from coordlog.runtime.timers import check_delay
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
 from coordlog.schemas.payload_address import inline
 
-__all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
+__all__ = ["HostPort", "Slot", "TurnPort"]
 
 
 class TurnPort(Protocol):
@@ -130,33 +104,27 @@ class TurnPort(Protocol):
         ...
 
 
-class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers of the mailbox, never seen outside
-    """Error of a callback, with the callback's name."""
+class HostPort(Protocol):
+    """The host, as far as the objects in the hands of coordinators need it."""
 
-    def __init__(
-        self,
-        operator_id: str,
-        callback: str | None,
-        subtask: int | None,
-        cause: BaseException,
-        event: UpEvent | None = None,
-        final: str = "",
-    ) -> None:
-        super().__init__(operator_id, callback, subtask, cause)
-        self.operator_id = operator_id
-        self.callback = callback
-        """Name of the callback that raised, or None if the coordinator called `fail_job`."""
-        self.subtask, self.cause = subtask, cause
-        self.event = event
-        """Event whose handling raised, if any."""
-        self.final = final
-        """Reason why a retry cannot help; empty if it may."""
+    turn: TurnPort
+    types: PayloadTypes
+    payloads: DriverPayloads
+    held_events_max: int
+    is_redelivery: bool
+    """Whether the event that is handled now has been handled before."""
+    resetting: CallSubtaskReset | None
+    """The running call of `subtask_reset`, if any."""
+
+    def check_inside(self, what: str) -> None:
+        """Raise WrongThreadError unless a callback runs on this thread."""
+        ...
 
 
 class _Future:
     """See `EventFuture`."""
 
-    def __init__(self, host: CoordinatorHost, event_id: int) -> None:
+    def __init__(self, host: HostPort, event_id: int) -> None:
         self._host, self._event_id = host, event_id
         self._ack: Ack | None = None
         self._error: AttemptNotRunningError | None = None
@@ -193,7 +161,7 @@ class _Future:
 class _Gateway:
     """See `SubtaskGateway`."""
 
-    def __init__(self, slot: _Slot, subtask: int, attempt_number: int) -> None:
+    def __init__(self, slot: Slot, subtask: int, attempt_number: int) -> None:
         self._slot, self._subtask, self._attempt_number = slot, subtask, attempt_number
 
     @property
@@ -232,7 +200,7 @@ class _Gateway:
 class _Result:
     """See `CheckpointResult`."""
 
-    def __init__(self, slot: _Slot, checkpoint_id: int) -> None:
+    def __init__(self, slot: Slot, checkpoint_id: int) -> None:
         self._slot, self._checkpoint_id, self._is_done = slot, checkpoint_id, False
 
     @property
@@ -273,10 +241,10 @@ class _Result:
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class Slot:
     """A coordinator object with its handlers and gateways. A new object gets a new slot (clause A1: after a reset)."""
 
-    host: CoordinatorHost
+    host: HostPort
     provider: CoordinatorProvider
     generation: int
     coordinator: OperatorCoordinator | None = None
@@ -287,12 +255,45 @@ class _Slot:
     gateways: dict[int, SubtaskGateway] = field(default_factory=dict)
     """Gateways of the ready attempts, by subtask."""
 
+    def context(self) -> CoordinatorContext:
+        """Context of the coordinator object."""
+        return _Context(self)
+
+    def add_gateway(self, subtask: int, attempt_number: int) -> SubtaskGateway:
+        """Gateway of an attempt that is ready."""
+        self.gateways[subtask] = _Gateway(self, subtask, attempt_number)
+        return self.gateways[subtask]
+
+    def add_result(self, checkpoint_id: int) -> CheckpointResult:
+        """Result of a checkpoint that begins."""
+        result = _Result(self, checkpoint_id)
+        self.results = {checkpoint_id: result, **self.results}
+        return result
+
+    def resolve(self, call: CallFuture) -> None:
+        """Resolve the future of an event, if it is still known, and call its handlers."""
+        future = self.futures.pop(call.event_id, None)
+        if future is None:
+            return
+        if call.reason is None:
+            ack = Ack(
+                event_id=call.event_id,
+                subtask=call.subtask,
+                attempt_number=call.attempt_number,
+            )
+            future.resolve(ack, None)
+        else:
+            error = AttemptNotRunningError(call.subtask, call.attempt_number, call.reason)
+            future.resolve(None, error)
+
     def check(self, what: str) -> None:
+        """Raise ClosedError or WrongThreadError unless the coordinator's code may act now."""
         if self.is_closed:
             raise ClosedError(f"the coordinator of operator {self.provider.operator_id!r}")
         self.host.check_inside(what)
 
     def encode(self, value: Payload) -> tuple[PayloadType, bytes]:
+        """Type and bytes of a payload; a large one is in the payload store, and the bytes are its address."""
         declared = self.host.types.of(value)
         encoded = declared.encode(value)
         return declared, self.host.payloads.seal(f"a {declared.key}", declared.key, encoded)
@@ -309,7 +310,7 @@ class _Slot:
 class _Context:
     """See `CoordinatorContext`."""
 
-    def __init__(self, slot: _Slot) -> None:
+    def __init__(self, slot: Slot) -> None:
         self._slot = slot
 
     @property
@@ -499,298 +500,3 @@ class _Context:
 
 def _reason_of(cause: BaseException | str) -> str:
     return encodable(cause if isinstance(cause, str) else text_of(cause))
-
-
-class CoordinatorHost:
-    """All coordinators of a driver. Mailbox only."""
-
-    def __init__(
-        self,
-        providers: Sequence[CoordinatorProvider],
-        types: PayloadTypes,
-        turn: TurnPort,
-        *,
-        held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX,
-        payloads: DriverPayloads | None = None,
-    ) -> None:
-        self.types, self.turn = types, turn
-        self.payloads = payloads or DriverPayloads()
-        self.held_events_max = held_events_max
-        self.is_redelivery = False
-        self.resetting: CallSubtaskReset | None = None
-        self._providers = {provider.operator_id: provider for provider in providers}
-        self._slots: dict[str, _Slot] = {}
-        self._generations = 0
-        self._inside: int | None = None
-        self._calling: tuple[Call, str] | None = None
-        self.arriving: tuple[str, bytes, Payload] | None = None
-        """Type, bytes and payload of the event that arrives now, which was read before its turn; for one call."""
-        self.call_count = 0
-        self._fork_guard = ForkGuard()
-
-    @property
-    def calling(self) -> str | None:
-        """The running callback in words, for the watchdog's message, or None; any thread."""
-        calling = self._calling
-        if calling is None:
-            return None
-        callback, subtask = _describe(calling[0])
-        about = "" if subtask is None else f" for subtask {subtask}"
-        return f"{callback} of operator {calling[1]!r}{about}"
-
-    def check_inside(self, what: str) -> None:
-        """Raise WrongThreadError unless a callback runs on this thread."""
-        current = threading.current_thread()
-        if self._inside != current.ident:
-            raise WrongThreadError(what, current.name)
-
-    def _payload_of(self, event: UpEvent) -> Payload:
-        read, self.arriving = self.arriving, None
-        if read is not None and read[0] == event.payload_type and read[1] is event.payload:
-            return read[2]
-        return self.types.decode(event.payload_type, event.payload)
-
-    def generation(self, operator_id: str) -> int:
-        """Generation of the operator's present coordinator object, or -1 if there is none."""
-        slot = self._slots.get(operator_id)
-        return -1 if slot is None or slot.is_closed else slot.generation
-
-    def open_work(self) -> dict[str, int]:
-        """Number of calls and timers with an open handler, by operator; operators without any are left out."""
-        return {
-            operator_id: len(slot.handlers)
-            for operator_id, slot in self._slots.items()
-            if slot.handlers and not slot.is_closed
-        }
-
-    def forget(self, turn_sequence: int) -> None:
-        """Drop the calls and timers of a turn that failed: none of them is started."""
-        for slot in self._slots.values():
-            for key in [handler for handler in slot.handlers if handler[0] == turn_sequence]:
-                del slot.handlers[key]
-
-    def make(self, call: Call) -> None:
-        """Make one call.
-
-        Raises:
-            CallFailure: The callback raised.
-        """
-        operator_id = call.event.operator_id if isinstance(call, CallEvent) else call.operator_id
-        self._inside = threading.get_ident()
-        self.call_count += 1
-        self._calling = call, operator_id
-        try:
-            self._make(call, operator_id)
-        except (CallFailure, RecordError):
-            raise  # RecordError: the fold failed, which is not the fault of a callback
-        except BaseException as error:
-            self._fork_guard.end_copy()
-            callback, subtask = _describe(call)
-            event = call.event if isinstance(call, CallEvent) else None
-            final = final_of(error)
-            raise CallFailure(operator_id, callback, subtask, error, event, final) from error
-        finally:
-            self._fork_guard.end_copy()
-            self._inside, self._calling = None, None
-            self.is_redelivery, self.resetting = False, None
-
-    def close_all(self) -> None:
-        """Close every coordinator, on workers (clause A2)."""
-        for operator_id in sorted(self._slots):
-            self._close(self._slots[operator_id])
-
-    def _close(self, slot: _Slot) -> None:
-        if slot.is_closed:
-            return
-        slot.is_closed = True
-        if slot.coordinator is not None:
-            self.turn.close_coordinator(slot.coordinator)
-
-    def _create(self, operator_id: str) -> None:
-        old = self._slots.get(operator_id)
-        if old is not None:
-            self._close(old)
-        self._generations += 1
-        slot = _Slot(self, self._providers[operator_id], self._generations)
-        self._slots[operator_id] = slot
-        slot.coordinator = slot.provider.create(_Context(slot))
-        if isinstance(slot.coordinator, EventSourcedCoordinator) and not slot.provider.projection:
-            raise UsageError(
-                f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "
-                f"`projection`, so that it would have no state: set {type(slot.provider).__name__}.projection"
-            )
-
-    def _make(self, call: Call, operator_id: str) -> None:
-        if isinstance(call, CallCreate):
-            self._create(operator_id)
-            return
-        slot = self._slots.get(operator_id)
-        if slot is None or slot.is_closed or slot.coordinator is None:
-            return
-        coordinator = slot.coordinator
-        match call:
-            case CallReset():
-                state = None if call.state is None else self.payloads.open(call.state)
-                coordinator.reset_to_checkpoint(call.checkpoint_id, state)
-            case CallStart():
-                coordinator.start()
-            case CallEvent():
-                event = self._payload_of(call.event)
-                self.is_redelivery = call.is_redelivery
-                coordinator.handle_event_from_operator(
-                    call.event.subtask, call.event.attempt_number, event
-                )
-            case CallRequest():
-                self._request(slot, coordinator, call)
-            case CallCheckpoint():
-                self._checkpoint(slot, coordinator, call.checkpoint_id)
-            case CallComplete():
-                for number in [number for number in slot.results if number <= call.checkpoint_id]:
-                    del slot.results[number]
-                coordinator.notify_checkpoint_complete(call.checkpoint_id)
-            case CallAborted():
-                if slot.results.pop(call.checkpoint_id, None) is not None:
-                    coordinator.notify_checkpoint_aborted(call.checkpoint_id)
-            case _:
-                self._make_for_attempt(slot, coordinator, call)
-
-    def _checkpoint(
-        self, slot: _Slot, coordinator: OperatorCoordinator, checkpoint_id: int
-    ) -> None:
-        if checkpoint_id not in self.turn.state.pending:
-            return  # another coordinator has failed it in this same turn
-        result = _Result(slot, checkpoint_id)
-        slot.results = {checkpoint_id: result, **slot.results}
-        if slot.provider.projection is None:
-            coordinator.checkpoint_coordinator(checkpoint_id, result)
-        else:
-            self.turn.act(
-                CompleteCheckpoint(
-                    operator_id=slot.provider.operator_id,
-                    checkpoint_id=checkpoint_id,
-                    state=None,
-                )
-            )
-
-    def _request(self, slot: _Slot, coordinator: OperatorCoordinator, call: CallRequest) -> None:
-        answer = Respond(
-            request_id=call.request_id,
-            operator_id=call.operator_id,
-            cause=call.sequence,
-            outcome=RequestOutcome.ANSWERED,
-        )
-        default_handler = OperatorCoordinator.handle_coordination_request
-        if type(coordinator).handle_coordination_request is default_handler:
-            reason = f"{type(coordinator).__name__} answers no requests"
-            outcome = RequestOutcome.NOT_A_HANDLER
-            self.turn.act(replace(answer, outcome=outcome, reason=reason))
-            return
-        request = self.types.decode(call.payload_type, call.payload)
-        progress_before = (self.turn.state.next_sequence, len(slot.handlers))
-        try:
-            response = coordinator.handle_coordination_request(request)
-        except RequestRefusedError as refused:
-            if progress_before != (self.turn.state.next_sequence, len(slot.handlers)):
-                raise UsageError(
-                    f"a request was refused after something was done for it: {refused.reason}; raise "
-                    "RequestRefusedError before anything is recorded, sent or scheduled"
-                ) from refused
-            outcome = RequestOutcome.REFUSED
-            self.turn.act(replace(answer, outcome=outcome, reason=refused.reason))
-            return
-        declared, encoded = slot.encode_answer(response)
-        self.turn.act(replace(answer, payload_type=declared.key, payload=encoded))
-
-    def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
-        match call:
-            case CallAttemptReady():
-                # Coordinators get gateways only here: none can send before the attempt is ready (clause B6).
-                gateway: SubtaskGateway = _Gateway(slot, call.subtask, call.attempt_number)
-                slot.gateways[call.subtask] = gateway
-                coordinator.execution_attempt_ready(call.subtask, call.attempt_number, gateway)
-            case CallAttemptFailed():
-                slot.gateways.pop(call.subtask, None)
-                coordinator.execution_attempt_failed(call.subtask, call.attempt_number, call.reason)
-            case CallSubtaskReset():
-                self.resetting = call
-                coordinator.subtask_reset(call.subtask, call.checkpoint_id)
-            case CallFuture():
-                self._resolve(slot, call)
-            case CallHandler():
-                handler = slot.handlers.pop((call.turn_sequence, call.call_number), None)
-                if handler is not None and slot.generation == call.generation:
-                    result = None
-                    if call.payload_type is not None:
-                        result = self.types.decode(call.payload_type, call.payload)
-                    handler(result, call.error)
-            case (
-                CallCreate()
-                | CallReset()
-                | CallStart()
-                | CallEvent()
-                | CallRequest()
-                | CallCheckpoint()
-                | CallComplete()
-                | CallAborted()
-            ):
-                raise AssertionError("made above")
-            case _:
-                assert_never(call)
-
-    def _resolve(self, slot: _Slot, call: CallFuture) -> None:
-        future = slot.futures.pop(call.event_id, None)
-        if future is None:
-            return
-        if call.reason is None:
-            ack = Ack(
-                event_id=call.event_id,
-                subtask=call.subtask,
-                attempt_number=call.attempt_number,
-            )
-            future.resolve(ack, None)
-        else:
-            error = AttemptNotRunningError(call.subtask, call.attempt_number, call.reason)
-            future.resolve(None, error)
-
-    def encode_result(self, value: object) -> tuple[str | None, bytes | None, str | None]:
-        """Result of a `call_async` as payload type, bytes and error."""
-        if not isinstance(value, Payload):
-            return None, None, f"the work returned {type(value).__name__}, not a payload"
-        try:
-            declared = self.types.of(value)
-            encoded = declared.encode(value)
-            sealed = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
-        except (PayloadTypeError, TooLargeError) as error:
-            return None, None, str(error)
-        return declared.key, sealed, None
-
-
-def _describe(call: Call) -> tuple[str, int | None]:
-    """Name of the callback of a call, and its subtask, if any."""
-    match call:
-        case CallCreate():
-            return "create", None
-        case CallReset():
-            return "reset_to_checkpoint", None
-        case CallStart():
-            return "start", None
-        case CallEvent():
-            return "handle_event_from_operator", call.event.subtask
-        case CallAttemptReady():
-            return "execution_attempt_ready", call.subtask
-        case CallAttemptFailed():
-            return "execution_attempt_failed", call.subtask
-        case CallSubtaskReset():
-            return "subtask_reset", call.subtask
-        case CallCheckpoint():
-            return "checkpoint_coordinator", None
-        case CallComplete():
-            return "notify_checkpoint_complete", None
-        case CallAborted():
-            return "notify_checkpoint_aborted", None
-        case CallFuture():
-            return "the handler of an event's future", call.subtask
-        case CallRequest():
-            return "handle_coordination_request", None
-        case CallHandler():
-            return "the handler of call_async or schedule", None
