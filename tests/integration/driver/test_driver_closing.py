@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def _no_thread_of_an_earlier_test() -> None:
+    wait_for(lambda: own_threads() == [], "the threads of earlier tests have ended")
+
+
 def driver_of(folder: Path, log: MemoryLog, error: BaseException | None = None) -> JobDriver:
     """A driver of a job without an end; `error` is raised once it has taken over."""
     (folder / "in").mkdir(exist_ok=True)
