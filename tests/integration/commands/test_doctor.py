@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 from kafka import KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import KafkaAdminClient
 
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
@@ -20,6 +20,7 @@ from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob
 from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 from jobs.quota import quota_chain
+from servers.topic_settings import change_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -62,12 +63,7 @@ def test_a_setting_of_a_real_broker_that_loses_history_is_reported(
             prefixed.delete()
             prefixed.close()
 
-        topic = ConfigResource(
-            ConfigResourceType.TOPIC,
-            "patient.log",
-            configs={"cleanup.policy": "compact", "retention.ms": "1000"},
-        )
-        admin.alter_configs([topic])
+        change_settings(admin, "patient.log", {"cleanup.policy": "compact", "retention.ms": "1000"})
         status, found = doctor("patient")
         assert status == Exit.FAILED
         assert found["topic patient.log, cleanup.policy"]["value"].startswith("compact: ")
@@ -125,10 +121,7 @@ def test_doctor_warns_before_retention_removes_records_a_restart_needs(
     admin = KafkaAdminClient(bootstrap_servers=servers)
 
     def doctor(retention_ms: int) -> tuple[int, dict[str, dict[str, str]]]:
-        topic = ConfigResource(
-            ConfigResourceType.TOPIC, log.topic, configs={"retention.ms": str(retention_ms)}
-        )
-        admin.alter_configs([topic])
+        change_settings(admin, log.topic, {"retention.ms": str(retention_ms)})
         return doctor_at(servers)
 
     try:

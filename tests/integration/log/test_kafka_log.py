@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
 
@@ -34,6 +34,7 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.kafka.writer import PRODUCER_OPTIONS, _discard
 from histories.log_records import counted, plain, start_driver, turns
+from servers.topic_settings import change_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -154,8 +155,7 @@ def test_a_log_opened_for_reading_ignores_its_settings_and_changes_nothing(
     writer = good.writer()
     writer.append(turns([1], 0, 0), timeout_s=10.0)
     writer.close(timeout_s=2.0)
-    changed = ConfigResource(ConfigResourceType.TOPIC, topic, configs={setting: value})
-    admin.alter_configs([changed])
+    change_settings(admin, topic, {setting: value})
 
     log = log_of(topic)
     assert log.open_to_read() == identity
@@ -166,9 +166,7 @@ def test_a_log_opened_for_reading_ignores_its_settings_and_changes_nothing(
             change()
     assert log.start_offset() == 0
 
-    admin.alter_configs(
-        [ConfigResource(ConfigResourceType.TOPIC, topic, configs={setting: GOOD[setting]})]
-    )
+    change_settings(admin, topic, {setting: GOOD[setting]})
     writer = log.writer()
     assert writer.append(turns([1], 0, 1), timeout_s=10.0) == [1]
     writer.close(timeout_s=2.0)
@@ -390,8 +388,7 @@ def test_records_too_large_for_the_broker_are_refused_and_others_stored(
     log = log_of(topic)
     log.create()
     large = plain("x" * 1000, 0, 8)
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": "600"})
-    admin.alter_configs([resource])
+    change_settings(admin, topic, {"max.message.bytes": "600"})
     _wait_for(lambda: _is_refused(log, large))
 
     first = log.high_watermark()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import KafkaAdminClient
 
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
@@ -14,6 +14,7 @@ from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.testing import HandDrivenJob
 from jobs.quota import quota_chain
+from servers.topic_settings import change_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -35,10 +36,7 @@ def test_after_max_message_bytes_is_lowered_a_log_is_read_and_not_changed(
         job = HandDrivenJob(quota_chain(), job_id=JOB, log=log)  # type: ignore[arg-type]
         job.register_all()
         job.crash()
-        lowered = ConfigResource(
-            ConfigResourceType.TOPIC, f"{JOB}.log", configs={"max.message.bytes": "300"}
-        )
-        admin.alter_configs([lowered])
+        change_settings(admin, f"{JOB}.log", {"max.message.bytes": "300"})
         end = log.high_watermark()
 
         for reading in (
