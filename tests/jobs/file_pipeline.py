@@ -22,6 +22,7 @@ from coordlog.testing.in_memory import InMemorySurroundings
 
 __all__ = [
     "ALL_ROWS",
+    "BATCH_ROWS",
     "FILES",
     "ROWS",
     "SUBTASKS",
@@ -32,7 +33,7 @@ __all__ = [
     "kill_driver",
 ]
 
-FILES, ROWS, SUBTASKS = 24, 40, 3
+FILES, ROWS, BATCH_ROWS, SUBTASKS = 24, 40, 10, 3
 ALL_ROWS = list(range(FILES * ROWS))
 WAIT_S = 60.0
 
@@ -51,7 +52,7 @@ class Pipeline:
         self.folder.mkdir()
         self.add_files(range(FILES))
         self.is_batch, self.transform, self.job_id = is_batch, transform, "job"
-        self.source = FileSource(self.folder, batch_rows=10)
+        self.source = FileSource(self.folder, batch_rows=BATCH_ROWS)
         self.log = MemoryLog("job")
         self.write_to(self.out)
         self.on_broker: Log | None = None
@@ -60,7 +61,7 @@ class Pipeline:
 
     def skip_unreadable(self) -> None:
         """Go on without files that cannot be read. Before the first driver."""
-        self.source = FileSource(self.folder, batch_rows=10, on_error="skip")
+        self.source = FileSource(self.folder, batch_rows=BATCH_ROWS, on_error="skip")
         self.write_to(self.out)
 
     def write_to(self, out: Path) -> None:

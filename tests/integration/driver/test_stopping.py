@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from coordlog.api.chain import SourceSpec
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.cli.living import driver_in
 from coordlog.coordinators.commits import CommitCoordinator
 from coordlog.errors import EnvironmentSetupError, UsageError
@@ -27,12 +31,13 @@ from coordlog.projections.tables.epochs import EpochEnd
 from coordlog.runtime.driver import JobDriver, JobResult, JobStatus
 from coordlog.schemas.builtin_types import StopRequested
 from coordlog.schemas.payload import Payload, PayloadTypes
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind
 from coordlog.schemas.source_types import EnumeratorState
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
+from coordlog.spark_integration.transform import TransformFunction
 from examples.demo_parts.follow import Follower
 from fakes.endpoint_parts import wait_for
-from jobs.file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline, at
+from jobs.file_pipeline import ALL_ROWS, BATCH_ROWS, FILES, ROWS, SUBTASKS, WAIT_S, Pipeline, at
 
 pytestmark = pytest.mark.slow
 
@@ -42,20 +47,61 @@ _TYPES = PayloadTypes((StopRequested,))
 
 
 class Gate:
-    """A transform that works until it is shut, and then never returns before it is opened."""
+    """A transform that works until so many batches are through, and then does not return before it is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shuts_after: int) -> None:
         self.is_open, self.has_shut = threading.Event(), threading.Event()
-        self.count, self.shuts_after = 0, 10**9
+        self._count, self._shuts_after = itertools.count(1), shuts_after
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.count += 1
-        if self.count > self.shuts_after:
+        if next(self._count) > self._shuts_after:
             self.has_shut.set()
             self.is_open.wait(WAIT_S)
-        else:
-            time.sleep(0.005)  # so that a stop falls in the middle; nothing waits for it
         return batch
+
+
+class HeldPipeline(Pipeline):
+    """Its first driver never reads the second half of the rows, so that no job ends before its stop.
+
+    Its readers wait, and barriers pass.
+    """
+
+    def __init__(
+        self, folder: Path, *, is_batch: bool, transform: TransformFunction = lambda batch: batch
+    ) -> None:
+        super().__init__(folder, is_batch=is_batch, transform=transform)
+        self._batches, self._is_held = 0, True
+        source = self.chain.source
+        self.chain = replace(
+            self.chain, source=replace(source, create_reader=partial(self._reader, source))
+        )
+
+    def _reader(self, source: SourceSpec) -> SourceReader:
+        reader = source.create_reader()
+        poll = reader.poll
+
+        def held() -> Poll:
+            if self._is_held and self._batches >= FILES * ROWS // BATCH_ROWS // 2:
+                return Poll(status=PollStatus.WAITING)
+            polled = poll()
+            self._batches += polled.status is PollStatus.BATCH
+            return polled
+
+        reader.poll = held  # type: ignore[method-assign]
+        return reader
+
+    def begun(self) -> JobDriver:
+        """A driver of which a split is finished."""
+        is_under_way = threading.Event()
+        driver = self.begin(at(Kind.SPLIT_FINISHED, 1, lambda *_: is_under_way.set()))
+        assert is_under_way.wait(WAIT_S)
+        return driver
+
+    def go_on(self) -> None:
+        """Run a second driver to the end."""
+        self._is_held = False
+        assert self.drive().status is JobStatus.FINISHED
+        assert self.committed() == ALL_ROWS
 
 
 def stops(pipeline: Pipeline) -> list[StopRequested]:
@@ -69,19 +115,6 @@ def stops(pipeline: Pipeline) -> list[StopRequested]:
     return [one for one in found if isinstance(one, StopRequested)]
 
 
-def begun(pipeline: Pipeline) -> JobDriver:
-    """A driver of which a split is finished."""
-    is_under_way = threading.Event()
-
-    def look(_driver: object, _tasks: object, records: list[Record]) -> None:
-        if any(one.kind is Kind.SPLIT_FINISHED for one in records):
-            is_under_way.set()
-
-    driver = pipeline.begin(look)  # type: ignore[arg-type]
-    assert is_under_way.wait(WAIT_S)
-    return driver
-
-
 def ended(driver: JobDriver) -> JobResult:
     result = driver.wait(WAIT_S)
     assert result is not None
@@ -93,9 +126,8 @@ def ended(driver: JobDriver) -> JobResult:
 def test_a_stop_is_in_the_history_with_its_signal_and_the_job_goes_on(
     tmp_path: Path, *, is_batch: bool
 ) -> None:
-    gate = Gate()
-    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=gate)
-    driver = begun(pipeline)
+    pipeline = HeldPipeline(tmp_path, is_batch=is_batch)
+    driver = pipeline.begun()
     driver.stop(with_checkpoint=True, by="SIGTERM")
     result = ended(driver)
 
@@ -107,8 +139,7 @@ def test_a_stop_is_in_the_history_with_its_signal_and_the_job_goes_on(
     else:
         assert result.stop_checkpoint == result.last_checkpoint > 0
         assert pipeline.committed(), "what the checkpoint holds is published"
-    assert pipeline.drive().status is JobStatus.FINISHED
-    assert pipeline.committed() == ALL_ROWS
+    pipeline.go_on()
 
 
 @pytest.mark.parametrize("is_at_once", [False, True], ids=["in order", "at once"])
@@ -117,8 +148,8 @@ def test_a_stop_is_the_end_of_its_epoch_and_of_its_attempts_and_no_failure(
     tmp_path: Path, *, is_batch: bool, is_at_once: bool
 ) -> None:
     """The next driver once told of failures, and the pause counted as work."""
-    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=Gate())
-    driver = begun(pipeline)
+    pipeline = HeldPipeline(tmp_path, is_batch=is_batch)
+    driver = pipeline.begun()
     if is_at_once:
         driver.end_at_once(by="SIGTERM")
     else:
@@ -135,7 +166,7 @@ def test_a_stop_is_the_end_of_its_epoch_and_of_its_attempts_and_no_failure(
     assert driver_liveness(replace(named, endpoint=NOBODY)).liveness is Liveness.GONE
     read = read_job(pipeline.log, last.job_id, lambda _state: None)
     assert read.state.driver_stop is DriverStop.DONE
-    assert pipeline.drive().status is JobStatus.FINISHED
+    pipeline.go_on()
     tables = audit(pipeline.log.read(0, pipeline.log.high_watermark()))
     assert [one.end for one in tables.epochs] == [EpochEnd.STOPPED, EpochEnd.FINISHED]
     assert tables.failures == ()
@@ -151,7 +182,7 @@ def test_a_call_that_would_wait_for_its_own_thread_is_refused_at_once(
     tmp_path: Path, call: str
 ) -> None:
     """`on_released` runs on the mailbox: there `wait` blocked the job for good, and a stop for a minute."""
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=lambda batch: batch)
     refusals: list[UsageError] = []
 
     def look(driver: JobDriver, _tasks: object) -> None:
@@ -181,8 +212,8 @@ def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(
         time.sleep(0.2)  # an append of a broker under load
         return append(writer, records, timeout_s=timeout_s)
 
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
-    driver = begun(pipeline)
+    pipeline = HeldPipeline(tmp_path, is_batch=False)
+    driver = pipeline.begun()
     monkeypatch.setattr(_MemoryWriter, "append", slowly)
     driver.stop(with_checkpoint=True, by="SIGTERM")
     stopped_at = ended(driver).stop_checkpoint
@@ -209,33 +240,23 @@ def test_a_stop_waits_for_the_commit_that_an_open_call_still_owes(
         coordinator.context.call_async(ask, lambda *_: commit(coordinator, checkpoint_id))
 
     monkeypatch.setattr(CommitCoordinator, "notify_checkpoint_complete", ask_first)
-    is_stopped = threading.Event()
-
-    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not is_stopped.is_set():
-            time.sleep(0.05)  # so that the job does not end before the stop
-        return batch
-
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
-    driver = begun(pipeline)
+    pipeline = HeldPipeline(tmp_path, is_batch=False)
+    driver = pipeline.begun()
     driver.stop(with_checkpoint=True, by="SIGTERM")
     stopped_at = ended(driver).stop_checkpoint
-    is_stopped.set()
 
     assert stopped_at is not None
     read = read_job(pipeline.log, "job", lambda _state: None)
     assert read.state.last_checkpoint == stopped_at
     assert uncommitted(read.state) == {}
     assert pipeline.committed(), "what the checkpoint holds is published"
-    assert pipeline.drive().status is JobStatus.FINISHED
-    assert pipeline.committed() == ALL_ROWS
+    pipeline.go_on()
 
 
 def test_a_stop_takes_a_checkpoint_that_is_begun_after_it(tmp_path: Path) -> None:
     """One that is under way may have been cut long before: what was done since would be done again."""
-    gate = Gate()
-    gate.shuts_after = 30
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
+    gate = Gate(shuts_after=30)
+    pipeline = HeldPipeline(tmp_path, is_batch=False, transform=gate)
     driver = pipeline.begin(checkpoint_interval_s=0.02)
     assert gate.has_shut.wait(WAIT_S)
     wait_for(lambda: bool(driver.state and driver.state.pending), "one is under way")
@@ -244,21 +265,18 @@ def test_a_stop_takes_a_checkpoint_that_is_begun_after_it(tmp_path: Path) -> Non
     stop = threading.Thread(target=lambda: driver.stop(with_checkpoint=True, timeout_s=WAIT_S))
     stop.start()
     wait_for(lambda: bool(stops(pipeline)), "the stop is in the history")
-    gate.shuts_after = 10**9
     gate.is_open.set()
     stop.join(WAIT_S)
 
     stopped_at = ended(driver).stop_checkpoint
     assert stopped_at is not None
     assert stopped_at > under_way
-    assert pipeline.drive().status is JobStatus.FINISHED
-    assert pipeline.committed() == ALL_ROWS
+    pipeline.go_on()
 
 
 def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_path: Path) -> None:
     """A transform that never returns acks no barrier."""
-    gate = Gate()
-    gate.shuts_after = 30
+    gate = Gate(shuts_after=30)
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
     driver = pipeline.begin(checkpoint_interval_s=600)  # only the stop asks for one
     assert gate.has_shut.wait(WAIT_S)
@@ -269,14 +287,12 @@ def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_pa
 
     assert ended(driver).stop_checkpoint is None
     assert 0.5 <= took_s < 0.5 + STOP_RECORD_S + 1.0
-    gate.shuts_after = 10**9
     assert pipeline.drive().status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS
 
 
 def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
-    gate = Gate()
-    gate.shuts_after = 30
+    gate = Gate(shuts_after=30)
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
     driver = pipeline.begin(checkpoint_interval_s=600)  # only the stop asks for one
     assert gate.has_shut.wait(WAIT_S)
@@ -305,7 +321,7 @@ GONE = EnvironmentSetupError("the job's Spark session has ended: its JVM", "star
 def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
     tmp_path: Path,
 ) -> None:
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=lambda batch: batch)
     driver = pipeline.begin(
         at(Kind.SPLIT_FINISHED, 2, lambda driver, _: driver._mailbox.session_lost(1, GONE))
     )
@@ -324,8 +340,7 @@ def test_a_driver_whose_spark_is_gone_ends_without_failing_the_job(
 
 def test_where_no_task_is_left_to_ack_a_stop_waits_for_no_checkpoint(tmp_path: Path) -> None:
     """Spark session has ended, as with a Ctrl-C that its JVM gets too: no new stage is started for a stop."""
-    gate = Gate()
-    gate.shuts_after = 30
+    gate = Gate(shuts_after=30)
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
     driver = pipeline.begin()
     assert gate.has_shut.wait(WAIT_S)
