@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+M = TypeVar("M", bound=AvroModel)
 P = TypeVar("P", bound="Payload")
 
 
@@ -166,7 +167,13 @@ def _declare(
             raise PayloadTypeError(name, str(error)) from error
         if guarded:
             payload_class.__repr__ = _repr_without(frozenset(guarded))  # type: ignore[method-assign]
-        schema_json = json.dumps(json.loads(payload_class.avro_schema()), separators=(",", ":"))
+        try:
+            schema_json = json.dumps(json.loads(payload_class.avro_schema()), separators=(",", ":"))
+        except ValueError as error:
+            raise PayloadTypeError(
+                name,
+                f"{error}; if that is a field of a nested class, declare the class with `@payload` too",
+            ) from error
         payload_class.coordlog_type = PayloadType(
             name=name,
             version=version,
@@ -453,7 +460,7 @@ def _converters(cls: type) -> dict[str, _Converter | None]:
 _CONVERTERS: Final[dict[type, dict[str, _Converter | None]]] = {}
 
 
-def _build(cls: type[Payload], value: Mapping[str, Plain]) -> Payload:
+def _build(cls: type[M], value: Mapping[str, Plain]) -> M:
     converters = _converters(cls)
     fields: dict[str, Any] = {}
     for name, field_value in value.items():
@@ -473,12 +480,9 @@ def _converter(hint: Any) -> _Converter | None:  # noqa: ANN401, any annotation 
         return _items_converter(_converter(typing.get_args(hint)[0]), is_tuple=origin is tuple)
     if origin in DICTS:
         return _values_converter(_converter(typing.get_args(hint)[1]))
-    if isinstance(hint, type):
-        if issubclass(hint, Payload):
-            return lambda value: _build(hint, value) if isinstance(value, dict) else value
-        if issubclass(hint, enum.Enum):
-            return hint
-    return None
+    if _is_payload(hint):
+        return lambda value: _build(hint, value) if isinstance(value, dict) else value
+    return hint if isinstance(hint, type) and issubclass(hint, enum.Enum) else None
 
 
 def _items_converter(convert: _Converter | None, *, is_tuple: bool) -> _Converter | None:

@@ -221,7 +221,8 @@ class KafkaLog:
             raise TopicError(
                 self.topic,
                 f"there is no such topic at {self._connection.bootstrap_servers}",
-                "check that the job's name and the broker's address are right, or start the job",
+                "check that the job's name and the broker's address are right, or start the job: a program "
+                "calls `create()` of its `KafkaLog` first",
             )
         identity = LogIdentity(
             cluster_id=str(cluster_id),

@@ -26,8 +26,8 @@ class LogChoice:
             raise OptionError(
                 "bootstrap_servers",
                 bootstrap_servers,
-                "set, or `log` in its place; `log=KafkaLog.for_job(job)` is that of the shared "
-                "local broker",
+                "set, or `log` in its place; `KafkaLog.for_job(job)`, after its `create()`, is that of "
+                "the shared local broker",
             )
         check_log_of_job(job_id, log)
         self._job_id, self._servers, self._callers = job_id, bootstrap_servers or "", log

@@ -93,7 +93,10 @@ def test_a_log_without_a_broker_is_at_the_one_that_the_environment_names(
 
 
 def test_a_choice_of_nothing_names_the_log_of_the_shared_broker() -> None:
-    with pytest.raises(OptionError, match=r"`log=KafkaLog\.for_job\(job\)` is that of the shared"):
+    with pytest.raises(
+        OptionError,
+        match=r"`KafkaLog\.for_job\(job\)`, after its `create\(\)`, is that of the shared",
+    ):
         LogChoice("orders", None, None)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadTypeError
 from coordlog.schemas import builtin_types as builtin
@@ -51,6 +52,49 @@ def test_an_optional_value_comes_back_as_its_class() -> None:
     )
 
     assert declared.decode(declared.encode(value)) == value
+
+
+class Bare(AvroModel):
+    """A model of the user's own, which is no payload; its annotations are strings, as in each module here."""
+
+    x: int
+
+
+class Point(AvroModel):
+    """As `Bare`, with types as annotations: set below."""
+
+    x: int
+    y: float
+
+
+Point.__annotations__ = {"x": int, "y": float}
+
+
+@event("sample.route", version=1)
+class Route(Payload):
+    """Models in each place of a field."""
+
+    first: Point
+    others: list[Point]
+    by_name: dict[str, Point]
+    last: Point | None = None
+
+
+def test_a_nested_model_that_is_no_payload_comes_back_as_its_class() -> None:
+    one = Point(x=1, y=0.5)  # type: ignore[call-arg]
+    other = Point(x=2, y=1.5)  # type: ignore[call-arg]
+    declared = payload_type_of(Route)
+    value = Route(first=one, others=[other], by_name={"a": one}, last=other)
+
+    assert declared.decode(declared.encode(value)) == value
+
+
+def test_a_nested_class_without_a_schema_is_refused_with_the_next_step() -> None:
+    with pytest.raises(PayloadTypeError, match=r"sample.bare: .*field x.* with `@payload` too"):
+
+        @event("sample.bare", version=1)
+        class Nesting(Payload):
+            inner: Bare
 
 
 def test_a_payload_is_frozen_and_keyword_only() -> None:
