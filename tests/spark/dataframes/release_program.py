@@ -1,7 +1,8 @@
-"""A stream over a folder whose read files are archived: `release_program.py FOLDER SERVERS JOB STEP`.
+"""A stream over files that are archived once they are read: `release_program.py FOLDER SERVERS JOB STEP PLACE`.
 
-Each batch appends a line to FOLDER/out.jsonl: its id, and its rows. At STEP of the second batch the process kills
-itself, with its JVM; after `none` it ends once the files of all batches but the last are in the archive.
+The files are in PLACE/in, a folder or an S3 URL, and their archive is PLACE/done. Each batch appends a line to
+FOLDER/out.jsonl: its id, and its rows. At STEP of the second batch the process kills itself, with its JVM; after `none`
+it ends once the files of all batches but the last are in the archive.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coordlog import Watch
 from coordlog.coordinators.query_source import ReadsCoordinator
 from coordlog.spark_integration import FileSource, local_session
 from coordlog.spark_integration.dataframes import coordinated
+from coordlog.spark_integration.files.listing import InputFiles
 from coordlog.spark_integration.files.source.disposal import dispose
 from coordlog.spark_integration.files.source.release import FileRelease
 
@@ -63,7 +65,7 @@ def arm() -> None:
 def main() -> None:
     """Read all that is there, and end."""
     arm()
-    folder, servers, job_id = Path(sys.argv[1]), *sys.argv[2:4]
+    folder, servers, job_id, place = Path(sys.argv[1]), *sys.argv[2:4], sys.argv[5]
 
     def write(frame: DataFrame, batch_id: int) -> None:
         if batch_id == 1 and STEP == "planned":
@@ -75,8 +77,9 @@ def main() -> None:
             die()
 
     spark = local_session(2)
-    watch = Watch(watch_interval_s=0.1, after_commit=f"archive:{folder / 'done'}")
-    source = FileSource(folder / "in", schema="i bigint, s string", watch=watch)
+    watch = Watch(watch_interval_s=0.1, after_commit=f"archive:{place}/done")
+    waiting = InputFiles(url=f"{place}/in")
+    source = FileSource(waiting.url, schema="i bigint, s string", watch=watch)
     with coordinated(
         spark, job_id, source, bootstrap_servers=servers, splits_per_batch=PER_BATCH
     ) as reads:
@@ -87,7 +90,7 @@ def main() -> None:
             .trigger(processingTime="50 milliseconds")
             .start()
         )
-        while len(list((folder / "in").glob("*.csv"))) > PER_BATCH or not is_last_committed(folder):
+        while len(waiting.list()) > PER_BATCH or not is_last_committed(folder):
             if query.awaitTermination(1):
                 break
         query.stop()

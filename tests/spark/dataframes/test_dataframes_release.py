@@ -24,6 +24,7 @@ from coordlog.spark_integration.files.source import discovery
 from coordlog.spark_integration.files.source.watch import Watch
 from jobs.kafka_session import shared_session
 from servers.brokers import broker
+from servers.s3_server import S3Server, s3_server, s3_store
 
 from .test_dataframes import (
     FILES,
@@ -38,7 +39,7 @@ from .test_dataframes import (
     write_file,
 )
 
-__all__ = ["broker"]
+__all__ = ["broker", "s3_server", "s3_store"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -197,10 +198,37 @@ def test_old_files_are_left_out_and_forgotten(
 
 
 # --- a driver that dies ---------------------------------------------------------------------------
-def start(folder: Path, servers: str, job_id: str, step: str) -> subprocess.Popen[bytes]:
+class Place:
+    """A place with the files of a stream, and their archive."""
+
+    def __init__(self, folder: Path, s3: S3Server | None) -> None:
+        self._folder, self._s3 = folder, s3
+        self._bucket = s3.new_bucket() if s3 else ""
+        self.url = f"s3://{self._bucket}" if s3 else str(folder)
+        self.environment = s3.environment if s3 else {}
+        (folder / "in").mkdir()
+        for number in range(FILES):
+            write_file(folder / "in", number)
+        if s3:
+            for path in (folder / "in").iterdir():
+                key, body = f"in/{path.name}", path.read_bytes()
+                s3.client.put_object(Bucket=self._bucket, Key=key, Body=body)
+
+    def contents(self, name: str) -> dict[str, bytes]:
+        """Content of each file, by name, in `in` or `done`."""
+        if self._s3 is None:
+            files = [path for path in (self._folder / name).rglob("*") if path.is_file()]
+            return {path.name: path.read_bytes() for path in files}
+        keys = self._s3.keys(self._bucket, f"{name}/")
+        return {Path(key).name: self._s3.get(self._bucket, key) for key in keys}
+
+
+def start(
+    folder: Path, servers: str, job_id: str, step: str, place: Place
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(folder), servers, job_id, step],
-        env={**os.environ, "COORDLOG_HOME": str(folder / "home")},
+        [sys.executable, str(PROGRAM), str(folder), servers, job_id, step, place.url],
+        env={**os.environ, **place.environment, "COORDLOG_HOME": str(folder / "home")},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -211,23 +239,24 @@ def start(folder: Path, servers: str, job_id: str, step: str) -> subprocess.Pope
 @pytest.mark.kill
 @pytest.mark.timeout(600)
 @pytest.mark.clause("H3")
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "in_s3"),
+    [*((step, False) for step in STEPS), ("intent recorded", True), ("one moved", True)],
+)
 def test_files_and_rows_are_whole_though_the_driver_dies_at_a_step(
-    step: str, tmp_path: Path, broker: EmbeddedBroker
+    step: str, tmp_path: Path, broker: EmbeddedBroker, s3_store: S3Server, *, in_s3: bool
 ) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(FILES):
-        write_file(tmp_path / "in", number)
-    contents = {path.name: path.read_bytes() for path in (tmp_path / "in").iterdir()}
+    place = Place(tmp_path, s3_store if in_s3 else None)
+    contents = place.contents("in")
     job_id, servers = f"release-{secrets.token_hex(4)}", broker.bootstrap_servers
 
-    killed = start(tmp_path, servers, job_id, step)
+    killed = start(tmp_path, servers, job_id, step, place)
     assert killed.wait(LIMIT_S) == -signal.SIGKILL
-    archived = {path.name for path in (tmp_path / "done").rglob("*") if path.is_file()}
+    archived = set(place.contents("done"))
     read = {i // ROWS for rows in rows_of_batches(tmp_path).values() for i in rows}
     assert archived <= set(numbered(*sorted(read))), "only files of written batches"
 
-    again = start(tmp_path, servers, job_id, "none")
+    again = start(tmp_path, servers, job_id, "none", place)
     try:
         assert again.wait(LIMIT_S) == 0
     finally:
@@ -235,8 +264,7 @@ def test_files_and_rows_are_whole_though_the_driver_dies_at_a_step(
             os.killpg(again.pid, signal.SIGKILL)
     rows = Counter(i for rows in rows_of_batches(tmp_path).values() for i in rows)
     assert rows == Counter(range(FILES * ROWS))
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "in").iterdir()}
-    moved = {p.name: p.read_bytes() for p in (tmp_path / "done").rglob("*") if p.is_file()}
+    kept, moved = place.contents("in"), place.contents("done")
     assert sorted(kept) == numbered(9, 10, 11), "the last batch has no commit yet"
     assert kept | moved == contents
     assert not kept.keys() & moved.keys()
