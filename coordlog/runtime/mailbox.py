@@ -124,6 +124,8 @@ class Mailbox:
         self._inputs: deque[Callable[[], None]] = deque()
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
+        self._calls: dict[int, WorkerThreads] = {}
+        """Workers of each coordinator object: its calls may take long, and delay no others and no commits."""
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_ending = False
@@ -140,6 +142,22 @@ class Mailbox:
         """Run `work` on a worker."""
         if not self._workers.submit(_logged(work)):
             _log.debug("work dropped: the driver ends")
+
+    def run_call(self, generation: int, work: Callable[[], None]) -> None:
+        """See `Workers`. On the mailbox."""
+        if generation not in self._calls:
+            self._calls = {
+                **self._calls,
+                generation: WorkerThreads(WORKER_COUNT, f"coordlog-call-{generation}"),
+            }
+        self._calls[generation].submit(_logged(work))
+
+    def end_calls(self, generation: int) -> None:
+        """See `Workers`. On the mailbox."""
+        ended = self._calls.get(generation)
+        if ended is not None:
+            self._calls = {key: each for key, each in self._calls.items() if each is not ended}
+            ended.end()
 
     def run_closing(self, work: Callable[[], None]) -> None:
         """See `Workers`. On a thread of its own: queued works of the workers are dropped at the driver's end."""
@@ -298,7 +316,8 @@ class Mailbox:
         until_s = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._closers:
             thread.join(max(0.0, until_s - time.monotonic()))
-        self._workers.end()
+        for workers in (self._workers, *self._calls.values()):
+            workers.end()
         if self._appender is not None and not any(t.is_alive() for t in self._threads):
             self._appender.close()
 
@@ -426,7 +445,9 @@ class Mailbox:
 
     def _watch_workers(self) -> None:
         """Log works that have not returned for long; end the driver after the time limit."""
-        longest = self._workers.longest()
+        pools = (self._workers, *self._calls.values())
+        running = [work for pool in pools if (work := pool.longest()) is not None]
+        longest = max(running, key=lambda work: work.since_s, default=None)
         if longest is None or longest.since_s < self._slow_s:
             self._slow_s = WORK_SLOW_S if longest is None else self._slow_s
             return
