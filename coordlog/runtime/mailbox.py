@@ -427,17 +427,19 @@ class Mailbox:
         runtime = self._runtime
         assert runtime is not None, "started"
         mailbox = self._threads[0]
-        last_call: tuple[int, float] | None = None
-        while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
+        period_s = min(_WATCH_S, self._callback_timeout_s / 4)
+        last_number, called_s, looked_s = -1, 0.0, time.monotonic()
+        while not self._done.wait(period_s):
             self._watch_workers()
             calling, number = runtime.host.calling, runtime.host.call_count
-            if calling is None:
-                last_call = None
+            # A process that was stopped, or whose machine slept, has not run for as long: that is no time of the call.
+            passed_s = min(time.monotonic() - looked_s, 2 * period_s)
+            looked_s = time.monotonic()
+            if calling is None or number != last_number:
+                last_number, called_s = -1 if calling is None else number, 0.0
                 continue
-            if last_call is None or last_call[0] != number:
-                last_call = (number, time.monotonic())
-                continue
-            if time.monotonic() - last_call[1] > self._callback_timeout_s:
+            called_s += passed_s
+            if called_s > self._callback_timeout_s:
                 frame = sys._current_frames().get(mailbox.ident or -1)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import FencedError
 from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
+from coordlog.runtime import mailbox as mailbox_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.mailbox import CallbackTimeoutError, Mailbox, WorkTimeoutError
 from coordlog.runtime.requests import Requests
@@ -104,6 +107,38 @@ def test_a_reset_closes_the_old_coordinator_with_all_workers_busy() -> None:
         assert closed.acquire(timeout=WAIT_S)
     finally:
         end.set()
+
+
+@pytest.mark.clause("A5")
+def test_time_in_which_the_process_was_stopped_is_none_of_a_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead_s = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + ahead_s[0], time_ns=time.time_ns, time=time.time
+    )
+    monkeypatch.setattr(mailbox_module, "time", clock)
+    provider = NotingProvider()
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(_coordinator: Noting) -> None:
+        begun.set()
+        assert end.wait(WAIT_S)
+
+    provider.on["start"] = slow
+    driver = driver_of(provider, MemoryLog("job"), callback_timeout_s=4.0)
+    driver.start()
+    try:
+        assert begun.wait(WAIT_S)
+        assert driver.wait(1.5) is None
+        ahead_s[0] = 1_000.0
+        assert driver.wait(1.5) is None
+    finally:
+        end.set()
+        driver.stop(with_checkpoint=False)
+        result = driver.wait(WAIT_S)
+    assert result is not None
+    assert result.status is JobStatus.STOPPED
 
 
 @pytest.mark.clause("A6")
