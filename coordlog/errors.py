@@ -6,7 +6,7 @@ One tree, with a leaf for each decision that a caller takes::
     ├── UsageError                 your use of the interface
     │   ├── OptionError              an option out of range, or two that are incompatible
     │   ├── PayloadTypeError         a payload type without a name, doubled, or not registered
-    │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
+    │   ├── WrongThreadError         a call outside the mailbox, or outside a task's main thread
     │   ├── ClosedError              use of a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── NoSinkError              an intent of an operator without a sink
@@ -192,16 +192,21 @@ class PayloadTypeError(UsageError):
 
 
 class WrongThreadError(UsageError):
-    """A gateway, a checkpoint result or a context was used outside its mailbox (clause A5)."""
+    """A coordinator's object was used outside the mailbox (A5), or `send_event` outside the task's main thread (M1)."""
 
-    def __init__(self, what: str, thread: str) -> None:
-        super().__init__(what, thread)
-        self.what, self.thread = what, thread
+    def __init__(
+        self,
+        what: str,
+        thread: str,
+        advice: str = "hand work to `call_async` and act in its handler",
+    ) -> None:
+        super().__init__(what, thread, advice)
+        self.what, self.thread, self.advice = what, thread, advice
 
     def __str__(self) -> str:
         return (
             f"{self.what} was called on thread {self.thread!r}; it may be called only inside a "
-            "callback: hand work to `call_async` and act in its handler"
+            f"callback: {self.advice}"
         )
 
 

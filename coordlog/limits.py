@@ -159,7 +159,7 @@ DRIVER_CLOSE_TIMEOUT_S: Final = 180.0
 but the removal of staged files that are left takes as long as their store does."""
 
 WORKER_COUNT: Final = 4
-"""Threads for `call_async`, commits and `close`."""
+"""Threads for commits and removals of a driver, and threads for the calls of each coordinator object."""
 
 WORK_SLOW_S: Final = 600.0
 """How often the logging names a call that has not returned."""

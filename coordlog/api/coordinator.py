@@ -230,7 +230,10 @@ class CoordinatorContext(Protocol):
         work: Callable[[], Payload],
         handler: Callable[[Payload | None, str | None], None],
     ) -> None:
-        """Run `work` on a worker once this turn is in the log; `handler(result, error)` in the turn of its result."""
+        """Run `work` on a worker once this turn is in the log; `handler(result, error)` in the turn of its result.
+
+        Each coordinator object has `WORKER_COUNT` workers, 4: further calls wait until one returns.
+        """
         ...
 
     def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:

@@ -82,7 +82,11 @@ class OperatorContext(Protocol):
         ...
 
     def send_event(self, event: Payload) -> None:
-        """Send to this operator's coordinator; returns once the event is queued, ahead of any later ack (clause D2)."""
+        """Send to this operator's coordinator; returns once the event is queued, ahead of any later ack (clause D2).
+
+        Raises:
+            WrongThreadError: Called on another thread; the attempt fails.
+        """
         ...
 
     def check_alive(self) -> None:

@@ -64,7 +64,15 @@ class Workers(Protocol):
     """Threads for blocking work. Any thread; never blocks."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run `work` on a worker; it reports through `post`."""
+        """Run `work` of the driver on a worker; it reports through `post`."""
+        ...
+
+    def run_call(self, generation: int, work: Callable[[], None]) -> None:
+        """Run `work` of a coordinator object on one of its own workers; it reports through `post`."""
+        ...
+
+    def end_calls(self, generation: int) -> None:
+        """Begin no further work of a coordinator object that is closed."""
         ...
 
     def run_closing(self, work: Callable[[], None]) -> None:

@@ -124,6 +124,8 @@ class Mailbox:
         self._inputs: deque[Callable[[], None]] = deque()
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
+        self._calls: dict[int, WorkerThreads] = {}
+        """Workers of each coordinator object: its calls may take long, and delay no others and no commits."""
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_ending = False
@@ -140,6 +142,22 @@ class Mailbox:
         """Run `work` on a worker."""
         if not self._workers.submit(_logged(work)):
             _log.debug("work dropped: the driver ends")
+
+    def run_call(self, generation: int, work: Callable[[], None]) -> None:
+        """See `Workers`. On the mailbox."""
+        if generation not in self._calls:
+            self._calls = {
+                **self._calls,
+                generation: WorkerThreads(WORKER_COUNT, f"coordlog-call-{generation}"),
+            }
+        self._calls[generation].submit(_logged(work))
+
+    def end_calls(self, generation: int) -> None:
+        """See `Workers`. On the mailbox."""
+        ended = self._calls.get(generation)
+        if ended is not None:
+            self._calls = {key: each for key, each in self._calls.items() if each is not ended}
+            ended.end()
 
     def run_closing(self, work: Callable[[], None]) -> None:
         """See `Workers`. On a thread of its own: queued works of the workers are dropped at the driver's end."""
@@ -298,7 +316,8 @@ class Mailbox:
         until_s = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._closers:
             thread.join(max(0.0, until_s - time.monotonic()))
-        self._workers.end()
+        for workers in (self._workers, *self._calls.values()):
+            workers.end()
         if self._appender is not None and not any(t.is_alive() for t in self._threads):
             self._appender.close()
 
@@ -408,17 +427,19 @@ class Mailbox:
         runtime = self._runtime
         assert runtime is not None, "started"
         mailbox = self._threads[0]
-        last_call: tuple[int, float] | None = None
-        while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
+        period_s = min(_WATCH_S, self._callback_timeout_s / 4)
+        last_number, called_s, looked_s = -1, 0.0, time.monotonic()
+        while not self._done.wait(period_s):
             self._watch_workers()
             calling, number = runtime.host.calling, runtime.host.call_count
-            if calling is None:
-                last_call = None
+            # A process that was stopped, or whose machine slept, has not run for as long: that is no time of the call.
+            passed_s = min(time.monotonic() - looked_s, 2 * period_s)
+            looked_s = time.monotonic()
+            if calling is None or number != last_number:
+                last_number, called_s = -1 if calling is None else number, 0.0
                 continue
-            if last_call is None or last_call[0] != number:
-                last_call = (number, time.monotonic())
-                continue
-            if time.monotonic() - last_call[1] > self._callback_timeout_s:
+            called_s += passed_s
+            if called_s > self._callback_timeout_s:
                 frame = sys._current_frames().get(mailbox.ident or -1)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
@@ -426,7 +447,9 @@ class Mailbox:
 
     def _watch_workers(self) -> None:
         """Log works that have not returned for long; end the driver after the time limit."""
-        longest = self._workers.longest()
+        pools = (self._workers, *self._calls.values())
+        running = [work for pool in pools if (work := pool.longest()) is not None]
+        longest = max(running, key=lambda work: work.since_s, default=None)
         if longest is None or longest.since_s < self._slow_s:
             self._slow_s = WORK_SLOW_S if longest is None else self._slow_s
             return

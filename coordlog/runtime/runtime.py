@@ -242,7 +242,11 @@ class Runtime:
                 )
             )
 
-        turn.effects.append(lambda: self._workers.run(run))
+        def begin() -> None:
+            if self.host.generation(operator_id) == generation:
+                self._workers.run_call(generation, run)
+
+        turn.effects.append(begin)
 
     def start_timer(
         self, operator_id: str, generation: int, call_number: int, delay_s: float
@@ -297,8 +301,11 @@ class Runtime:
         if generation is None or self.host.generation(failure.operator_id) == generation:
             self.handle(failure)
 
-    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
-        """Call `close` on a worker, without waiting for it."""
+    def close_coordinator(self, coordinator: OperatorCoordinator | None, generation: int) -> None:
+        """Call `close` on a worker, without waiting for it; begin no further call of the object."""
+        self._workers.end_calls(generation)
+        if coordinator is None:
+            return
 
         def close() -> None:
             try:

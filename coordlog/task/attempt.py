@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import queue
 import resource
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from coordlog.api.operator import (
     SourceReader,
 )
 from coordlog.causes import chain_of_causes, encodable, final_of, is_of_destination
-from coordlog.errors import ClosedError, FencedAttemptError, UsageError
+from coordlog.errors import ClosedError, FencedAttemptError, UsageError, WrongThreadError
 from coordlog.limits import REASON_CHARS_MAX, SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT
 from coordlog.messages import (
     Accepted,
@@ -52,6 +53,7 @@ from coordlog.task.operator_chain import OpenChain, Place
 
 __all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
 
+_SEND_ADVICE: Final = "let the thread put its results into a queue, and send them in `process`, `emit_held` or `finish`"
 _WAIT_S: Final = 0.25
 """Time that `run` waits for a message before it checks again whether the attempt is over."""
 
@@ -188,6 +190,8 @@ class AttemptRunner:
         self._pass_count = 0
         """Number of messages and steps so far."""
         self._is_silent = False
+        self._thread_id = threading.get_ident()
+        """Thread of all calls of the chain."""
         self._is_finishing = False
         """Whether the reader has reported its end."""
         self._is_finish_due = False
@@ -233,6 +237,7 @@ class AttemptRunner:
 
     def open(self) -> None:
         """Create and open each link, then start the reader."""
+        self._thread_id = threading.get_ident()
         for split in self._chain.open():
             self._send_skipped(split, split.rows)
 
@@ -401,6 +406,7 @@ class AttemptRunner:
         """See `OperatorContext.send_event`."""
         if self._is_silent:
             raise ClosedError(f"attempt {self.accepted.attempt_number} of subtask {self.subtask}")
+        self._refuse_other_thread(operator_id)
         declared = self._types.of(event)
         encoded = declared.encode(event)
         sealed = self._payloads.seal(f"a {declared.key}", declared.key, encoded)
@@ -414,6 +420,23 @@ class AttemptRunner:
                 payload=sealed,
             )
         )
+
+    def _refuse_other_thread(self, operator_id: str) -> None:
+        """Fail the attempt if an event is sent on another thread than that of the calls (clause M1: one thread).
+
+        The event could fall between the operator's snapshot and its barrier. Then it would count as sent before the
+        barrier, and after a restore the operator, whose state does not have it, would send it again.
+
+        Raises:
+            WrongThreadError: Another thread has called.
+        """
+        current = threading.current_thread()
+        if current.ident == self._thread_id:
+            return
+        error = WrongThreadError("context.send_event", current.name, _SEND_ADVICE)
+        # The thread may drop the error, so it fails the attempt here.
+        self.failed(Place(operator_id=operator_id, callback="send_event"), error)
+        raise error
 
     def check_alive(self) -> None:
         """Raise FencedAttemptError if the attempt is over."""

@@ -152,6 +152,12 @@ class _Nowhere:
     def run(self, work: Callable[[], None]) -> None:
         """Does nothing: the result is in the log."""
 
+    def run_call(self, generation: int, work: Callable[[], None]) -> None:
+        """Does nothing: the result is in the log."""
+
+    def end_calls(self, generation: int) -> None:
+        """Does nothing: no call is begun."""
+
     def run_closing(self, work: Callable[[], None]) -> None:
         """Runs it at once: it frees a coordinator's resources."""
         work()

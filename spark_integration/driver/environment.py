@@ -14,11 +14,11 @@ from coordlog.runtime.driver import DriverOptions
 from coordlog.runtime.mailbox import Mailbox
 from coordlog.runtime.ports import Connections, Stage
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
-from coordlog.spark_integration.driver.slot_claims import SlotClaim
 from coordlog.spark_integration.driver.stage import (
     SparkStage,
     check_slots,
     claim_slots,
+    new_claim,
     probe_of,
 )
 from coordlog.spark_integration.driver.stageless import StagelessSurroundings
@@ -60,7 +60,7 @@ class SparkSurroundings:
         # Begun here: it starts a worker, and imports the modules of tasks, while the driver reads the log.
         self._probe = probe_of(spark, chain, job_id)
         self._stage: SparkStage | None = None
-        self._claim: SlotClaim | None = None
+        self._claim = new_claim(spark, parallelism, first_tag=self._probe.tag)
 
     def with_versions(self, options: DriverOptions) -> DriverOptions:
         """The options, with Spark's version for `EPOCH_STARTED`."""
@@ -70,7 +70,7 @@ class SparkSurroundings:
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
         # Before anything is appended; the constructor's check is for those that have no chance.
-        self._claim = claim_slots(self._spark, self._parallelism, first_tag=self._probe.tag)
+        claim_slots(self._spark, self._claim)
         address = self._reached.begin(driver_id, mailbox)
         self._stage = SparkStage(
             self._spark,
@@ -110,8 +110,7 @@ class SparkSurroundings:
     def end(self) -> None:
         """See `Surroundings`."""
         try:
-            if self._claim is not None:
-                self._claim.release()
+            self._claim.release()
             self._probe.cancel()
             if self._stage is not None:
                 self._stage.end()

@@ -19,7 +19,9 @@ _claims: Final = set["SlotClaim"]()
 
 
 class SlotClaim:
-    """Slots of a job from its start until Spark counts its tasks. Call `release` at the job's end, in any case.
+    """Slots of a job, from `take` until Spark counts its tasks. Call `release` at the job's end, in any case.
+
+    Its owner holds it before `take`: a signal behind `take` would otherwise leave slots that are never released.
 
     Args:
         context: Context of the session, or None with Spark Connect, whose slots are not counted.
@@ -31,7 +33,10 @@ class SlotClaim:
         self.context, self.count, self.first_tag = context, count, first_tag
         self.tag: str | None = None
         """Tag of the newest stage run, whose tasks take the slots: an earlier one may have failed unknown to Spark."""
-        if context is not None:
+
+    def take(self) -> None:
+        """Claim the slots; under `CLAIMING`, after the count of free ones."""
+        if self.context is not None:
             _claims.add(self)
 
     def release(self) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "endpoint_host",
     "lost_session",
     "name_lost_session",
+    "new_claim",
     "probe_of",
     "short_reason",
     "task_failures_max",
@@ -311,13 +312,19 @@ def is_local_session(spark: SparkSession) -> bool:
     return _LOCAL.fullmatch(_master(spark)) is not None
 
 
-def claim_slots(spark: SparkSession, parallelism: int, *, first_tag: str) -> SlotClaim:
-    """Check the slots as `check_slots`, and claim those of a driver whose stage begins later.
+def new_claim(spark: SparkSession, parallelism: int, *, first_tag: str) -> SlotClaim:
+    """A claim that is not taken yet, of a driver whose stage begins later.
 
     Args:
         spark: The session.
         parallelism: Number of subtasks.
         first_tag: Tag of its probe, whose task takes a slot and ends before the stage begins.
+    """
+    return SlotClaim(_context(spark), parallelism, first_tag=first_tag)
+
+
+def claim_slots(spark: SparkSession, claim: SlotClaim) -> None:
+    """Check the slots as `check_slots`, and take the claim.
 
     Raises:
         EnvironmentSetupError: As of `check_slots`.
@@ -325,9 +332,9 @@ def claim_slots(spark: SparkSession, parallelism: int, *, first_tag: str) -> Slo
     deadline = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
         with CLAIMING:
-            is_enough = _has_slots(spark, parallelism, deadline, [first_tag])
-            if is_enough:
-                return SlotClaim(_context(spark), parallelism, first_tag=first_tag)
+            if _has_slots(spark, claim.count, deadline, [claim.first_tag]):
+                claim.take()
+                return
         time.sleep(_POLL_S)
 
 

@@ -367,6 +367,13 @@ class SimulatedDriver:
         """See `Workers`."""
         self.later(self.around.weather.wire_s, lambda: self._work(work))
 
+    def run_call(self, generation: int, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.run(work)
+
+    def end_calls(self, generation: int) -> None:
+        """See `Workers`: here each work counts as begun."""
+
     def _work(self, work: Callable[[], None]) -> None:
         if self.around.is_work_held:
             self.later(_QUICK, lambda: self._work(work))

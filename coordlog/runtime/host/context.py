@@ -99,8 +99,8 @@ class TurnPort(Protocol):
         """Fail the job globally; any thread."""
         ...
 
-    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
-        """Call `close` on a worker."""
+    def close_coordinator(self, coordinator: OperatorCoordinator | None, generation: int) -> None:
+        """Call `close` on a worker, unless the object was never made, and begin no further call of it."""
         ...
 
 

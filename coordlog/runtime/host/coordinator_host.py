@@ -176,8 +176,7 @@ class CoordinatorHost:
         if slot.is_closed:
             return
         slot.is_closed = True
-        if slot.coordinator is not None:
-            self.turn.close_coordinator(slot.coordinator)
+        self.turn.close_coordinator(slot.coordinator, slot.generation)
 
     def _create(self, operator_id: str) -> None:
         old = self._slots.get(operator_id)

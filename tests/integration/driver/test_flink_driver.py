@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +13,10 @@ from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import FencedError
 from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
+from coordlog.runtime import mailbox as mailbox_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.runtime.mailbox import CallbackTimeoutError, WorkTimeoutError
+from coordlog.runtime.mailbox import CallbackTimeoutError, Mailbox, WorkTimeoutError
+from coordlog.runtime.requests import Requests
 from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
 from fakes.kernel_fakes import Noted, Noting, NotingProvider, chain_of
@@ -103,6 +107,93 @@ def test_a_reset_closes_the_old_coordinator_with_all_workers_busy() -> None:
         assert closed.acquire(timeout=WAIT_S)
     finally:
         end.set()
+
+
+@pytest.mark.clause("A5")
+def test_time_in_which_the_process_was_stopped_is_none_of_a_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead_s = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + ahead_s[0], time_ns=time.time_ns, time=time.time
+    )
+    monkeypatch.setattr(mailbox_module, "time", clock)
+    provider = NotingProvider()
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(_coordinator: Noting) -> None:
+        begun.set()
+        assert end.wait(WAIT_S)
+
+    provider.on["start"] = slow
+    driver = driver_of(provider, MemoryLog("job"), callback_timeout_s=4.0)
+    driver.start()
+    try:
+        assert begun.wait(WAIT_S)
+        assert driver.wait(1.5) is None
+        ahead_s[0] = 1_000.0
+        assert driver.wait(1.5) is None
+    finally:
+        end.set()
+        driver.stop(with_checkpoint=False)
+        result = driver.wait(WAIT_S)
+    assert result is not None
+    assert result.status is JobStatus.STOPPED
+
+
+@pytest.mark.clause("A6")
+def test_calls_of_a_closed_coordinator_delay_none_of_its_successor() -> None:
+    """Those that have not begun do not begin: they would act beside the successor's."""
+    provider = NotingProvider()
+    begun, end, answered = threading.Semaphore(0), threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def waiting() -> Noted:
+        calls.append(len(provider.made))
+        begun.release()
+        assert end.wait(WAIT_S)
+        return Noted(text="late")
+
+    def start(coordinator: Noting) -> None:
+        if len(provider.made) == 1:
+            for _ in range(WORKER_COUNT + 1):
+                coordinator.context.call_async(waiting, lambda *_: None)
+        else:
+            coordinator.context.call_async(lambda: Noted(text="soon"), lambda *_: answered.set())
+
+    provider.on["start"] = start
+    driver = driver_of(provider, MemoryLog("job"))
+    driver.start()
+    try:
+        for _ in range(WORKER_COUNT):
+            assert begun.acquire(timeout=WAIT_S)
+        provider.made[0].context.fail_job("scripted")
+        assert answered.wait(5.0), "its workers are its own"
+        end.set()
+        assert not begun.acquire(timeout=0.5), "a call of the closed coordinator has begun"
+        assert calls == [1] * WORKER_COUNT
+    finally:
+        end.set()
+        driver.stop(with_checkpoint=False)
+        assert driver.wait(WAIT_S) is not None
+
+
+@pytest.mark.clause("A6")
+def test_calls_that_wait_for_long_delay_no_commit() -> None:
+    mailbox = Mailbox(requests=Requests(chain_of(NotingProvider()).payload_types))
+    end, committed = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        end.wait(WAIT_S)
+
+    try:
+        for _ in range(2 * WORKER_COUNT):
+            mailbox.run_call(1, wait)
+        mailbox.run(committed.set)
+        assert committed.wait(5.0)
+    finally:
+        end.set()
+        mailbox.close()
 
 
 @pytest.mark.clause("K2")

@@ -11,7 +11,7 @@ from coordlog.api.chain import Chain
 from coordlog.runtime.ports import StageEvents
 from coordlog.spark_integration.driver import stage as stage_module
 from coordlog.spark_integration.driver.slot_claims import SlotClaim, busy_slots, claimed_slots
-from coordlog.spark_integration.driver.stage import SparkStage
+from coordlog.spark_integration.driver.stage import SparkStage, claim_slots
 from coordlog.spark_integration.task.task import TaskChain
 from coordlog.spark_integration.wire.token import Token
 
@@ -60,6 +60,7 @@ def test_a_claim_ends_with_the_second_run_if_the_first_never_began(
         events=cast("StageEvents", None),
     )
     claim = stage.claim = SlotClaim(context, 2, first_tag="first")
+    claim.take()
     try:
         stage.submit(1)
         assert claimed_slots(context) == 2
@@ -70,3 +71,24 @@ def test_a_claim_ends_with_the_second_run_if_the_first_never_began(
     finally:
         claim.release()
         stage.end()
+
+
+def test_a_signal_behind_the_claim_leaves_no_slots_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    spark = cast("Any", SimpleNamespace(sparkContext=context))
+    claim = SlotClaim(context, 2, first_tag="first")
+    take = claim.take
+
+    def interrupted() -> None:
+        take()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage_module, "_has_slots", lambda *_: True)
+    monkeypatch.setattr(claim, "take", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            claim_slots(spark, claim)
+        assert claimed_slots(context) == 2
+    finally:
+        claim.release()
+    assert claimed_slots(context) == 0

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from coordlog.api.operator import OperatorContext, PollStatus
-from coordlog.errors import FencedAttemptError
+from coordlog.errors import FencedAttemptError, WrongThreadError
 from coordlog.messages import (
     AckCheckpoint,
     Complete,
@@ -108,6 +108,39 @@ def test_every_call_of_an_attempt_is_made_on_the_thread_that_runs_it() -> None:
     assert seen == set(main)
     names = {one.split("(")[0] for one in world.calls}
     assert names >= {"sink.event", "sink.snapshot", "sink.process", "sink.finish", "sink.close"}
+
+
+@pytest.mark.clause("M1")
+@pytest.mark.clause("M2")
+def test_an_event_sent_on_another_thread_fails_the_attempt() -> None:
+    world = World(polls=[polled(1), polled(2)])
+    raised: list[BaseException] = []
+
+    def send(context: OperatorContext) -> None:
+        try:
+            context.send_event(Note(text="between the snapshot and its barrier"))
+        except WrongThreadError as error:
+            raised.append(error)
+
+    def send_on_a_thread(context: OperatorContext) -> None:
+        world.doing.clear()
+        thread = threading.Thread(target=send, args=(context,), name="fetcher")
+        thread.start()
+        thread.join()
+
+    world.doing["sink.process"] = send_on_a_thread
+    opened(world).step()
+
+    (error,) = raised
+    assert str(error) == (
+        "context.send_event was called on thread 'fetcher'; it may be called only inside a callback: let the "
+        "thread put its results into a queue, and send them in `process`, `emit_held` or `finish`"
+    )
+    assert not world.got(SendEvent)
+    (failed,) = world.got(Fail)
+    assert isinstance(failed, Fail)
+    assert (failed.operator_id, failed.callback) == ("sink", "send_event")
+    assert failed.reason.rstrip().endswith(str(error))
 
 
 @pytest.mark.clause("M1")
