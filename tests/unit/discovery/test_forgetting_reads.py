@@ -10,6 +10,8 @@ import pytest
 from coordlog.errors import OptionError, RequestRefusedError
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.splits.query_reads import ReadsState
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.reads import reads_and_streams
 from coordlog.schemas.reads import ReadsProblem
 from coordlog.schemas.source_types import KnownSplitsForgotten, ReleaseSplits, SplitsReleased
 from coordlog.spark_integration.files.payloads import FilesLeftOut
@@ -57,6 +59,23 @@ def test_files_go_once_a_stream_has_committed_them_and_no_sooner(folder: Path) -
     assert service.read(2, 3) == ["c.csv"], "the last batch may run again"
     codec = DerivedCodec(ReadsState)
     assert codec.decode(codec.encode(service.state)) == service.state
+
+
+def test_the_position_of_a_query_that_starts_again_is_no_commit(folder: Path) -> None:
+    """Spark plans an empty range up to its newest position; its driver died before it had planned that batch."""
+    write(folder, "a.csv", "b.csv", "c.csv")
+    service = Service(folder, **archiving(folder))
+    service.list_files(2)
+    assert service.read(2, 2) == []
+    service.list_files()
+
+    assert names_in(folder) == ["a.csv", "b.csv", "c.csv"]
+    assert service.look().first == 0, "the query begins with its first batch"
+    assert service.read(0, 2) == ["a.csv", "b.csv"]
+    log = service.job.log
+    rows, (stream,) = reads_and_streams(audit_records(log.read(0, log.high_watermark())))
+    assert [row.read_id for row in rows] == ["q:0-2"]
+    assert stream.committed == 0
 
 
 def test_a_file_with_the_name_of_a_released_one_is_a_new_file(folder: Path) -> None:
