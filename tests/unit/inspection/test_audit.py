@@ -233,6 +233,27 @@ def test_a_checkpoint_that_allows_no_commit_has_committed_what_it_holds(
     assert [row.place for row in audit_of(one).splits] == [SplitPlace.COMMITTED]
 
 
+@pytest.mark.parametrize("is_global", [False, True])
+def test_committables_that_a_reset_undoes_hold_no_later_checkpoint_back(*, is_global: bool) -> None:
+    one = HandHistory()
+    one.epoch()
+    one.turn(discovery(one, "a"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_TRIGGERED, 1))
+    file = Committable(operator_id="sink", content=b"f")
+    snapshot = AttemptSnapshot(states=[], committables=[file])
+    one.turn(one.record(Kind.CHECKPOINT_ACKED, (0, 0), checkpoint_id=1, value=snapshot))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_ABORTED, 1))
+    reset = one.record(Kind.RESET_TO_CHECKPOINT, checkpoint_id=-1)
+    one.turn(one.failed((0, 0), "killed"), reset if is_global else one.reset_subtask(0, -1))
+    one.turn(one.started((0, 1), -1, 1))
+    one.turn(one.assigned((0, 1), 0, "a"))
+    one.turn(one.finished((0, 1), "a", 0, -1))
+    one.checkpoint(2, (0, 1))
+
+    assert places(audit_of(one).splits) == [("a", SplitPlace.COMMITTED, (0, 1), 0, 2)]
+
+
 def test_assignments_are_told_in_log_order() -> None:
     rows = {one.split_id: one for one in audit_of(streaming_history()).splits}
 
