@@ -277,6 +277,7 @@ class SplitFold:
         self._cuts: dict[tuple[int, str], int] = {}
         self._ackers: dict[tuple[int, int], int] = {}
         """Number of the attempt that acked, by checkpoint and subtask."""
+        self._job_id = ""
         self._parallelism = 1
         self._parallelism_of: dict[int, int] = {}
         """Parallelism of each completed checkpoint."""
@@ -299,6 +300,7 @@ class SplitFold:
 
         The state has no other splits: those are in the state of the source's coordinator.
         """
+        self._job_id = state.job_id
         self._parallelism, self._last = state.parallelism, state.last_checkpoint
         for key, skipped in sorted_items(state.skipped_splits):
             self._splits[key] = _Split(skipped_because=skipped.reason)
@@ -384,6 +386,9 @@ class SplitFold:
                     self._reset(record, sorted(self._of_subtask), attempts)
                 self._promised.clear()
             case Kind.EPOCH_STARTED:
+                if record.job_id != self._job_id:  # forked: open intents stay with the first job
+                    self._job_id = record.job_id
+                    self._open_intents.clear()
                 self._parallelism = LaunchInfo(record.attributes).parallelism or 1
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
