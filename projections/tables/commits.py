@@ -75,9 +75,11 @@ class CommitFold:
 
     def __init__(self) -> None:
         self._commits: dict[int, CommitRow] = {}
+        self._job_id = ""
 
     def begin(self, state: JobState) -> None:
         """Begin with the open intents in the state at the first record of a pruned log."""
+        self._job_id = state.job_id
         for intent in sorted_values(state.intents):
             self._commits[intent.sequence] = CommitRow(
                 sequence=intent.sequence,
@@ -96,7 +98,14 @@ class CommitFold:
 
     def apply(self, record: Record) -> None:
         """Apply one record."""
-        if record.kind is Kind.COMMIT_INTENT and record.sequence is not None:
+        if record.kind is Kind.EPOCH_STARTED and record.job_id != self._job_id:
+            self._job_id = record.job_id
+            self._commits = {  # forked: open commits stay with the first job
+                sequence: row
+                for sequence, row in self._commits.items()
+                if row.status is CommitStatus.SETTLED
+            }
+        elif record.kind is Kind.COMMIT_INTENT and record.sequence is not None:
             number = record.checkpoint_id
             self._commits[record.sequence] = CommitRow(
                 sequence=record.sequence,

@@ -187,6 +187,17 @@ class _Hold:
         return kept or self.finished_barrier < checkpoint_id
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promise:
+    """Committables that an attempt has handed over."""
+
+    checkpoint: int
+    """First checkpoint whose completion allows their commit."""
+    subtask: int
+    is_kept: bool
+    """Whether they are of a kept split, which a reset of its subtask does not undo."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Thrown:
     value: ThrownAway
@@ -266,6 +277,7 @@ class SplitFold:
         self._cuts: dict[tuple[int, str], int] = {}
         self._ackers: dict[tuple[int, int], int] = {}
         """Number of the attempt that acked, by checkpoint and subtask."""
+        self._job_id = ""
         self._parallelism = 1
         self._parallelism_of: dict[int, int] = {}
         """Parallelism of each completed checkpoint."""
@@ -275,8 +287,8 @@ class SplitFold:
         """Last completed checkpoint of the branch."""
         self._open_intents: dict[int, int] = {}
         """Checkpoint of each intent that has no outcome, by sequence."""
-        self._promised: set[int] = set()
-        """Checkpoints whose completion allows a commit."""
+        self._promised: set[_Promise] = set()
+        """Committables that no completed checkpoint and no reset has taken so far."""
         self._unsettled: set[int] = set()
         """Completed checkpoints, until their commits are settled."""
         self._uncommitted_yet: list[_Completion] = []
@@ -288,6 +300,7 @@ class SplitFold:
 
         The state has no other splits: those are in the state of the source's coordinator.
         """
+        self._job_id = state.job_id
         self._parallelism, self._last = state.parallelism, state.last_checkpoint
         for key, skipped in sorted_items(state.skipped_splits):
             self._splits[key] = _Split(skipped_because=skipped.reason)
@@ -360,11 +373,22 @@ class SplitFold:
                 self._inherit(record)
             case Kind.SUBTASK_RESET if record.subtask is not None:
                 self._reset(record, [record.subtask], attempts)
-            case Kind.RESET_TO_CHECKPOINT if record.checkpoint_id != self._last:
-                self._change_branch(record, attempts)
+                subtask = record.subtask
+                self._promised = {
+                    promise
+                    for promise in self._promised
+                    if promise.subtask != subtask or promise.is_kept
+                }
             case Kind.RESET_TO_CHECKPOINT:
-                self._reset(record, sorted(self._of_subtask), attempts)
+                if record.checkpoint_id != self._last:
+                    self._change_branch(record, attempts)
+                else:
+                    self._reset(record, sorted(self._of_subtask), attempts)
+                self._promised.clear()
             case Kind.EPOCH_STARTED:
+                if record.job_id != self._job_id:  # forked: open intents stay with the first job
+                    self._job_id = record.job_id
+                    self._open_intents.clear()
                 self._parallelism = LaunchInfo(record.attributes).parallelism or 1
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
@@ -381,11 +405,14 @@ class SplitFold:
         barrier = record.last_barrier
         match record.kind:
             case Kind.CHECKPOINT_ACKED if record.checkpoint_id is not None:
-                self._promised.add(record.checkpoint_id)
+                number = record.checkpoint_id
             case Kind.SUBTASK_COMPLETED | Kind.SPLIT_FINISHED:
-                self._promised.add(1 + (NO_CHECKPOINT if barrier is None else barrier))
+                number = 1 + (NO_CHECKPOINT if barrier is None else barrier)
             case _:
-                pass
+                return
+        assert record.subtask is not None, "the kind has this field"
+        is_kept = record.attributes.get("kept") == "true"
+        self._promised.add(_Promise(checkpoint=number, subtask=record.subtask, is_kept=is_kept))
 
     def _of_checkpoint(self, record: Record) -> None:
         number, sequence = record.checkpoint_id, record.sequence
@@ -611,7 +638,7 @@ class SplitFold:
         allowed = {
             promised
             for promised in self._promised
-            if promised <= number or number == BATCH_COMPLETE
+            if promised.checkpoint <= number or number == BATCH_COMPLETE
         }
         self._promised -= allowed
         if allowed:

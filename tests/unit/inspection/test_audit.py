@@ -9,6 +9,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.attempts import AttemptEnd, AttemptRow
 from coordlog.projections.tables.audit import Audit, AuditRecord, audit, audit_records
 from coordlog.projections.tables.checkpoints import CheckpointStatus
+from coordlog.projections.tables.commits import CommitStatus
 from coordlog.projections.tables.payload_json import on_one_line, to_json
 from coordlog.projections.tables.splits import SplitPlace, SplitRow
 from coordlog.schemas.builtin_types import AttemptSnapshot, Committable
@@ -231,6 +232,55 @@ def test_a_checkpoint_that_allows_no_commit_has_committed_what_it_holds(
     assert [row.place for row in audit_of(one).splits] == [place]
     one.commit(1)
     assert [row.place for row in audit_of(one).splits] == [SplitPlace.COMMITTED]
+
+
+@pytest.mark.parametrize("is_global", [False, True])
+def test_committables_that_a_reset_undoes_hold_no_later_checkpoint_back(*, is_global: bool) -> None:
+    one = HandHistory()
+    one.epoch()
+    one.turn(discovery(one, "a"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_TRIGGERED, 1))
+    file = Committable(operator_id="sink", content=b"f")
+    snapshot = AttemptSnapshot(states=[], committables=[file])
+    one.turn(one.record(Kind.CHECKPOINT_ACKED, (0, 0), checkpoint_id=1, value=snapshot))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_ABORTED, 1))
+    reset = one.record(Kind.RESET_TO_CHECKPOINT, checkpoint_id=-1)
+    one.turn(one.failed((0, 0), "killed"), reset if is_global else one.reset_subtask(0, -1))
+    one.turn(one.started((0, 1), -1, 1))
+    one.turn(one.assigned((0, 1), 0, "a"))
+    one.turn(one.finished((0, 1), "a", 0, -1))
+    one.checkpoint(2, (0, 1))
+
+    assert places(audit_of(one).splits) == [("a", SplitPlace.COMMITTED, (0, 1), 0, 2)]
+
+
+def test_an_intent_of_the_first_job_is_not_open_in_its_fork() -> None:
+    one = HandHistory()
+    one.epoch()
+    one.turn(discovery(one, "a", "b"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.checkpoint(1, (0, 0))
+    one.turn(one.record(Kind.COMMIT_INTENT, operator_id="sink", checkpoint_id=1))
+    one.turn(one.assigned((0, 0), 0, "a"))
+    one.turn(one.finished((0, 0), "a", 5, 1))
+    one.checkpoint(2, (0, 0))
+    one.job_id = "fork"
+    one.epoch()
+    reset = one.record(Kind.RESET_TO_CHECKPOINT, checkpoint_id=2)
+    one.turn(one.failed((0, 0), "its driver is gone"), reset)
+    one.turn(one.started((0, 1), 2, 1))
+    one.turn(one.assigned((0, 1), 1, "b"))
+    one.turn(one.finished((0, 1), "b", 7, 2))
+    one.checkpoint(3, (0, 1))
+    one.commit(3)
+
+    found = audit_of(one)
+    assert [(row.checkpoint_id, row.status) for row in found.commits] == [(3, CommitStatus.SETTLED)]
+    assert places(found.splits) == [
+        ("a", SplitPlace.COMMITTED, (0, 0), 5, 2),
+        ("b", SplitPlace.COMMITTED, (0, 1), 7, 3),
+    ]
 
 
 def test_assignments_are_told_in_log_order() -> None:
