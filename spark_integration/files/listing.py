@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.errors import SourceError
 from coordlog.spark_integration.files.links import leads_elsewhere
+from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
@@ -423,10 +425,7 @@ class InputFiles:
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not has_wildcard(path):
                 return _local_below(path, path, after)
-            fixed = fixed_part(path)
-            matches = map(str, file_system.glob(path))
-            visible = [name for name in matches if not _is_hidden(name, fixed)]
-            roots = sorted(_outermost(visible), key=_in_order)
+            roots = names_matching(fixed_part(path), path)
             return (file for root in roots for file in _local_below(root, path, after))
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
@@ -634,11 +633,6 @@ def _is_there(file_system: Any, path: str) -> bool:  # noqa: ANN401
     return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))
 
 
-def _in_order(root: str) -> str:
-    """Key that sorts matches of a local glob in the order of the files in them."""
-    return f"{root}/" if os.path.isdir(root) else root  # noqa: PTH112, plain paths as fsspec returns them
-
-
 def _outermost(roots: Sequence[str]) -> list[str]:
     """The matches of a glob that are inside no other: `**` matches a folder, and all names in it."""
     kept: list[str] = []
@@ -679,19 +673,25 @@ def _refuse_outside(name: str, below: str) -> None:
 
 def _local_below(path: str, root: str, after: str = "") -> Iterator[ListedFile]:
     """Files at or below `path`, which the source's path `root` names or matches; names up to `after` are left out."""
-    base = _real_base(root)
     try:
-        if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec returns them
-            if path == root or path > after:
-                yield _of_status(os.stat(path), path, root)  # noqa: PTH116
-            return
-        if not os.path.isdir(path):  # noqa: PTH112
-            raise not_to_be_listed(path)
-    except (FileNotFoundError, SourceUnavailableError):
-        if path == root:
-            raise
+        status = os.stat(path)  # noqa: PTH116, plain paths as fsspec returns them
+    except FileNotFoundError:
+        if path == root or os.path.islink(path):  # noqa: PTH114
+            raise not_to_be_listed(path) from None
         return  # moved away since the folder above was listed: perhaps a finished file
-    yield from _in_folder(path, root, base, after, frozenset())
+    if stat.S_ISDIR(status.st_mode):
+        yield from _in_folder(path, root, _real_base(root), after, _real_above(path, root))
+    elif not stat.S_ISREG(status.st_mode):
+        raise not_to_be_listed(path)
+    elif path == root or path > after:
+        yield _of_status(status, path, root)
+
+
+def _real_above(path: str, root: str) -> frozenset[str]:
+    """The real folders above `path`, which the glob `root` matches, up to the glob's fixed part."""
+    fixed = fixed_part(root) or "/"
+    above = (str(folder) for folder in PurePosixPath(path).parents if path != root)
+    return frozenset(os.path.realpath(each) for each in above if _is_at_or_below(each, fixed))
 
 
 def _in_folder(
