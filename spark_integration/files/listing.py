@@ -22,6 +22,7 @@ from coordlog.errors import SourceError
 from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
+from coordlog.spark_integration.files.remote_names import files_below, remote_names_matching
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
@@ -462,9 +463,9 @@ class InputFiles:
             yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
-        roots = [str(name) for name in file_system.glob(path)] if fixed != path else [path]
+        roots = remote_names_matching(file_system, fixed, path) if fixed != path else [path]
         for root in _outermost(roots):
-            below = file_system.find(root, detail=True)
+            below = files_below(file_system, root)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.
             if not is_web and not url.endswith("/") and root not in below:
                 file_system.invalidate_cache()  # it holds the names below alone
