@@ -26,6 +26,7 @@ from coordlog.spark_integration.files.remote_names import files_below, remote_na
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
+    object_in_listing,
     objects_below,
     objects_matching,
 )
@@ -297,6 +298,18 @@ class InputFiles:
             return _of_info(seen.path, file_system.info(seen.path))
         except Exception as error:  # noqa: BLE001, as above
             raise gone(seen, error) from cause_of(seen, error)
+
+    def look_in_listing(self, path: str) -> ListedFile | None:
+        """An object of S3 as a listing has it, which needs no right to read it; None if it is gone.
+
+        Raises:
+            SourceUnavailableError: The store refuses the listing, or does not answer.
+        """
+        try:
+            info = object_in_listing(self._file_system()[0], path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return None if info is None else _of_info(path, info)
 
     @property
     def is_on_s3(self) -> bool:
