@@ -9,7 +9,7 @@ import os
 import posixpath
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import PurePosixPath
@@ -438,9 +438,9 @@ class InputFiles:
         after = self._after(path)
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not has_wildcard(path):
-                return _local_below(path, path, after)
-            roots = names_matching(fixed_part(path), path)
-            return (file for root in roots for file in _local_below(root, path, after))
+                return _local_below(path, path, after, self.leaves_out)
+            roots = names_matching(fixed_part(path), path, self.leaves_out)
+            return (f for root in roots for f in _local_below(root, path, after, self.leaves_out))
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
         return (f for f in files if f.path > after or f.path == path) if after else files
@@ -685,8 +685,13 @@ def _refuse_outside(name: str, below: str) -> None:
     )
 
 
-def _local_below(path: str, root: str, after: str = "") -> Iterator[ListedFile]:
-    """Files at or below `path`, which the source's path `root` names or matches; names up to `after` are left out."""
+def _local_below(
+    path: str, root: str, after: str, leaves_out: Callable[[str], bool]
+) -> Iterator[ListedFile]:
+    """Files at or below `path`, which the source's path `root` names or matches; names up to `after` are left out.
+
+    Folders that `leaves_out` names are not opened: perhaps they may not be.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116, plain paths as fsspec returns them
     except FileNotFoundError:
@@ -694,7 +699,10 @@ def _local_below(path: str, root: str, after: str = "") -> Iterator[ListedFile]:
             raise not_to_be_listed(path) from None
         return  # moved away since the folder above was listed: perhaps a finished file
     if stat.S_ISDIR(status.st_mode):
-        yield from _in_folder(path, root, _real_base(root), after, _real_above(path, root))
+        if path != root and leaves_out(path):
+            return
+        above = _real_above(path, root)
+        yield from _in_folder(path, root, _real_base(root), after, above, leaves_out)
     elif not stat.S_ISREG(status.st_mode):
         raise not_to_be_listed(path)
     elif path == root or path > after:
@@ -709,7 +717,12 @@ def _real_above(path: str, root: str) -> frozenset[str]:
 
 
 def _in_folder(
-    path: str, root: str, base: str, after: str, above: frozenset[str]
+    path: str,
+    root: str,
+    base: str,
+    after: str,
+    above: frozenset[str],
+    leaves_out: Callable[[str], bool],
 ) -> Iterator[ListedFile]:
     """Files in a folder and its folders. Links are resolved for each folder and each link, not for each file.
 
@@ -737,7 +750,9 @@ def _in_folder(
             continue  # with all that is in it, if it is a folder
         try:
             if noted.endswith("/"):
-                yield from _in_folder(name[:-1], root, base, after, above | {real})
+                if not leaves_out(name[:-1]):
+                    inner = above | {real}
+                    yield from _in_folder(name[:-1], root, base, after, inner, leaves_out)
                 continue
             status = os.stat(name)  # noqa: PTH116, plain paths as in a listing
             if not stat.S_ISREG(status.st_mode):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fsspec.utils import glob_translate
 
 __all__ = ["names_matching"]
 
 
-def names_matching(folder: str, pattern: str) -> Iterator[str]:
+def names_matching(folder: str, pattern: str, leaves_out: Callable[[str], bool]) -> Iterator[str]:
     """Names that `pattern` matches, in the order of the files in them, without those inside a matching folder.
 
     Links to folders are followed. Names that begin with `.` or `_` are left out.
@@ -20,6 +20,7 @@ def names_matching(folder: str, pattern: str) -> Iterator[str]:
     Args:
         folder: Part of the pattern before the first wildcard.
         pattern: An absolute path, which has wildcards; `**` stands for any number of folders.
+        leaves_out: Whether a folder is not to be opened.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -27,7 +28,7 @@ def names_matching(folder: str, pattern: str) -> Iterator[str]:
     """
     root = folder or "/"
     parts = pattern.removeprefix(folder).strip("/").split("/")
-    yield from _in_folder(root, parts, re.compile(glob_translate(pattern)), frozenset(), root)
+    yield from _in_folder(root, parts, re.compile(glob_translate(pattern)), frozenset(), leaves_out)
 
 
 def _in_folder(
@@ -35,7 +36,7 @@ def _in_folder(
     parts: Sequence[str],
     pattern: re.Pattern[str],
     above: frozenset[str],
-    root: str,
+    leaves_out: Callable[[str], bool],
 ) -> Iterator[str]:
     """`above` holds the real folders above this one: a link back to one of them is not followed."""
     real = os.path.realpath(folder)
@@ -52,12 +53,12 @@ def _in_folder(
                 if not entry.name.startswith((".", "_")) and is_possible(entry.name)
             ]
     except FileNotFoundError:
-        if folder == root:
+        if not above:
             raise
         return  # moved away since the folder above was listed
     for name in sorted(names):  # a folder's slash gives the order of whole paths
         path = posixpath.join(folder, name.rstrip("/"))
         if pattern.match(path):
             yield path
-        elif name.endswith("/"):
-            yield from _in_folder(path, rest, pattern, above | {real}, root)
+        elif name.endswith("/") and not leaves_out(path):
+            yield from _in_folder(path, rest, pattern, above | {real}, leaves_out)

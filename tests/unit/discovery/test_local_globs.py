@@ -105,3 +105,18 @@ def test_the_folder_of_a_glob_must_exist(folder: Path) -> None:
 )
 def test_each_part_of_a_glob_matches_a_name(folder: Path, pattern: str, names: list[str]) -> None:
     assert names_of(folder, pattern) == names
+
+
+@pytest.mark.parametrize("pattern", ["in", "in/*", "in/*/*.csv", "in/**/x.csv"])
+@pytest.mark.parametrize("exclude", ["b", "in/b", "lost*"])
+def test_a_folder_that_is_left_out_need_not_be_readable(
+    folder: Path, pattern: str, exclude: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `lost+found`, which only root may open."""
+    name = "lost+found" if "lost" in exclude else "b"
+    (folder / "in/b").rename(folder / "in" / name)
+    monkeypatch.setattr(os, "scandir", failing(os.scandir, folder / "in" / name, errno.EACCES))
+    left_out = f"{folder}/{exclude}" if "/" in exclude else exclude
+
+    files = InputFiles(url=f"{folder}/{pattern}", exclude=(left_out,))
+    assert [file.path for file in files.list()] == [f"{folder}/in/a/x.csv"]
