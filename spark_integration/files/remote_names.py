@@ -18,10 +18,10 @@ def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  #
     Raises:
         OSError: A folder cannot be listed. One that is gone is left out.
     """
-    found = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
-    if not found and file_system.isfile(root):
-        found[root] = file_system.info(root)
-    return {name: found[name] for name in sorted(found)}
+    infos = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
+    if not infos and file_system.isfile(root):
+        infos[root] = file_system.info(root)
+    return {name: infos[name] for name in sorted(infos)}
 
 
 def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401

@@ -72,8 +72,8 @@ def object_in_listing(file_system: Any, path: str) -> Mapping[str, Any] | None: 
     page = file_system.call_s3(
         "list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1, **file_system.req_kw
     )
-    found = (entry for entry in page.get("Contents", ()) if entry["Key"] == key)
-    return next(({**entry, "size": entry["Size"]} for entry in found), None)
+    entries = (entry for entry in page.get("Contents", ()) if entry["Key"] == key)
+    return next(({**entry, "size": entry["Size"]} for entry in entries), None)
 
 
 def is_name_of(path: str, name: str, *, is_of_folders: bool) -> bool:

@@ -69,19 +69,15 @@ def relisted(
     known, other_cuts = _of_one_cut(known, unread)
     had_files = bool(known or settled) or modified_from_us is not None
     listed = discovery.files.list(allow_none=had_files)
-    too_old = [] if modified_from_us is None else _too_old(listed, known, modified_from_us)
+    too_old = (
+        _too_old(listed, known, modified_from_us)
+        if with_new and modified_from_us is not None
+        else []
+    )
     present = {file.path for file in listed}
-    waiting = {
-        path: splits
-        for path, splits in known.items()
-        if {split.split_id for split in splits} <= unread | skipped
-        and not {split.split_id for split in splits} <= skipped
-    }
+    waiting = _waiting(known, unread, skipped)
     gone = {path: splits for path, splits in waiting.items() if path not in present}
-    left_out = {path: splits for path, splits in gone.items() if discovery.files.leaves_out(path)}
-    stays = {path: splits for path, splits in gone.items() if path not in left_out}
-    if not discovery.skips_unreadable:
-        _check_there(discovery, stays)
+    left_out = _excluded(discovery, gone)
     rest = {path: splits for path, splits in known.items() if path not in waiting}
     again = [file for file in listed if file.path in waiting]
     aside = waiting.keys() | {file.path for file in too_old}
@@ -102,14 +98,35 @@ def relisted(
     return Relisted(
         discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
-        facts=[
-            *(
-                KnownSplitsForgotten(split_ids=page, why=FILLED)
-                for page in pages_of_ids(_split_ids(filled))
-            ),
-            *(_left_out(too_old, modified_from_us) if with_new else ()),
-        ],
+        facts=[*_forgotten(filled), *_left_out(too_old, modified_from_us)],
     )
+
+
+def _waiting(
+    known: Mapping[str, Sequence[FileSplit]], unread: frozenset[str], skipped: frozenset[str]
+) -> dict[str, Sequence[FileSplit]]:
+    """The files of which no reader has had a split, and not all splits are skipped."""
+    return {
+        path: splits
+        for path, splits in known.items()
+        if {split.split_id for split in splits} <= unread | skipped
+        and not {split.split_id for split in splits} <= skipped
+    }
+
+
+def _excluded(
+    discovery: Discovery, gone: Mapping[str, Sequence[FileSplit]]
+) -> dict[str, Sequence[FileSplit]]:
+    """The files that `exclude` names. Raises SourceError if another one is missing."""
+    left_out = {path: splits for path, splits in gone.items() if discovery.files.leaves_out(path)}
+    if not discovery.skips_unreadable:
+        _check_there(discovery, {path: gone[path] for path in gone.keys() - left_out.keys()})
+    return left_out
+
+
+def _forgotten(filled: Mapping[str, Sequence[FileSplit]]) -> list[KnownSplitsForgotten]:
+    pages = pages_of_ids(_split_ids(filled))
+    return [KnownSplitsForgotten(split_ids=page, why=FILLED) for page in pages]
 
 
 def _filled(
