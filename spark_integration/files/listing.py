@@ -9,20 +9,24 @@ import os
 import posixpath
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.errors import SourceError
 from coordlog.spark_integration.files.links import leads_elsewhere
+from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
+from coordlog.spark_integration.files.remote_names import files_below, remote_names_matching
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
+    object_in_listing,
     objects_below,
     objects_matching,
 )
@@ -295,6 +299,18 @@ class InputFiles:
         except Exception as error:  # noqa: BLE001, as above
             raise gone(seen, error) from cause_of(seen, error)
 
+    def look_in_listing(self, path: str) -> ListedFile | None:
+        """An object of S3 as a listing has it, which needs no right to read it; None if it is gone.
+
+        Raises:
+            SourceUnavailableError: The store refuses the listing, or does not answer.
+        """
+        try:
+            info = object_in_listing(self._file_system()[0], path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return None if info is None else _of_info(path, info)
+
     @property
     def is_on_s3(self) -> bool:
         """Whether the files are objects of a store of the S3 protocol. Raises SourceError."""
@@ -422,12 +438,9 @@ class InputFiles:
         after = self._after(path)
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not has_wildcard(path):
-                return _local_below(path, path, after)
-            fixed = fixed_part(path)
-            matches = map(str, file_system.glob(path))
-            visible = [name for name in matches if not _is_hidden(name, fixed)]
-            roots = sorted(_outermost(visible), key=_in_order)
-            return (file for root in roots for file in _local_below(root, path, after))
+                return _local_below(path, path, after, self.leaves_out)
+            roots = names_matching(fixed_part(path), path, self.leaves_out)
+            return (f for root in roots for f in _local_below(root, path, after, self.leaves_out))
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
         return (f for f in files if f.path > after or f.path == path) if after else files
@@ -463,9 +476,9 @@ class InputFiles:
             yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
-        roots = [str(name) for name in file_system.glob(path)] if fixed != path else [path]
+        roots = remote_names_matching(file_system, fixed, path) if fixed != path else [path]
         for root in _outermost(roots):
-            below = file_system.find(root, detail=True)
+            below = files_below(file_system, root)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.
             if not is_web and not url.endswith("/") and root not in below:
                 file_system.invalidate_cache()  # it holds the names below alone
@@ -634,11 +647,6 @@ def _is_there(file_system: Any, path: str) -> bool:  # noqa: ANN401
     return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))
 
 
-def _in_order(root: str) -> str:
-    """Key that sorts matches of a local glob in the order of the files in them."""
-    return f"{root}/" if os.path.isdir(root) else root  # noqa: PTH112, plain paths as fsspec returns them
-
-
 def _outermost(roots: Sequence[str]) -> list[str]:
     """The matches of a glob that are inside no other: `**` matches a folder, and all names in it."""
     kept: list[str] = []
@@ -677,25 +685,44 @@ def _refuse_outside(name: str, below: str) -> None:
     )
 
 
-def _local_below(path: str, root: str, after: str = "") -> Iterator[ListedFile]:
-    """Files at or below `path`, which the source's path `root` names or matches; names up to `after` are left out."""
-    base = _real_base(root)
+def _local_below(
+    path: str, root: str, after: str, leaves_out: Callable[[str], bool]
+) -> Iterator[ListedFile]:
+    """Files at or below `path`, which the source's path `root` names or matches; names up to `after` are left out.
+
+    Folders that `leaves_out` names are not opened: perhaps they may not be.
+    """
     try:
-        if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec returns them
-            if path == root or path > after:
-                yield _of_status(os.stat(path), path, root)  # noqa: PTH116
-            return
-        if not os.path.isdir(path):  # noqa: PTH112
-            raise not_to_be_listed(path)
-    except (FileNotFoundError, SourceUnavailableError):
-        if path == root:
-            raise
+        status = os.stat(path)  # noqa: PTH116, plain paths as fsspec returns them
+    except FileNotFoundError:
+        if path == root or os.path.islink(path):  # noqa: PTH114
+            raise not_to_be_listed(path) from None
         return  # moved away since the folder above was listed: perhaps a finished file
-    yield from _in_folder(path, root, base, after, frozenset())
+    if stat.S_ISDIR(status.st_mode):
+        if path != root and leaves_out(path):
+            return
+        above = _real_above(path, root)
+        yield from _in_folder(path, root, _real_base(root), after, above, leaves_out)
+    elif not stat.S_ISREG(status.st_mode):
+        raise not_to_be_listed(path)
+    elif path == root or path > after:
+        yield _of_status(status, path, root)
+
+
+def _real_above(path: str, root: str) -> frozenset[str]:
+    """The real folders above `path`, which the glob `root` matches, up to the glob's fixed part."""
+    fixed = fixed_part(root) or "/"
+    above = (str(folder) for folder in PurePosixPath(path).parents if path != root)
+    return frozenset(os.path.realpath(each) for each in above if _is_at_or_below(each, fixed))
 
 
 def _in_folder(
-    path: str, root: str, base: str, after: str, above: frozenset[str]
+    path: str,
+    root: str,
+    base: str,
+    after: str,
+    above: frozenset[str],
+    leaves_out: Callable[[str], bool],
 ) -> Iterator[ListedFile]:
     """Files in a folder and its folders. Links are resolved for each folder and each link, not for each file.
 
@@ -723,7 +750,9 @@ def _in_folder(
             continue  # with all that is in it, if it is a folder
         try:
             if noted.endswith("/"):
-                yield from _in_folder(name[:-1], root, base, after, above | {real})
+                if not leaves_out(name[:-1]):
+                    inner = above | {real}
+                    yield from _in_folder(name[:-1], root, base, after, inner, leaves_out)
                 continue
             status = os.stat(name)  # noqa: PTH116, plain paths as in a listing
             if not stat.S_ISREG(status.st_mode):

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec.utils import glob_translate
 
-__all__ = ["is_name_of", "is_s3", "objects_below", "objects_matching"]
+__all__ = ["is_name_of", "is_s3", "object_in_listing", "objects_below", "objects_matching"]
 
 
 # `Any` here and below: fsspec has no types.
@@ -63,6 +63,17 @@ def objects_matching(
             is_inside = any(is_match("/".join(parts[:n])) for n in range(2, len(parts) + 1))
         if is_inside or (matches_files and is_match(name)):
             yield name, info
+
+
+def object_in_listing(file_system: Any, path: str) -> Mapping[str, Any] | None:  # noqa: ANN401
+    """`info` of the object `path`, or None. Raises OSError as `objects_below`."""
+    bucket, key, _ = file_system.split_path(path)
+    # Names are in order, and no other one with this prefix is before it.
+    page = file_system.call_s3(
+        "list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1, **file_system.req_kw
+    )
+    entries = (entry for entry in page.get("Contents", ()) if entry["Key"] == key)
+    return next(({**entry, "size": entry["Size"]} for entry in entries), None)
 
 
 def is_name_of(path: str, name: str, *, is_of_folders: bool) -> bool:

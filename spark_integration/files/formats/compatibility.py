@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -60,7 +61,7 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     come last.
 
     Raises:
-        MisfitError: Two types have no wider one.
+        MisfitError: Two types have no wider one, or two columns differ in upper and lower case alone.
     """
     fields: list[pa.Field] = []
     counts, settled = Counter(other.names), frozenset(schema.names)
@@ -85,13 +86,15 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
             f"column {column.name!r} is {wider.type} and in the files "
             f"{column.type}, and no type holds both"
         )
-    if differences:
-        raise MisfitError("; ".join(differences))
-    fields += [
+    new = [
         column
         for column in other
         if column.name not in settled and not pa.types.is_null(column.type)
     ]
+    differences += _of_other_case(fields, new)
+    if differences:
+        raise MisfitError("; ".join(differences))
+    fields += new
     return pa.schema([pa.field(column.name, column.type) for column in fields])
 
 
@@ -104,6 +107,20 @@ def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
         raise MisfitError(
             f"column {column.name!r} is {values.type} and in the files {column.type} ({reason})"
         ) from error
+
+
+def _of_other_case(fields: Sequence[pa.Field], new: Sequence[pa.Field]) -> list[str]:
+    """New columns that Spark and other readers take for another one: they refuse the files, or read one of the two."""
+    names = {column.name.lower(): column.name for column in fields}
+    differences: list[str] = []
+    for column in new:
+        other = names.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            differences.append(
+                f"column {column.name!r} is new and differs from {other!r} in upper and lower case alone, which "
+                "readers such as Spark do not distinguish"
+            )
+    return differences
 
 
 def _doubled(counts: Counter[str]) -> list[str]:

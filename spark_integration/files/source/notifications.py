@@ -231,11 +231,12 @@ class NotifiedWatch:
                 self._last_find_s = self._clock()
                 return result
             self._delete_handled()
-            if inner.left_for_later:
+            if inner.left_for_later:  # what these wait for is known to the next look alone
                 self._last_find_s = self._clock()
-            elif self._is_idle_at(self._listed_s):
+                return SplitsDiscovered(splits=[], is_complete=False)
+            if self._is_idle_at(self._listed_s):
                 return SplitsDiscovered(splits=[], is_complete=True)
-            elif self._is_idle_at(self._clock()):
+            if self._is_idle_at(self._clock()):
                 self._listed_s = -math.inf  # a notification may have been lost
             if self._closed.is_set() or self._clock() >= until_s:
                 return SplitsDiscovered(splits=[], is_complete=False)
@@ -303,12 +304,15 @@ class NotifiedWatch:
         for path in dict.fromkeys(paths):
             if files.has_name(path):
                 try:
-                    file = files.look(ListedFile(path=path, size_bytes=-1))
+                    present[path] = files.look(ListedFile(path=path, size_bytes=-1))
                 except SourceError as error:
                     if isinstance(error.__cause__, FileNotFoundError):
                         continue  # deleted since
-                    raise
-                present[path] = file
+                    if not isinstance(error.__cause__, PermissionError):
+                        raise
+                    # As after a listing, its reader finds that it may not be read: it alone is at fault.
+                    if (listed := files.look_in_listing(path)) is not None:
+                        present[path] = listed
         return present
 
     def _warn(self, message: Message) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final
 
+from coordlog.coordinators.enumerator import pages_of_ids
 from coordlog.coordinators.listing import Relisted
 from coordlog.errors import SourceError
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_types import Split, SplitsDiscovered
+from coordlog.schemas.source_types import KnownSplitsForgotten, Split, SplitsDiscovered
 from coordlog.spark_integration.files.listing import ListedFile, modified_us
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit
 from coordlog.spark_integration.files.source.ages import left_out_fact
@@ -19,10 +20,11 @@ from coordlog.spark_integration.files.source.bad_files import named_files
 from coordlog.spark_integration.files.source.discovery import Discovery
 from coordlog.spark_integration.files.source.split_bytes import decode_split
 
-__all__ = ["LEFT_OUT", "OTHER_CUT", "RECUT", "relisted"]
+__all__ = ["FILLED", "LEFT_OUT", "OTHER_CUT", "RECUT", "relisted"]
 
 RECUT: Final = "a later listing has cut its file otherwise"
 LEFT_OUT: Final = "a later listing has left it out, by `exclude`"
+FILLED: Final = "its file was empty, and has rows now"
 OTHER_CUT: Final = (
     "another branch of the job has cut its file otherwise, and this one has rows of it"
 )
@@ -38,13 +40,15 @@ def relisted(
     modified_from_us: int | None = None,
     settled: bytes = b"",
     with_new: bool = True,
+    is_committed: Callable[[str], bool] = lambda _split_id: False,
 ) -> Relisted:
     """The present files of a source, of which `known` was listed before (clause L6: no split waits for ever).
 
     A file of which no reader has had a split is listed as if it were new: options may have changed,
     and it may have been fixed. If it is gone, its splits stay as they are if the source skips files
     at fault: its reader skips it, and records its name. A file of which some splits are skipped stays cut as it is:
-    in other cuts the skipped rows would be read (clause J2: a skip is permanent).
+    in other cuts the skipped rows would be read (clause J2: a skip is permanent). A file that was empty and has rows
+    now is a new one.
 
     Args:
         discovery: Makes the splits.
@@ -57,6 +61,7 @@ def relisted(
         settled: Schema of files that were forgotten or released, as in their splits; empty: none was.
         with_new: Whether all other files are listed too, which makes the listing complete. Otherwise a watch does that,
             which may tolerate that a known one has changed.
+        is_committed: Whether a completed checkpoint has every row of a split.
 
     Raises:
         SourceError: A file that was listed before is missing; or as `Discovery.splits_of`.
@@ -64,23 +69,21 @@ def relisted(
     known, other_cuts = _of_one_cut(known, unread)
     had_files = bool(known or settled) or modified_from_us is not None
     listed = discovery.files.list(allow_none=had_files)
-    too_old = [] if modified_from_us is None else _too_old(listed, known, modified_from_us)
+    too_old = (
+        _too_old(listed, known, modified_from_us)
+        if with_new and modified_from_us is not None
+        else []
+    )
     present = {file.path for file in listed}
-    waiting = {
-        path: splits
-        for path, splits in known.items()
-        if {split.split_id for split in splits} <= unread | skipped
-        and not {split.split_id for split in splits} <= skipped
-    }
+    waiting = _waiting(known, unread, skipped)
     gone = {path: splits for path, splits in waiting.items() if path not in present}
-    left_out = {path: splits for path, splits in gone.items() if discovery.files.leaves_out(path)}
-    stays = {path: splits for path, splits in gone.items() if path not in left_out}
-    if not discovery.skips_unreadable:
-        _check_there(discovery, stays)
+    left_out = _excluded(discovery, gone)
     rest = {path: splits for path, splits in known.items() if path not in waiting}
     again = [file for file in listed if file.path in waiting]
     aside = waiting.keys() | {file.path for file in too_old}
     others = [file for file in listed if file.path not in aside] if with_new else []
+    filled = _filled(others, rest, as_read or {}, skipped, is_committed)
+    rest = {path: splits for path, splits in rest.items() if path not in filled}
     fresh = again + discovery.fresh(others, rest, as_read, skipped)
     fresh_splits = discovery.splits_of(
         sorted(fresh, key=lambda file: file.path),
@@ -95,8 +98,56 @@ def relisted(
     return Relisted(
         discovered=SplitsDiscovered(splits=fresh_splits, is_complete=with_new),
         withdrawn={reason: split_ids for reason, split_ids in withdrawn.items() if split_ids},
-        facts=_left_out(too_old, modified_from_us) if with_new else (),
+        facts=[*_forgotten(filled), *_left_out(too_old, modified_from_us)],
     )
+
+
+def _waiting(
+    known: Mapping[str, Sequence[FileSplit]], unread: frozenset[str], skipped: frozenset[str]
+) -> dict[str, Sequence[FileSplit]]:
+    """The files of which no reader has had a split, and not all splits are skipped."""
+    return {
+        path: splits
+        for path, splits in known.items()
+        if {split.split_id for split in splits} <= unread | skipped
+        and not {split.split_id for split in splits} <= skipped
+    }
+
+
+def _excluded(
+    discovery: Discovery, gone: Mapping[str, Sequence[FileSplit]]
+) -> dict[str, Sequence[FileSplit]]:
+    """The files that `exclude` names. Raises SourceError if another one is missing."""
+    left_out = {path: splits for path, splits in gone.items() if discovery.files.leaves_out(path)}
+    if not discovery.skips_unreadable:
+        _check_there(discovery, {path: gone[path] for path in gone.keys() - left_out.keys()})
+    return left_out
+
+
+def _forgotten(filled: Mapping[str, Sequence[FileSplit]]) -> list[KnownSplitsForgotten]:
+    pages = pages_of_ids(_split_ids(filled))
+    return [KnownSplitsForgotten(split_ids=page, why=FILLED) for page in pages]
+
+
+def _filled(
+    listed: Sequence[ListedFile],
+    known: Mapping[str, Sequence[FileSplit]],
+    as_read: Collection[str],
+    skipped: frozenset[str],
+    is_committed: Callable[[str], bool],
+) -> dict[str, Sequence[FileSplit]]:
+    """The known files that were read as empty ones and have bytes now, such as a copy that had only just begun."""
+    return {
+        file.path: known[file.path]
+        for file in listed
+        if file.size_bytes > 0
+        and file.path in known
+        and file.path not in as_read
+        and all(
+            split.size_bytes == 0 and split.split_id not in skipped and is_committed(split.split_id)
+            for split in known[file.path]
+        )
+    }
 
 
 def _split_ids(by_path: Mapping[str, Sequence[FileSplit]]) -> list[str]:

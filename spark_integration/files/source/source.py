@@ -28,6 +28,7 @@ from coordlog.limits import (
 from coordlog.log.credentials import refuse_credentials
 from coordlog.option_types import check_all, check_range, check_types
 from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import PlacedSplits
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
@@ -497,6 +498,7 @@ class FileSource:
             as_read=files_as_read(kept),
             modified_from_us=limit_of(kept),
             settled=settled_of(kept),
+            is_committed=known.is_committed if isinstance(known, PlacedSplits) else _never,
         )
 
     def _file_watch(self, watching: Watch, kept: bytes | None) -> FileWatch:
@@ -569,6 +571,10 @@ class FileSource:
             weight_of=_weight_of,
             release=None if committed is None else release,
         )
+
+
+def _never(_split_id: str) -> bool:
+    return False
 
 
 def _note_kept(watch: FileWatch, kept: bytes | None, fact: Payload) -> bytes | None:

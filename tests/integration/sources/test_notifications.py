@@ -28,6 +28,7 @@ from coordlog.spark_integration.files.source.notifications import (
 )
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.files.source.watch import Watch
+from fakes.chain_fakes import read_all
 
 pytestmark = [pytest.mark.slow]
 
@@ -315,6 +316,75 @@ def test_a_name_that_comes_again_while_it_is_released_waits_for_that(
     watched.known = []
     assert watched.look() == ["notified/again/a.csv"]
     assert (watched.look(), queue.count) == ([], 0)
+
+
+def test_a_look_ends_at_a_name_that_waits_for_its_release(
+    store: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same look would find it so again and again: the release is known to the next look alone."""
+    queue = Queue("ends")
+    store.pipe("notified/ends/a.csv", b"i\n1\n")
+    watched = Watched("s3://notified/ends", queue)
+    watched.watch._inner.tolerates = lambda _path: True
+    watched.look()
+    store.pipe("notified/ends/a.csv", b"i\n2\n2\n")
+    queue.send("notified/ends/a.csv")
+    received = []
+    real = SqsQueue.receive
+
+    def receive(self: SqsQueue, wait_s: float) -> Any:  # noqa: ANN401
+        received.append(wait_s)
+        assert len(received) <= 2, "a request for the message, one for those after it"
+        return real(self, wait_s)
+
+    monkeypatch.setattr(notifications, "WATCH_REPORT_S", 60.0)
+    monkeypatch.setattr(SqsQueue, "receive", receive)
+    assert watched.look() == []
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_an_object_that_may_not_be_read_holds_up_no_other(
+    store: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    on_error: Any,  # noqa: ANN401
+) -> None:
+    """Its reader finds the same, and skips it or fails by its name; the messages of others are read meanwhile."""
+    queue = Queue(f"forbidden-{on_error}")
+    store.pipe("notified/forbidden/old.csv", b"i\n1\n")
+    watched = Watched("s3://notified/forbidden", queue)
+    watched.look()
+    names = [f"notified/forbidden/{name}.csv" for name in ("a", "a.csv.b", "c")]
+    for name in names:
+        store.pipe(name, b"i\n1\n")
+    queue.send(names[0])
+    queue.send(names[1])
+    queue.send(names[2])
+    store.rm(names[2])
+    real = type(store)._call_s3
+
+    async def call_s3(self: Any, method: str, *args: Any, **request: Any) -> Any:  # noqa: ANN401
+        if method == "head_object" and f"notified/{request['Key']}" in (names[0], names[2]):
+            raise PermissionError(13, "Forbidden")
+        return await real(self, method, *args, **request)
+
+    monkeypatch.setattr(type(store), "_call_s3", call_s3)
+    found = watched.look()
+    assert found == names[:2]
+    assert watched.look() == []
+    assert queue.count == 0
+
+    source = FileSource(
+        "s3://notified/forbidden", schema="i bigint", on_error=on_error, watch=Watch()
+    )
+    splits = [split.content for split in watched.known]
+    if on_error == "fail":
+        with pytest.raises(SourceUnavailableError, match=r"forbidden/a\.csv: it cannot be read"):
+            read_all(source.spec().create_reader(), splits)
+    else:
+        out = read_all(source.spec().create_reader(), splits)
+        assert out.rows == [(1,), (1,)]
+    store.rm("notified/forbidden", recursive=True)
 
 
 def test_an_object_that_would_be_read_as_another_is_refused(

@@ -6,6 +6,8 @@ import gzip
 import json
 import logging
 import os
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -430,6 +432,50 @@ def test_each_format_is_read_over_http_from_an_index_or_by_name(
 
     assert read(source_of(f"{url}/{name}/", name)).rows == expected(name)
     assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
+
+
+class Resetting(Quiet):
+    """Ends the connection at each request for the folder `b`, as a server or a firewall under load does."""
+
+    def send_head(self) -> Any:  # noqa: ANN401, as the base has it
+        if self.path.rstrip("/").endswith("/b"):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+            raise ConnectionResetError
+        return super().send_head()
+
+    def handle(self) -> None:
+        with suppress(OSError, ValueError):
+            super().handle()
+
+    def finish(self) -> None:
+        with suppress(OSError, ValueError):
+            super().finish()
+
+
+@pytest.mark.parametrize("below", ["in/", "in/*", "in/*/*.csv", "in/**/*.csv"])
+def test_a_folder_that_a_server_does_not_list_is_an_error(
+    site: tuple[str, Path], below: str
+) -> None:
+    """Without the error a job would finish without the rows of this folder."""
+    url, folder = site
+    for name in ("in/a/x.csv", "in/b/x.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("i\n1\n")
+    assert read(FileSource(f"{url}/{below}")).rows == [(1,), (1,)]
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Resetting, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        error = refusal(FileSource(f"http://127.0.0.1:{server.server_port}/{below}").discover)
+    finally:
+        server.shutdown()
+        thread.join(10.0)
+        server.server_close()
+    assert error.retriable
+    assert "reset by peer" in error.problem or "disconnected" in error.problem
 
 
 def test_a_page_that_changes_or_is_gone_is_named(site: tuple[str, Path]) -> None:

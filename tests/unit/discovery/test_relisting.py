@@ -59,10 +59,12 @@ def files(folder: Path, *names: str) -> None:
         (folder / name).write_text("i\n1\n2\n", encoding="utf-8")
 
 
-def run(folder: Path, job: HandDrivenJob | None = None, **options: object) -> HandDrivenJob:
-    """The job's next run, in batch; the runs before it have ended with a global failure."""
+def run(
+    folder: Path, job: HandDrivenJob | None = None, *, again: bool = False, **options: object
+) -> HandDrivenJob:
+    """The job's next run, in batch; the runs before it have ended with a global failure, or `again`."""
     chain = Chain(source=FileSource(folder, **options).spec(), operators=[])  # type: ignore[arg-type]
-    return HandDrivenJob(chain, is_batch=True, log=None if job is None else job.log)
+    return HandDrivenJob(chain, is_batch=True, log=None if job is None else job.log, again=again)
 
 
 def failed(folder: Path, **options: object) -> HandDrivenJob:
@@ -470,3 +472,27 @@ def test_a_pruned_history_that_lists_all_splits_again_has_no_fault() -> None:
 
     assert verify(stored(job)).faults == []
     assert waiting_in(stored(job)) == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "jsonl"}, {"schemas": "each"}])
+def test_a_file_that_was_read_while_it_was_empty_is_read_once_it_has_rows(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """A copy begins with an empty file: every later run would fail for its change, until a person moves it."""
+    text = '{"i": 1}\n' if "format" in options else "i\n1\n"
+    (tmp_path / "a").write_text(text, encoding="utf-8")
+    (tmp_path / "b").touch()
+    job = run(tmp_path, **options)  # type: ignore[arg-type]
+    assert names(job) == ["a", "b"]
+    read_all(job)
+
+    (tmp_path / "b").write_text(text, encoding="utf-8")
+    again = run(tmp_path, job, again=True, **options)
+    assert names(again) == ["b"]
+    read_all(again)
+    assert again.runtime.state.phase is Phase.FINISHED
+    assert verify(stored(again)).faults == []
+
+    (tmp_path / "b").write_text(text * 2, encoding="utf-8")  # rows of it were read
+    with pytest.raises(SourceError, match="it has changed since it was listed"):
+        FileSource(tmp_path, **options).discover_again(state_of(again).in_order())  # type: ignore[arg-type]

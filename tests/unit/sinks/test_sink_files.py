@@ -418,6 +418,21 @@ def test_what_no_type_holds_is_refused_even_where_widening_is_wanted(tmp_path: P
     assert "column 'i' is int64 and in the files double" in error.problem, "rounding would lose it"
 
 
+@pytest.mark.parametrize("names", [("I",), ("new", "New")])
+def test_a_new_column_of_another_ones_name_in_other_case_is_refused(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Spark reads no file with both, and a published file stays."""
+    writer = opened(prepared(ParquetSink(tmp_path / "out", widen=True)))
+    write(writer, i=[1])
+
+    error = refusal(lambda: write(writer, **{name: [2] for name in names}))
+    other = {"I": "i"}.get(names[-1], "new")
+    assert f"column {names[-1]!r} is new and differs from {other!r} in upper and" in error.problem
+    write(writer, i=[2], j=[3])
+    assert sum(one.rows for one in staged_of(writer.final_snapshot())) == 2
+
+
 def test_a_struct_that_has_got_a_field_is_refused_and_leaves_the_schema(tmp_path: Path) -> None:
     writer = opened(prepared(ParquetSink(tmp_path / "out", widen=True)))
     write(writer, i=[{"a": 1}])

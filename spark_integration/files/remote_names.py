@@ -1,0 +1,67 @@
+"""Names in a file system of fsspec. A folder that cannot be listed is an error: searches of fsspec leave it out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fsspec.utils import glob_translate
+
+__all__ = ["files_below", "remote_names_matching"]
+
+
+# `Any` here and below: fsspec has no types.
+def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  # noqa: ANN401
+    """Name and `info` of each file below `root`, or of the file `root`, in the order of the names.
+
+    Raises:
+        OSError: A folder cannot be listed. One that is gone is left out.
+    """
+    infos = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
+    if not infos and file_system.isfile(root):
+        infos[root] = file_system.info(root)
+    return {name: infos[name] for name in sorted(infos)}
+
+
+def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
+    """Files and folders that a glob matches, without those inside a matching folder.
+
+    Args:
+        file_system: Of fsspec.
+        folder: Part of the pattern before the first wildcard.
+        pattern: Glob; `**` stands for any number of folders.
+
+    Raises:
+        OSError: As `files_below`.
+    """
+    is_match = re.compile(glob_translate(pattern.rstrip("/"))).match
+    depth = None if "**" in pattern else pattern.rstrip("/").count("/")
+
+    def is_entered(name: str) -> bool:
+        return not is_match(name) and (depth is None or name.count("/") < depth)
+
+    names = (name.rstrip("/") for name, _, _ in _walk(file_system, folder, is_entered))
+    return [name for name in names if is_match(name)]
+
+
+def _walk(
+    file_system: Any,  # noqa: ANN401
+    root: str,
+    is_entered: Callable[[str], bool] = lambda _name: True,
+) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Name and `info` of all files and folders below `root`, and whether it is a folder."""
+    pending = [root]
+    while pending:
+        folder = pending.pop()
+        try:
+            # One level at a time: fsspec passes `on_error` on to no folder below.
+            levels = list(file_system.walk(folder, maxdepth=1, detail=True, on_error="raise"))
+        except FileNotFoundError:
+            continue
+        for _, folders, files in levels:
+            yield from ((info["name"], info, False) for info in files.values())
+            for info in folders.values():
+                yield info["name"], info, True
+                if is_entered(info["name"].rstrip("/")):
+                    pending.append(info["name"])
