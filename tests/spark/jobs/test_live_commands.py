@@ -29,6 +29,8 @@ pytestmark = [
     pytest.mark.clause("J1"),
 ]
 
+ENDLESS = ["--watch", "--watch-interval", "0.2"]
+"""A job that ends by a stop alone, however long the commands take."""
 COORDLOG = str(Path(sys.executable).parent / "coordlog")
 
 
@@ -83,6 +85,7 @@ def case(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[LiveCase]:
 @pytest.mark.tier("test")
 @pytest.mark.timeout(600)
 def test_a_running_job_is_followed_killed_in_part_and_stopped(case: LiveCase) -> None:
+    case.arguments += ENDLESS
     run = case.start()
     follower = case.follower()
     follower.wait_for(
@@ -162,6 +165,7 @@ def test_commands_whose_driver_is_killed_meanwhile_end_with_the_next_step(case: 
 
 @pytest.mark.timeout(600)
 def test_a_stop_that_is_killed_itself_has_still_stopped_the_job(case: LiveCase) -> None:
+    case.arguments += ENDLESS
     run = case.start()
     follower = case.follower()
     follower.wait_for(

@@ -14,6 +14,7 @@ from coordlog.errors import OptionError, SourceError
 from coordlog.projections.splits.table import SplitTable, WithEnumerator
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.files.listing import ListedFile
+from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.places import check_apart
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -35,6 +36,42 @@ def fill(folder: Path, names: Sequence[str] = NAMES) -> None:
 
 def walked(source: FileSource, below: Path) -> list[str]:
     return [os.path.relpath(file.path, below) for file in source._discovery.files.walk()]
+
+
+# --- globs ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", ["", "*", "2026-0?", "*/a.csv"])
+def test_a_link_back_to_a_folder_above_doubles_no_file(tmp_path: Path, path: str) -> None:
+    """Below a match of a glob it was followed: all rows of the other matches were read twice."""
+    fill(tmp_path, ["2026-01/a.csv", "2026-02/a.csv"])
+    (tmp_path / "2026-01/up").symlink_to(tmp_path)
+
+    assert walked(FileSource(tmp_path / path), tmp_path) == ["2026-01/a.csv", "2026-02/a.csv"]
+
+
+def test_a_glob_from_the_root_enters_the_present_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, ["a.csv"])
+    first = Path(tmp_path.parts[0], tmp_path.parts[1])
+    monkeypatch.chdir(first)
+    below = tmp_path.relative_to(first)
+    pattern = f"/{first.name[:-1]}?/{below}/a.csv"
+
+    assert list(names_matching("", pattern, lambda _: False)) == [f"{tmp_path}/a.csv"]
+
+
+def test_a_glob_enters_no_folder_that_cannot_match(tmp_path: Path) -> None:
+    fill(tmp_path, ["2026-01/a.csv", "lost+found/a.csv", "2026-lost/a.csv"])
+    listed: list[str] = []
+
+    def noted(path: str) -> bool:
+        listed.append(os.path.relpath(path, tmp_path))
+        return "lost" in path
+
+    assert list(names_matching(str(tmp_path), f"{tmp_path}/2026*/*.csv", noted)) == [
+        f"{tmp_path}/2026-01/a.csv"
+    ]
+    assert sorted(listed) == ["2026-01", "2026-lost"]
 
 
 # --- the order ------------------------------------------------------------------------------------
