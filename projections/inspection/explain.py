@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.errors import OptionError
-from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
-from coordlog.projections.tables.audit import Applying, Stored, audit_records
-from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow, CheckpointStatus
+from coordlog.projections.tables.attempts import ADD_SPLITS, split_ids
+from coordlog.projections.tables.audit import AuditFold, Stored, audit_records
+from coordlog.projections.tables.checkpoints import CheckpointRow, CheckpointStatus
 from coordlog.projections.tables.payload_json import Fields, on_one_line
-from coordlog.projections.tables.splits import SKIPPED, SplitFold, SplitRow
+from coordlog.projections.tables.splits import SKIPPED, SplitRow
 from coordlog.schemas.builtin_types import Refused
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import ALSO_ACKED, NO_CHECKPOINT, Kind, Notified, Record, acked_events
@@ -65,9 +65,9 @@ class _Known:
 
 
 def _read(stored: Iterable[Stored]) -> _Known:
-    known = _Known([], [], [], {}, (), ())
-    attempts, splits, checkpoints = AttemptFold(), SplitFold(), CheckpointFold()
+    known, fold = _Known([], [], [], {}, (), ()), AuditFold()
     for entry in audit_records(stored):
+        fold.apply(entry)
         if not entry.counts:
             continue
         record = entry.known()
@@ -76,11 +76,8 @@ def _read(stored: Iterable[Stored]) -> _Known:
         known.offsets.append(entry.offset)
         known.records.append(record)
         known.fields.append(entry.fields)
-        with Applying(entry.offset, record):
-            attempts.apply(record, entry.fields)
-            splits.apply(record, entry.fields, attempts)
-            checkpoints.apply(record)
-    known.splits, known.checkpoints = splits.rows(), checkpoints.rows()
+    tables = fold.audit()
+    known.splits, known.checkpoints = tables.splits, tables.checkpoints
     return known
 
 

@@ -11,10 +11,9 @@ from typing import Final
 from coordlog.errors import OptionError
 from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.job.state import JobState
-from coordlog.projections.tables.attempts import AttemptFold
-from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, audit_records
-from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointRow
-from coordlog.projections.tables.splits import SplitFold, SplitRow
+from coordlog.projections.tables.audit import AuditFold, AuditRecord, Stored, audit_records
+from coordlog.projections.tables.checkpoints import CheckpointRow
+from coordlog.projections.tables.splits import SplitRow
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 
@@ -86,23 +85,18 @@ def moment(
     first = next(entries, None)
     if first is not None and first.offset > 0:
         _check_time(first, timestamp_us)
-    fold = PlainFold()
-    attempts, splits, checkpoints = AttemptFold(), SplitFold(), CheckpointFold()
-    last, count, void = -1, 0, 0
+    fold, tables = PlainFold(), AuditFold()
+    last = -1
     completed: list[int | None] = []
     is_found = checkpoint_id is None
     all_entries = itertools.chain(() if first is None else (first,), entries)
     for entry in _up_to(audit_records(_until(all_entries, offset)), timestamp_us):
+        tables.apply(entry)
         if not entry.counts:
-            void += 1
             continue
         record = entry.known()
         fold.apply(entry)
-        with Applying(entry.offset, record):
-            attempts.apply(record, entry.fields)
-            splits.apply(record, entry.fields, attempts)
-            checkpoints.apply(record)
-        last, count = entry.offset, count + 1
+        last = entry.offset
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             completed.append(record.checkpoint_id)
             is_found = is_found or record.checkpoint_id == checkpoint_id
@@ -114,13 +108,14 @@ def moment(
         scope = f" behind offset {first.offset}, {_PRUNED}" if is_pruned and first else ""
         expected = f"one that has completed in this log ({known}){scope}"
         raise OptionError("checkpoint", checkpoint_id, expected)
+    shown = tables.audit()
     return Moment(
         state=fold.state,
-        splits=splits.rows(),
-        checkpoints=checkpoints.rows(),
+        splits=shown.splits,
+        checkpoints=shown.checkpoints,
         offset=last,
-        record_count=count,
-        void_count=void,
+        record_count=shown.record_count,
+        void_count=shown.void_count,
     )
 
 

@@ -7,25 +7,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from coordlog.cli.main import main
 from coordlog.errors import OptionError
 from coordlog.log.copy import to_append
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.state_at import state_at
+from coordlog.projections.inspection.explain import explain_checkpoint, explain_split
 from coordlog.projections.inspection.state_json import differences, state_json
 from coordlog.projections.inspection.verify import Verified, verify
 from coordlog.projections.job.invariants import faults_of
 from coordlog.projections.job.state import Phase
-from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.checkpoints import CheckpointStatus
 from coordlog.projections.tables.payload_json import Json
+from coordlog.projections.tables.splits import SplitPlace
 from coordlog.runtime.runtime import to_unstored
-from coordlog.schemas.builtin_types import SnapshotWanted
+from coordlog.schemas.builtin_types import SkipSplit, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
+from histories.one_log import OneLog
+from histories.sweep_worlds import SplitWorld
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +130,27 @@ def pruned() -> tuple[MemoryLog, MemoryLog]:
     (snapshot,) = (one for one in job.log.records if one.record().kind is Kind.SNAPSHOT)
     short.delete_below(snapshot.offset)
     return job.log, short
+
+
+def test_each_reader_of_a_pruned_log_begins_with_what_its_snapshot_has() -> None:
+    """A split was skipped before the snapshot, and a checkpoint is pending across it."""
+    world = SplitWorld()
+    world.play("register 0", "register 1", "trigger")
+    world.job.ask("", SkipSplit(split_id="e", why="scripted")).answer()
+    world.job.ask("", SnapshotWanted(why="test"))
+    log = world.job.log
+    *_, snapshot = (one for one in log.records if one.record().kind is Kind.SNAPSHOT)
+    log.delete_below(snapshot.offset)
+    tables = audit(log.records)
+    assert [(row.split_id, row.place) for row in tables.splits] == [("e", SplitPlace.SKIPPED)]
+    assert [row.status for row in tables.checkpoints] == [CheckpointStatus.PENDING]
+
+    shown = state_at(log)
+    assert (shown.splits, shown.checkpoints) == (tables.splits, tables.checkpoints)
+    assert explain_split(log.records, "e").outcome == "split e is skipped"
+    assert explain_checkpoint(log.records, 1).outcome == "checkpoint 1 is pending"
+    printed = CliRunner().invoke(main, ["history", "job"], obj=lambda _servers: OneLog(log))
+    assert "checkpoint 1 is pending; missing: " in printed.stdout
 
 
 def test_before_the_beginning_of_a_pruned_log_nothing_can_be_shown() -> None:

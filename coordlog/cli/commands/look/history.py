@@ -16,7 +16,7 @@ from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.paging import with_pager
 from coordlog.cli.reading import records_of
 from coordlog.projections.job.skips import reason_in_words
-from coordlog.projections.tables.audit import Applying, AuditRecord
+from coordlog.projections.tables.audit import Applying, AuditRecord, state_at_beginning
 from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointStatus
 from coordlog.projections.tables.payload_json import (
     Json,
@@ -147,6 +147,9 @@ def history(
 def _applied(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[AuditRecord]:
     """The records, after applying those that count to the fold."""
     for entry in records:
+        state = state_at_beginning(entry)
+        if state is not None:
+            fold.begin(state)
         if entry.counts and entry.record is not None:
             with Applying(entry.offset, entry.record):
                 fold.apply(entry.record)
