@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+M = TypeVar("M", bound=AvroModel)
 P = TypeVar("P", bound="Payload")
 
 
@@ -453,7 +454,7 @@ def _converters(cls: type) -> dict[str, _Converter | None]:
 _CONVERTERS: Final[dict[type, dict[str, _Converter | None]]] = {}
 
 
-def _build(cls: type[Payload], value: Mapping[str, Plain]) -> Payload:
+def _build(cls: type[M], value: Mapping[str, Plain]) -> M:
     converters = _converters(cls)
     fields: dict[str, Any] = {}
     for name, field_value in value.items():
@@ -474,7 +475,7 @@ def _converter(hint: Any) -> _Converter | None:  # noqa: ANN401, any annotation 
     if origin in DICTS:
         return _values_converter(_converter(typing.get_args(hint)[1]))
     if isinstance(hint, type):
-        if issubclass(hint, Payload):
+        if _is_payload(hint):
             return lambda value: _build(hint, value) if isinstance(value, dict) else value
         if issubclass(hint, enum.Enum):
             return hint

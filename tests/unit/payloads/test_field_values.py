@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import enum
 import math
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataclasses_avroschema import types
+from dataclasses_avroschema import AvroModel, types
 
 from coordlog.errors import PayloadTypeError
 from coordlog.schemas.payload import Payload, event, payload, payload_type_of
@@ -38,6 +39,18 @@ class Circle(Payload):
 @payload("test.square", version=1)
 class Square(Payload):
     size: float
+
+
+# A model that is no payload; made so because its library refuses annotations that are strings.
+Point: Any = dataclasses.make_dataclass(
+    "Point",
+    [
+        ("x", int),
+        ("born", dt.date, dataclasses.field(default=dt.date(1950, 1, 1))),
+        ("of", Circle | None, dataclasses.field(default=None)),
+    ],
+    bases=(AvroModel,),
+)
 
 
 def type_of(hint: Any, *default: object) -> type[Payload]:  # noqa: ANN401, an annotation
@@ -117,6 +130,10 @@ def test_a_value_that_would_be_read_as_another_is_refused(
         (str, Word.FIRST),
         (bytes, bytearray(b"\xff")),
         (dict[str, int], {Word.FIRST: 1}),
+        (Point, Point(x=1, of=Circle(size=-0.5))),
+        (Point | None, Point(x=1)),
+        (list[Point], [Point(x=1, born=dt.date(1969, 12, 31)), Point(x=2)]),
+        (dict[str, Point | None], {"a": Point(x=1), "b": None}),
         (dict[str, list[Circle]], {"a": [Circle(size=1.0)]}),
         (list[int | None], [1, None]),
         (Sequence[Circle], [Circle(size=1.0)]),
