@@ -21,7 +21,7 @@ One tree, with a leaf for each decision that a caller takes::
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
     │   ├── AccessError              the broker refuses the connection or the operation, or is not trusted
-    │   ├── TopicError               a topic that is missing, or whose settings would lose history
+    │   ├── TopicError               a topic that is missing, or is not fit for a history
     │   ├── FencedError              another driver's epoch is in force
     │   ├── OffsetGapError           the log has lost records
     │   ├── OutOfRangeError          reading below its start
@@ -344,7 +344,7 @@ class LogUnavailableError(LogError):
 
 
 class TopicError(LogError):
-    """A topic is missing, or one of its settings would lose history."""
+    """A topic is missing, or one of its settings would lose history, or its records cannot be read here."""
 
     def __init__(self, topic: str, problem: str, next_step: str) -> None:
         super().__init__(topic, problem, next_step)

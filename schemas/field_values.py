@@ -1,7 +1,8 @@
 """Values of payload fields in Avro's generic form: each exactly the value of its field, or refused.
 
 fastavro takes a value of another type for what it can make of it: `1.5` in an integer field is 1, `None` in a boolean
-is False, a time loses its microseconds, and a time without a zone gets that of the machine.
+is False, `1e39` in a float of 32 bits is infinite, a time loses its microseconds, and a time without a zone gets that
+of the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import math
 import numbers
+import struct
 import types
 import typing
 import uuid
@@ -23,6 +26,8 @@ Write = Callable[[Any], Any]
 
 _MICRO: Final = "Micro"
 _LOCAL: Final = "Local"
+_FLOAT32: Final = "Float32"
+_INT32: Final = "Int32"
 _TAKEN: Final[Mapping[Any, Sequence[type]]] = {
     dt.date: (int, dt.datetime),
     dt.datetime: (int, dt.datetime),
@@ -82,6 +87,10 @@ def _form_of_marked(
         return FieldForm(frozenset(), lambda value: _moment(value, is_local, is_micro))
     if inner is dt.time:
         return FieldForm(frozenset(), lambda value: _time(value, is_micro=_MICRO in names))
+    if inner is float and _FLOAT32 in names:
+        return FieldForm(frozenset(), _number_32)
+    if inner is int and _INT32 in names:
+        return FieldForm(frozenset(), _whole_32)
     return form_of(inner, write_payload, is_payload)
 
 
@@ -218,6 +227,29 @@ def _number(value: object) -> float:
     return number
 
 
+def _whole_32(value: object) -> int:
+    number = _whole(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{value!r} is no integer of 32 bits: {_declare_as('int')}")
+    return number
+
+
+def _number_32(value: object) -> float:
+    number = _number(value)
+    try:
+        narrow: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError as error:
+        raise ValueError(
+            f"{value!r} is beyond the largest float of 32 bits: {_declare_as('float')}"
+        ) from error
+    if narrow != number and not math.isnan(number):
+        raise ValueError(
+            f"{value!r} would be rounded to {narrow!r}: round it, as numpy.float32 does, or "
+            f"{_declare_as('float')}"
+        )
+    return number
+
+
 def _truth(value: object) -> bool:
     value = _unboxed(value)
     if not isinstance(value, bool):
@@ -286,9 +318,11 @@ def _uuid(value: object) -> uuid.UUID:
 
 
 def _types(name: str) -> str:
-    return (
-        f"declare the field as dataclasses_avroschema.types.{name}, in a later version of the type"
-    )
+    return _declare_as(f"dataclasses_avroschema.types.{name}")
+
+
+def _declare_as(name: str) -> str:
+    return f"declare the field as {name}, in a later version of the type"
 
 
 _FORMS: Final[Mapping[Any, FieldForm]] = {

@@ -32,6 +32,7 @@ from coordlog.log.kafka.errors import WatchingManager, refusal, right_missing
 from coordlog.log.kafka.security import Security
 
 __all__ = [
+    "INSTALL_CODECS",
     "Connection",
     "Questions",
     "check_servers",
@@ -45,6 +46,11 @@ __all__ = [
 _logging = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+INSTALL_CODECS: Final = (
+    "install it for the driver and all executors: pip install 'kafka-python[lz4,snappy,zstd]'"
+)
+"""Next step if records are compressed by a codec that the client lacks."""
 
 _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
@@ -162,6 +168,12 @@ class Connection:
                 self.topic,
                 f"there is no such topic at {self.bootstrap_servers}",
                 "check that the job's name and the broker's address are right",
+            )
+        if isinstance(error, errors.UnsupportedCodecError):
+            return TopicError(
+                self.topic,
+                f"its records are compressed by a codec that the client lacks: {described(error)}",
+                INSTALL_CODECS,
             )
         refused = self.refusal(error, needs)
         if refused is not None:

@@ -182,7 +182,7 @@ class KafkaLog:
         """Check that the topic exists, and that its settings keep every record.
 
         Raises:
-            TopicError: The topic is missing, or a setting would lose history, or the broker is too old.
+            TopicError: The topic is missing, or a setting is not fit for a history, or the broker is too old.
             LogUnavailableError: No answer within `connect_timeout_s`.
             AccessError: The broker refuses the user, or the user lacks a right; or the broker is not trusted.
         """

@@ -26,6 +26,8 @@ TIMESTAMP_BOUNDS: Final = frozenset(
 )
 """Settings that brokers have since Kafka 3.6."""
 
+_READABLE: Final = frozenset({"producer", "uncompressed", "gzip"})
+"""Compressions by the broker that need no package: drivers do not compress."""
 _FOREVER: Final = -1
 _LONG_MAX: Final = 2**63 - 1
 _MESSAGE_BYTES: Final = 1_048_588
@@ -65,7 +67,7 @@ class Rule:
 
 def _rules(wanted: Durability, replication: int) -> list[Rule]:
     retention = str(wanted.retention_ms)
-    rules = [
+    return [
         Rule("cleanup.policy", "delete", lambda v: v == "delete", "compaction removes records"),
         Rule(
             "retention.ms",
@@ -98,15 +100,26 @@ def _rules(wanted: Durability, replication: int) -> list[Rule]:
             "older history could not be appended",
         ),
         Rule(
+            "compression.type",
+            "producer",
+            lambda v: v in _READABLE,
+            "the client of a driver or a command may lack the package to read the records",
+        ),
+        Rule(
             "max.message.bytes",
             str(_MESSAGE_BYTES),
             lambda v: int(v) >= _MESSAGE_BYTES_MIN,
             "records of the size that is allowed here would be refused",
         ),
+        *_rules_of_copies(wanted, replication),
     ]
+
+
+def _rules_of_copies(wanted: Durability, replication: int) -> list[Rule]:
+    """The rules of what an acknowledged record has been written to."""
     if replication > 1:
         majority = replication // 2 + 1
-        rules += [
+        return [
             Rule(
                 "unclean.leader.election.enable",
                 "false",
@@ -120,16 +133,16 @@ def _rules(wanted: Durability, replication: int) -> list[Rule]:
                 f"an acknowledged record may be on fewer than {majority} of {replication} replicas",
             ),
         ]
-    elif wanted.fsync:
-        rules.append(
-            Rule(
-                "flush.messages",
-                "1",
-                lambda v: v == "1",
-                "an acknowledged record may not be on disk yet (KafkaLog with fsync=False accepts that)",
-            )
+    if not wanted.fsync:
+        return []
+    return [
+        Rule(
+            "flush.messages",
+            "1",
+            lambda v: v == "1",
+            "an acknowledged record may not be on disk yet (KafkaLog with fsync=False accepts that)",
         )
-    return rules
+    ]
 
 
 def settings_to_create(wanted: Durability, replication: int) -> dict[str, str]:
@@ -171,7 +184,7 @@ def check_partitions(topic: str, count: int) -> None:
 
 
 def check_topic(topic: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
-    """Refuse a topic that could lose history.
+    """Refuse a topic that could lose history, or become unreadable.
 
     Raises:
         TopicError: It names every wrong setting, its value, and the command that corrects them.

@@ -13,9 +13,17 @@ from kafka import errors
 from kafka.protocol.consumer.offsets import IsolationLevel, OffsetSpec
 from kafka.structs import TopicPartition
 
-from coordlog.errors import AccessError, LogUnavailableError, SourceError, TopicError
+from coordlog.errors import (
+    AccessError,
+    LogError,
+    LogUnavailableError,
+    OutOfRangeError,
+    RecordError,
+    SourceError,
+    TopicError,
+)
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
-from coordlog.log.kafka import Security
+from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.kafka.client import Connection, Questions
 
 __all__ = ["Cluster", "FoundTopic", "Isolation", "Partition", "Starting", "named"]
@@ -58,6 +66,8 @@ class Cluster:
     security: Security = field(default_factory=Security, repr=False)
     isolation: Isolation = "read_committed"
     timeout_s: float = LOG_CONNECT_TIMEOUT_S
+    _job_logs: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Ids of topics that are logs of jobs: they stay so."""
 
     @property
     def connection(self) -> Connection:
@@ -70,7 +80,7 @@ class Cluster:
         )
 
     def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
-        """Those of `names` that exist, and all topics that match `pattern` as a whole but internal ones.
+        """Those of `names` that exist, and all that match `pattern` as a whole but internal topics and logs of jobs.
 
         Raises:
             SourceError: The cluster does not answer, or does not let this user see a topic.
@@ -108,7 +118,42 @@ class Cluster:
                     ),
                     is_internal=is_internal,
                 )
-        return topics_found
+        return {
+            name: topic
+            for name, topic in topics_found.items()
+            if name in names or not self._is_job_log(topic)
+        }
+
+    def _is_job_log(self, topic: FoundTopic) -> bool:
+        """Whether a topic is the log of a job, by its name and its first record.
+
+        The source of the job `orders` by the pattern `orders.*` would read `orders.log`, which grows as it is read.
+        """
+        if topic.topic_id in self._job_logs:
+            return True
+        if not topic.name.endswith(".log") or len(topic.partitions) != 1:
+            return False
+        log = KafkaLog(
+            topic.name,
+            self.bootstrap_servers,
+            security=self.security,
+            connect_timeout_s=self.timeout_s,
+        )
+        try:
+            is_log = _begins_as_log(log, self.timeout_s)
+        except (LogUnavailableError, OutOfRangeError) as error:
+            raise SourceError(
+                f"topic {topic.name} at {self.bootstrap_servers}",
+                f"its first record is not known: {error}",
+                "check that its broker runs and can be reached, then run the same command again",
+            ) from error
+        except (LogError, RecordError):
+            return False  # its reader reports why it cannot be read
+        finally:
+            log.close()
+        if is_log:
+            self._job_logs.add(topic.topic_id)
+        return is_log
 
     def pause(self, seconds: float) -> None:
         """Wait before the next query."""
@@ -175,6 +220,18 @@ class Cluster:
             ) from error
         finally:
             questions.close()
+
+
+def _begins_as_log(log: KafkaLog, limit_s: float) -> bool:
+    """Whether the first record has the header of a log. Raises as `KafkaLog.read`."""
+    log.open_to_read()
+    start, end = log.start_offset(), log.high_watermark()
+    try:
+        first = next(log.read(start, end, stall_s=limit_s), None)
+    except LogUnavailableError:
+        log.high_watermark()  # if the broker answers this, compaction has removed all records
+        return False
+    return first is not None and first.header is not None
 
 
 def _first_ms(moment: datetime) -> int:

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_METADATA_S
-from coordlog.log.kafka.client import described, made, may_pass, within
+from coordlog.log.kafka.client import INSTALL_CODECS, described, made, may_pass, within
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named, topic_id_text
 from coordlog.spark_integration.kafka.rows import Received
 
@@ -310,7 +310,7 @@ def _meaning(cluster: Cluster, error: Exception) -> Exception:
         return SourceError(
             at,
             f"the records are compressed by a codec that the client lacks: {described(error)}",
-            "install it for the driver and all executors: pip install 'kafka-python[lz4,snappy,zstd]'",
+            INSTALL_CODECS,
         )
     if isinstance(error, errors.KafkaError) and not may_pass(error):
         return SourceError(at, f"reading has failed: {described(error)}", "see the broker's log")

@@ -61,7 +61,7 @@ class KafkaSource:
 
     Args:
         topics: Names of topics; or give a `pattern`.
-        pattern: A regular expression that a topic's whole name matches; internal topics never do.
+        pattern: A regular expression that a topic's whole name matches; internal topics and logs of jobs never do.
         bootstrap_servers: `HOST:PORT`, several joined by commas.
         starting: Start of the partitions of the first listing: `"earliest"`, `"latest"`, a moment (an
             aware datetime: the first record that is not older), or an offset for each partition.

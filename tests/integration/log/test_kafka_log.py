@@ -49,6 +49,7 @@ GOOD = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.before.max.ms": str(2**63 - 1),
+    "compression.type": "producer",
     "max.message.bytes": "1048588",
     "flush.messages": "1",
 }
@@ -120,6 +121,7 @@ def test_a_topic_is_created_with_settings_that_lose_nothing(
         ("message.timestamp.type", "LogAppendTime"),
         pytest.param("message.timestamp.after.max.ms", "3600000", marks=SINCE_3_6),
         pytest.param("message.timestamp.before.max.ms", "3600000", marks=SINCE_3_6),
+        ("compression.type", "lz4"),
         ("max.message.bytes", "500000"),
         ("flush.messages", "100"),
     ],
@@ -137,6 +139,24 @@ def test_a_setting_that_would_lose_history_is_refused_by_name(
             open_it()
         assert f"{setting} is {value}" in str(caught.value)
         assert f"--entity-name {topic} --add-config {setting}={GOOD[setting]}" in str(caught.value)
+
+
+def test_records_of_a_codec_that_the_client_lacks_are_named(
+    admin: KafkaAdminClient,
+    log_of: Callable[..., KafkaLog],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create(admin, topic, {"compression.type": "zstd"})
+    producer = KafkaProducer(bootstrap_servers=log_of(topic).bootstrap_servers)
+    producer.send(topic, b"v" * 2_000).get(timeout=10)
+    producer.close()
+    monkeypatch.setattr("kafka.codec.zstd", None)  # as if its package were not installed
+
+    log = log_of(topic)
+    log.open_to_read()
+    with pytest.raises(TopicError, match=r"codec that the client lacks.*pip install 'kafka-python"):
+        list(log.read(0, 1))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import SourceError
 from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.kafka import KafkaLog
 from coordlog.spark_integration.kafka import reader as reader_module
 from coordlog.spark_integration.kafka.cluster import Cluster
 from coordlog.spark_integration.kafka.source import KafkaSource
 from data.kafka_topics import WAIT_S, ReadOut, Topics, listed, opened, read, topics_at
 from fakes.chain_fakes import FakeContext
+from histories.log_records import start_driver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -168,6 +170,28 @@ def test_a_moment_leaves_out_older_records_of_transactions_that_are_open(
             producer.commit_transaction()
             topics.fill(topic, 0, ["newer"], timestamp_ms=3_000_000)
             assert read(reader, ReadOut(), rows=2).values == ["new", "newer"]
+
+
+def test_a_pattern_never_matches_the_log_of_a_job(topics: Topics) -> None:
+    """The job `orders` writes to `orders.log`: its source would read what it writes, without an end."""
+    prefix = f"shop-{time.time_ns()}"
+    plain, empty = topics.create(2, name=f"{prefix}.log"), topics.create(name=f"{prefix}-new.log")
+    topics.fill(plain, 0, ["a topic of the user's own"])
+    log = KafkaLog.for_job(f"{prefix}-eu", topics.servers)
+    log.create()
+    start_driver(log, "first")
+    log.close()
+
+    source = KafkaSource(pattern=f"{prefix}.*", bootstrap_servers=topics.servers)
+    for _ in range(2):
+        found = listed(source).splits
+        assert [one.split_id for one in found] == [
+            f"{empty}/0@0..0",
+            f"{plain}/0@0..1",
+            f"{plain}/1@0..0",
+        ]
+    by_name = listed(topics.source(f"{prefix}-eu.log")).splits
+    assert [one.split_id for one in by_name] == [f"{prefix}-eu.log/0@0..1"]
 
 
 def test_what_a_checkpoint_needs_and_retention_has_removed_is_named(topics: Topics) -> None:

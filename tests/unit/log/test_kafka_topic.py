@@ -15,6 +15,7 @@ SINGLE = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.after.max.ms": LONG_MAX,
     "message.timestamp.before.max.ms": LONG_MAX,
+    "compression.type": "producer",
     "max.message.bytes": "1048588",
     "flush.messages": "1",
 }
@@ -67,6 +68,14 @@ def test_an_unclean_leader_is_refused_by_name() -> None:
     with pytest.raises(TopicError, match=r"unclean\.leader\.election\.enable is true"):
         check(REPLICATED | {"unclean.leader.election.enable": "true"}, 3)
     check(SINGLE | {"unclean.leader.election.enable": "true"}, 1)  # one replica elects no other
+
+
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
+def test_a_compression_that_needs_a_package_is_refused(codec: str) -> None:
+    with pytest.raises(TopicError, match=f"compression.type is {codec}: .*=producer"):
+        check(SINGLE | {"compression.type": codec})
+    for readable in ("gzip", "uncompressed"):
+        check(SINGLE | {"compression.type": readable})
 
 
 def test_a_setting_that_an_older_broker_does_not_know_does_no_harm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import enum
 import math
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataclasses_avroschema import types
+from dataclasses_avroschema import AvroModel, types
 
 from coordlog.errors import PayloadTypeError
 from coordlog.schemas.payload import Payload, event, payload, payload_type_of
@@ -40,6 +41,18 @@ class Square(Payload):
     size: float
 
 
+# A model that is no payload; made so because its library refuses annotations that are strings.
+Point: Any = dataclasses.make_dataclass(
+    "Point",
+    [
+        ("x", int),
+        ("born", dt.date, dataclasses.field(default=dt.date(1950, 1, 1))),
+        ("of", Circle | None, dataclasses.field(default=None)),
+    ],
+    bases=(AvroModel,),
+)
+
+
 def type_of(hint: Any, *default: object) -> type[Payload]:  # noqa: ANN401, an annotation
     namespace: dict[str, Any] = {"__annotations__": {"field": hint}, "__module__": __name__}
     if default:
@@ -62,6 +75,12 @@ def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: AN
         (float, "1", "is no number"),
         (float, True, "is no number"),
         (float, 2**53 + 1, "would be rounded to 9007199254740992.0"),
+        (types.Float32, 0.1, "would be rounded to 0.10000000149011612"),
+        (types.Float32, 2**24 + 1, "would be rounded to 16777216.0"),
+        (types.Float32, 1e39, "is beyond the largest float of 32 bits: declare the field as float"),
+        (list[types.Float32 | None], [0.1], "would be rounded"),
+        (types.Int32, 2**31, "is no integer of 32 bits: declare the field as int"),
+        (types.Int32 | None, -(2**31) - 1, "is no integer of 32 bits"),
         (bool, None, "is neither True nor False"),
         (bool, "no", "is neither True nor False"),
         (bytes, "text", "is no bytes"),
@@ -102,10 +121,19 @@ def test_a_value_that_would_be_read_as_another_is_refused(
         (float, 2**60),
         (float, math.inf),
         (float, np.float32(0.1)),
+        (types.Float32, np.float32(0.1)),
+        (types.Float32, -math.inf),
+        (types.Float32, 2**24),
+        (types.Int32, -(2**31)),
+        (types.Int32 | None, None),
         (bool, np.bool_(True)),  # noqa: FBT003, a value
         (str, Word.FIRST),
         (bytes, bytearray(b"\xff")),
         (dict[str, int], {Word.FIRST: 1}),
+        (Point, Point(x=1, of=Circle(size=-0.5))),
+        (Point | None, Point(x=1)),
+        (list[Point], [Point(x=1, born=dt.date(1969, 12, 31)), Point(x=2)]),
+        (dict[str, Point | None], {"a": Point(x=1), "b": None}),
         (dict[str, list[Circle]], {"a": [Circle(size=1.0)]}),
         (list[int | None], [1, None]),
         (Sequence[Circle], [Circle(size=1.0)]),

@@ -60,35 +60,6 @@ class Bare(AvroModel):
     x: int
 
 
-class Point(AvroModel):
-    """As `Bare`, with types as annotations: set below."""
-
-    x: int
-    y: float
-
-
-Point.__annotations__ = {"x": int, "y": float}
-
-
-@event("sample.route", version=1)
-class Route(Payload):
-    """Models in each place of a field."""
-
-    first: Point
-    others: list[Point]
-    by_name: dict[str, Point]
-    last: Point | None = None
-
-
-def test_a_nested_model_that_is_no_payload_comes_back_as_its_class() -> None:
-    one = Point(x=1, y=0.5)  # type: ignore[call-arg]
-    other = Point(x=2, y=1.5)  # type: ignore[call-arg]
-    declared = payload_type_of(Route)
-    value = Route(first=one, others=[other], by_name={"a": one}, last=other)
-
-    assert declared.decode(declared.encode(value)) == value
-
-
 def test_a_nested_class_without_a_schema_is_refused_with_the_next_step() -> None:
     with pytest.raises(PayloadTypeError, match=r"sample.bare: .*field x.* with `@payload` too"):
 
