@@ -636,6 +636,9 @@ def _answer(state: ReadsState, request: Payload) -> ReadsSeen:
     end = state.split_count
     if request.splits_max and after >= 0:
         end = max(after, min(end, after + request.splits_max))
+    if request.after < 0:
+        # An abandoned stream that continues is not among the readers: its batch must not end before its start.
+        end = max(end, state.planned)
     return ReadsSeen(
         history=state.history,
         end=end,

@@ -379,9 +379,11 @@ class BatchService:
         For a batch whose staging has failed: else the data of each try would stay until the next driver's start. An
         error is logged only, and nothing is removed if the driver has ended.
         """
-        with suppress(CoordlogError):
+        try:
             if not self._job_state.intents:
                 self._sweep_all()
+        except Exception as error:  # noqa: BLE001, also of a user's sink: the error of the staging is more important
+            _log.warning("job=%s staged data were not removed: %s", self.job_id, error)
 
     def _sweep_all(self) -> None:
         for name, sink in sorted(self.sinks.items()):

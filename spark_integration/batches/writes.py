@@ -33,12 +33,19 @@ class CoordinatedWrites:
         self._spark, self._service = spark, service
 
     def start(self) -> None:
-        """Begin an epoch of the job, and settle the last driver's open intents.
+        """Begin an epoch of the job, settle the last driver's open intents, and register the format.
 
         Raises:
             CoordlogError: As `BatchService.start`.
         """
         self._service.start(self._spark)
+        try:
+            for sink in self._service.sinks:
+                # Now: a stream that starts before the first write has the formats of its start in `foreachBatch`.
+                self._service.options(sink)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the driver. A second call does nothing."""

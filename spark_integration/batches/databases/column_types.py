@@ -293,6 +293,9 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
             "match_substring_regex", [values], pc.MatchSubstringOptions(_LIKE_A_NUMBER)
         )
         _refuse(values, is_like, affinity, "SQLite makes a number of it")
+    if types.is_timestamp(kind) and kind.tz is not None:
+        # The zone is the session's: in another session the same moment would be another text.
+        return values.cast(pa.timestamp(kind.unit, "UTC"))
     return values
 
 

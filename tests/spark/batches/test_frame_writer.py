@@ -142,6 +142,27 @@ def test_writes_by_their_short_names_are_the_same(
     assert kinds(log).count(Kind.COMMIT_OUTCOME) == 2
 
 
+def test_a_stream_that_starts_before_the_first_write_has_the_format(
+    spark: SparkSession, tmp_path: Path, log: MemoryLog
+) -> None:
+    """Spark gives a stream a copy of its session, made at the stream's start."""
+    lines = make_input(tmp_path, 2)
+    with coordinated_writes(spark, "frames", ParquetSink(tmp_path / "out"), log=log) as writes:
+        frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        query = (
+            frame.load(str(tmp_path / "in"))
+            .writeStream.foreachBatch(lambda batch, n: writes.write(batch, write_id=f"batch-{n}"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(LIMIT_S)
+        finally:
+            query.stop()
+    assert lines_in(tmp_path / "out") == lines
+
+
 @pytest.mark.timeout(200)
 def test_threads_that_did_not_make_the_session_write_by_the_format(
     spark: SparkSession, tmp_path: Path, log: MemoryLog

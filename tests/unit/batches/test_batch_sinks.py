@@ -329,6 +329,10 @@ def in_sqlite(shop: Shop, column: str, values: pa.Array, table: str = "orders") 
     return [row[0] for row in shop.run("SELECT x FROM orders")]
 
 
+IN_NEW_YORK = pa.timestamp("s", "America/New_York")
+"""The type of a moment in a session of that zone."""
+
+
 @pytest.mark.parametrize(
     ("column", "value", "kind", "expected"),
     [
@@ -339,6 +343,7 @@ def in_sqlite(shop: Shop, column: str, values: pa.Array, table: str = "orders") 
         ("REAL", Decimal("1.2345678901234567"), pa.decimal128(17, 16), 1.2345678901234567),
         ("NUMERIC", "a\v", pa.string(), "a\v"),
         ("TIMESTAMP", dt.datetime.fromisoformat("2024-07-01T12:00"), None, "2024-07-01T12:00:00"),
+        ("TEXT", 1_719_835_200, IN_NEW_YORK, "2024-07-01T12:00:00+00:00"),
     ],
 )
 def test_sqlite_takes_a_value_as_it_is(

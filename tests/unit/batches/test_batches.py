@@ -512,6 +512,17 @@ def test_a_staging_that_fails_removes_nothing_while_another_is_going_on(drivers:
     assert table.staged == {}
 
 
+def test_the_error_of_a_staging_is_raised_though_its_removal_fails_too(drivers: Drivers) -> None:
+    driver = drivers.make(MemoryTable())
+    write(driver)
+    with (
+        mock.patch.object(MemoryTable, "stage", side_effect=SinkError("memory", "full", "mend")),
+        mock.patch.object(MemoryTable, "sweep", side_effect=OSError("no space left")),
+        pytest.raises(SinkError, match="full"),
+    ):
+        write(driver, 1)
+
+
 def test_a_batch_that_begins_while_another_is_removed_loses_nothing(drivers: Drivers) -> None:
     table, stop = MemoryTable(), Stop("staged")
     driver = drivers.make(table, at=stop)

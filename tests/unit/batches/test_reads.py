@@ -338,6 +338,18 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
 
 
+def test_a_batch_does_not_end_before_what_an_abandoned_stream_has_read() -> None:
+    """Spark would record that end before the plan is refused, and run the same batch after each start."""
+    reads = batch()
+    reads.plan_batch(0, 2)
+    reads.plan_batch(0, 8, reader="gone")
+    reads.job.crash()
+    again = ReadsJob(Outside(names=FILES), log=reads.job.log, abandoned=("gone",))
+
+    assert sorted(again.state.readers) == ["q"]
+    assert again.look(splits_max=2).end == 8
+
+
 def test_a_source_that_cannot_be_listed_is_reported_and_ends_nothing() -> None:
     outside = Outside(names=FILES, error=unreachable())
     reads = ReadsJob(outside)
