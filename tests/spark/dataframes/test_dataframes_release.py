@@ -275,38 +275,3 @@ def rows_of_batches(folder: Path) -> dict[int, list[int]]:
     out = folder / "out.jsonl"
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     return dict(map(json.loads, lines))
-
-
-@pytest.mark.any_spark
-@pytest.mark.timeout(300)
-def test_objects_of_committed_batches_are_archived_in_s3(
-    tmp_path: Path, s3_store: S3Server
-) -> None:
-    """In a process of its own, as of rejects. The objects of the last batch stay: it may be run again."""
-    bucket, files = s3_store.new_bucket(), 8
-    for number in range(files):
-        rows = "".join(f"{number * ROWS + i}\n" for i in range(ROWS))
-        key = f"in/f{number:03}.csv"
-        s3_store.client.put_object(Bucket=bucket, Key=key, Body=f"i\n{rows}".encode())
-    ran = subprocess.run(
-        [sys.executable, str(PROGRAM.with_name("s3_release_program.py")), str(tmp_path), bucket],
-        env={**os.environ, **s3_store.environment, "COORDLOG_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=2 * LIMIT_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-
-    batches: dict[int, list[int]] = {}
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 5, "the third of four batches has run twice"
-    for line in lines:
-        number, ids = json.loads(line)
-        assert sorted(batches.get(number, ids)) == sorted(ids), "the same rows again"
-        batches[number] = ids
-    assert Counter(i for ids in batches.values() for i in ids) == each_once(files)
-    left = {f"f{i // ROWS:03}.csv" for i in batches[max(batches)]}
-    assert {Path(key).name for key in s3_store.keys(bucket, "in/")} == left
-    archived = {Path(key).name for key in s3_store.keys(bucket, "done/")}
-    assert archived == set(numbered(*range(files))) - left
