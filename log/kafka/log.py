@@ -207,12 +207,18 @@ class KafkaLog:
         The settings are checked later, as in `open`, before a record is appended or removed.
 
         Raises:
-            TopicError: The topic is missing, or has several partitions, or the broker is too old.
+            TopicError: The topic is missing, or has several partitions and no record in the first, or the broker is
+                too old.
             LogUnavailableError, AccessError: As `open`.
         """
         identity, partitions = self._identify()
-        check_partitions(self.topic, len(partitions))
-        return self._opened(identity, has_unchecked_settings=True)
+        self._opened(identity, has_unchecked_settings=True)
+        # Partitions may have been added to a history, which is whole in the first one.
+        if len(partitions) > 1 and self.start_offset() == self.high_watermark():
+            with self._lock:
+                self._identity = None
+            check_partitions(self.topic, len(partitions))
+        return identity
 
     def _identify(self) -> tuple[LogIdentity, list[dict[str, Any]]]:
         """The topic's identity, and its partitions."""

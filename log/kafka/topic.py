@@ -179,7 +179,8 @@ def check_partitions(topic: str, count: int) -> None:
         raise TopicError(
             topic,
             f"it has {count} partitions, and a history with one order needs one",
-            "choose another name, or remove the topic if nothing in it is needed",
+            "choose another name, or remove the topic if nothing in it is needed; if partitions were added to a job's "
+            "log, run `coordlog export JOB FILE`, `coordlog delete JOB` and `coordlog adopt JOB --from FILE`",
         )
 
 

@@ -131,7 +131,7 @@ class Cluster:
         """
         if topic.topic_id in self._job_logs:
             return True
-        if not topic.name.endswith(".log") or len(topic.partitions) != 1:
+        if not topic.name.endswith(".log"):
             return False
         log = KafkaLog(
             topic.name,

@@ -130,8 +130,11 @@ class Discovery:
         Raises:
             SourceError: The cluster does not answer.
         """
-        topics = self._topics(known)
-        problem = self._problem(topics, known)
+        topics, since = self._topics(known), dict(read_up_to or {})
+        for partition in self._deleted_since(topics, since):
+            del since[partition]
+            known = {one: topic_id for one, topic_id in known.items() if one != partition}
+        problem = self._problem(topics, known, since)
         if problem is not None:
             return problem
         new = [
@@ -140,7 +143,6 @@ class Discovery:
             for partition in topic.partitions
             if (name, partition) not in known
         ]
-        since = dict(read_up_to or {})
         beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
         # A start may be above the end of what may be read, while a transaction before it is open.
         written = self._written(since, ends)
@@ -185,6 +187,20 @@ class Discovery:
             self.cluster.pause(KAFKA_METADATA_S / (_METADATA_TRIES - 1))
         return self.cluster.topics(names, self.pattern)
 
+    def _deleted_since(
+        self, topics: Mapping[str, FoundTopic], read: Mapping[Partition, int]
+    ) -> list[Partition]:
+        """Partitions that were read to their ends, of topics that do not exist and that the source does not name."""
+        return [
+            partition
+            for partition in sorted(read)
+            if partition[0] not in topics and not self._has(partition[0])
+        ]
+
+    def _has(self, topic: str) -> bool:
+        """Whether the source names the topic, or its pattern matches it."""
+        return topic in self.topics or bool(re.fullmatch(self.pattern or "", topic))
+
     def _written(
         self, wanted: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> Mapping[Partition, int]:
@@ -195,7 +211,10 @@ class Discovery:
         return self.cluster.written(above) if above else {}
 
     def _problem(
-        self, topics: Mapping[str, FoundTopic], known: Mapping[Partition, str]
+        self,
+        topics: Mapping[str, FoundTopic],
+        known: Mapping[Partition, str],
+        read: Collection[Partition],
     ) -> KafkaListing | None:
         at = f"at {self.cluster.bootstrap_servers}"
         for name in self.topics:
@@ -216,7 +235,7 @@ class Discovery:
                 )
             )
         for (topic, partition), topic_id in sorted(known.items()):
-            if topic not in self.topics and not re.fullmatch(self.pattern or "", topic):
+            if not self._has(topic):
                 return _problem(
                     SourceError(
                         f"topic {topic}",
@@ -226,6 +245,14 @@ class Discovery:
                 )
             here = topics.get(topic)
             if here is None:
+                if (topic, partition) in read:
+                    return _problem(
+                        SourceError(
+                            f"topic {topic}",
+                            f"it is not {at} any more; all that it had was read",
+                            "do not name it any more in `topics`, or bring it back from a copy",
+                        )
+                    )
                 return _problem(
                     SourceError(
                         f"topic {topic}",

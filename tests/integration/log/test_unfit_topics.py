@@ -10,6 +10,7 @@ from kafka.admin import KafkaAdminClient
 
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
+from coordlog.errors import TopicError
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.testing import HandDrivenJob
@@ -90,3 +91,40 @@ def test_a_topic_with_three_partitions_is_deleted_with_take_over(broker: Embedde
     gone = run("delete", "wide", "--take-over", answer="y\n")
     assert gone.exit_code == Exit.DONE, gone.output
     assert "wide" not in run("jobs", "--names").stdout.split()
+
+
+def test_a_log_to_which_partitions_were_added_is_moved_to_a_topic_of_one(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Kafka removes no partitions; the history is whole in the first."""
+    servers, name, copy = broker.bootstrap_servers, "widened", str(tmp_path / "log.avro")
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", servers])
+
+    log = KafkaLog.for_job(name, servers)
+    log.create()
+    job = HandDrivenJob(quota_chain(), job_id=name, log=log)  # type: ignore[arg-type]
+    job.register_all()
+    job.crash()
+    end = log.high_watermark()
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    admin.create_partitions({log.topic: 3})
+    admin.close()
+    with pytest.raises(TopicError, match=r"it has 3 partitions.*`coordlog export JOB FILE`"):
+        log.open()
+
+    for command in (
+        ("verify", name),
+        ("export", name, copy),
+        ("delete", name, "--yes"),
+        ("adopt", name, "--from", copy, "--take-over"),
+    ):
+        done = run(*command)
+        assert done.exit_code == Exit.DONE, (command, done.output, done.stderr)
+    log.open()
+    assert log.high_watermark() > end
+    again = HandDrivenJob(quota_chain(), job_id=name, log=log)  # type: ignore[arg-type]
+    again.register_all()
+    log.delete()
+    log.close()

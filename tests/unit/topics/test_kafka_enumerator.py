@@ -312,6 +312,56 @@ def test_a_reopened_bounded_job_reads_only_records_since_then() -> None:
     assert told(again, second) == ["t/2@0..2", "t/0@3..5", NO_MORE]
 
 
+def read_both(cluster: FakeCluster) -> HandDrivenJob:
+    """A bounded job that has read the topics `t` and `u`, each of one partition, to their ends."""
+    job = HandDrivenJob(chain_on(cluster, topics=("t", "u"), is_bounded=True, starting="earliest"))
+    (attempt,) = job.register_all()
+    for name in ("t/0@0..3", "u/0@0..2"):
+        attempt.finish_split("source", name)
+    ack_all(attempt)
+    attempt.complete()
+    job.trigger()
+    job.stage_ends()
+    cluster.ranges["u", 0] = 0, 4
+    return job
+
+
+def test_a_job_is_opened_again_without_a_topic_that_was_read_and_deleted() -> None:
+    cluster = cluster_of(3)
+    cluster.put("u", 2)
+    job = read_both(cluster)
+    del cluster.ids["t"], cluster.ranges["t", 0]
+
+    chain = chain_on(cluster, topics=("u",), is_bounded=True)
+    again = HandDrivenJob(chain, log=job.log, again=True)
+    (attempt,) = again.register_all()
+
+    assert told(again, attempt) == ["u/0@2..4", NO_MORE]
+
+
+@pytest.mark.may_fail("SourceError: topic t: ")
+@pytest.mark.parametrize(
+    ("is_deleted", "topics", "problem"),
+    [
+        (False, ("u",), "the source does not name it"),
+        (True, ("t", "u"), "all that it had was read; do not name it any more"),
+    ],
+)
+def test_a_topic_is_left_out_of_a_reopened_job_only_if_both_say_so(
+    *, is_deleted: bool, topics: tuple[str, ...], problem: str
+) -> None:
+    cluster = cluster_of(3)
+    cluster.put("u", 2)
+    job = read_both(cluster)
+    if is_deleted:
+        del cluster.ids["t"], cluster.ranges["t", 0]
+
+    chain = chain_on(cluster, topics=topics, is_bounded=True)
+    again = HandDrivenJob(chain, log=job.log, again=True)
+
+    assert problem in failures(again)[0]
+
+
 def test_a_log_that_has_become_shorter_than_what_was_read_is_named() -> None:
     cluster = cluster_of(3)
     discovery = Discovery(
