@@ -587,7 +587,8 @@ def check_stream(state: ReadsState, request: PlanRead) -> None:
     """
     left_out = state.left_out_of(request.start, request.end)
     reader = state.readers.get(request.follows) or state.readers.get(request.reader)
-    if left_out and request.start > 0 and (reader is None or request.start < reader.committed):
+    continues = request.start > 0 or request.reader in state.abandoned
+    if left_out and continues and (reader is None or request.start < reader.committed):
         raise RequestRefusedError(
             f"{left_out} of the splits {request.start} to {request.end} are forgotten: the query's checkpoint is "
             "older than its commits, or its stream was abandoned; begin the query with a new checkpoint"

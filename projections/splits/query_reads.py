@@ -108,6 +108,8 @@ class ReadsState:
     """Ids of the reads of batch queries, oldest first."""
     readers: Map[str, StreamReader] = field(default_factory=Map)
     """Streams by name."""
+    abandoned: tuple[str, ...] = ()
+    """Names of abandoned streams: one that continues is not a stream that begins."""
     planned: int = 0
     """Highest end of all reads: no query has read the splits from there on."""
     newest_sequence: int = -1
@@ -319,13 +321,15 @@ def _committed(state: ReadsState, value: ReadCommitted) -> ReadsState:
 
 
 def _reader_abandoned(state: ReadsState, value: ReaderGivenUp) -> ReadsState:
-    reads, readers = state.reads, state.readers
+    reads, readers, abandoned = state.reads, state.readers, state.abandoned
     for read_id, read in sorted(reads.items()):
         if read.reader == value.reader:
             reads = reads.delete(read_id)
     if value.reader in readers:
         readers = readers.delete(value.reader)
-    return replace(state, reads=reads, readers=readers)
+    if value.reader not in abandoned:
+        abandoned = (*abandoned, value.reader)
+    return replace(state, reads=reads, readers=readers, abandoned=abandoned)
 
 
 def _without(state: ReadsState, forgotten: Iterable[int]) -> ReadsState:

@@ -500,6 +500,27 @@ def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None
         again.plan_batch(0, 2, reader="gone")
 
 
+def test_an_abandoned_streams_first_batch_is_refused_without_its_files() -> None:
+    """It has the range of a stream that begins, which leaves out files that were forgotten."""
+    reads = ReadsJob(Outside(is_complete=False))
+    reads.find("old", "new")
+    reads.plan_batch(0, 2, reader="gone")
+    reads.job.crash()
+    again = ReadsJob(
+        Outside(names=reads.outside.names, is_complete=False),
+        log=reads.job.log,
+        abandoned=("gone",),
+    )
+    state = again.state
+    repeated = replace(plan_request(end=2), reader="gone", follows="gone", history=state.history)
+    reads_coordinator.check_stream(state, repeated)
+    forgotten = replace(state, splits=state.splits.delete(0))
+
+    with pytest.raises(RequestRefusedError, match="1 of the splits 0 to 2 are forgotten"):
+        reads_coordinator.check_stream(forgotten, repeated)
+    reads_coordinator.check_stream(forgotten, replace(repeated, reader="begins", follows="begins"))
+
+
 def test_a_stream_under_a_new_name_holds_nothing_under_its_old_one() -> None:
     reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
     reads.find("p0@0")
