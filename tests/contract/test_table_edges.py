@@ -288,8 +288,9 @@ def test_columns_that_delta_does_not_take_make_no_table(tmp_path: Path) -> None:
         assert "<unknown>" not in caught.value.problem
     place.sink().settle(intent(staged(place, rows(1))))
 
+    clock = pa.record_batch({"t": pa.array([1], pa.time64("us"))})
     with pytest.raises(DestinationMisfitError, match="Delta does not add it"):
-        list(opened(place.sink(widen=True), attempt_number=1).process(pa.record_batch({"I": [2]})))
+        list(opened(place.sink(widen=True), attempt_number=1).process(clock))
 
 
 # --- places -----------------------------------------------------------------------------------------
