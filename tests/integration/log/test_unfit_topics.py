@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from kafka.admin import KafkaAdminClient
+from kafka.admin import KafkaAdminClient, NewPartitions
 
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
@@ -109,7 +109,7 @@ def test_a_log_to_which_partitions_were_added_is_moved_to_a_topic_of_one(
     job.crash()
     end = log.high_watermark()
     admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_partitions({log.topic: 3})
+    admin.create_partitions({log.topic: NewPartitions(total_count=3)})
     admin.close()
     with pytest.raises(TopicError, match=r"it has 3 partitions.*`coordlog export JOB FILE`"):
         log.open()
