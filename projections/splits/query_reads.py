@@ -250,7 +250,8 @@ def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> R
 
 def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
     # Spark plans no rows up to its newest position when it starts a query again; that batch may not have run.
-    is_position = value.start == value.end and value.follows == value.reader
+    # At 0 it is the first batch of a stream: what the stream has not read is kept from then on.
+    is_position = 0 < value.start == value.end and value.follows == value.reader
     if is_position or value.read_id in state.reads:
         return state
     read = Read(
