@@ -110,6 +110,8 @@ class ReadsState:
     """Streams by name."""
     planned: int = 0
     """Highest end of all reads: no query has read the splits from there on."""
+    streamed: int = 0
+    """Highest end of the batches of all streams, also of abandoned ones."""
     newest_sequence: int = -1
     """Sequence of the discovery of the newest split, known or not; -1 if there is none."""
     kept: bytes | None = None
@@ -268,6 +270,7 @@ def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
         planned=max(state.planned, value.end),
     )
     if value.reader:
+        state = replace(state, streamed=max(state.streamed, value.end))
         return _stream_planned(state, value)
     batch_reads = (*state.batch_reads, value.read_id)
     if len(batch_reads) > _BATCH_READS_MAX:
