@@ -639,7 +639,7 @@ def _answer(state: ReadsState, request: Payload) -> ReadsSeen:
         end = max(after, min(end, after + request.splits_max))
     if request.after < 0:
         # An abandoned stream that continues is not among the readers: its batch must not end before its start.
-        end = max(end, state.planned)
+        end = max(end, state.streamed)
     return ReadsSeen(
         history=state.history,
         end=end,

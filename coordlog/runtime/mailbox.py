@@ -432,7 +432,7 @@ class Mailbox:
         while not self._done.wait(period_s):
             self._watch_workers()
             calling, number = runtime.host.calling, runtime.host.call_count
-            # A process that was stopped, or whose machine slept, has not run for as long: that is no time of the call.
+            # While the process is stopped or the machine sleeps no call runs: such time does not count.
             passed_s = min(time.monotonic() - looked_s, 2 * period_s)
             looked_s = time.monotonic()
             if calling is None or number != last_number:

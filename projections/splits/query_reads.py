@@ -112,6 +112,8 @@ class ReadsState:
     """Names of abandoned streams: one that continues is not a stream that begins."""
     planned: int = 0
     """Highest end of all reads: no query has read the splits from there on."""
+    streamed: int = 0
+    """Highest end of the batches of all streams, also of abandoned ones."""
     newest_sequence: int = -1
     """Sequence of the discovery of the newest split, known or not; -1 if there is none."""
     kept: bytes | None = None
@@ -252,7 +254,8 @@ def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> R
 
 def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
     # Spark plans no rows up to its newest position when it starts a query again; that batch may not have run.
-    is_position = value.start == value.end and value.follows == value.reader
+    # At 0 it is the first batch of a stream: what the stream has not read is kept from then on.
+    is_position = 0 < value.start == value.end and value.follows == value.reader
     if is_position or value.read_id in state.reads:
         return state
     read = Read(
@@ -269,6 +272,7 @@ def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
         planned=max(state.planned, value.end),
     )
     if value.reader:
+        state = replace(state, streamed=max(state.streamed, value.end))
         return _stream_planned(state, value)
     batch_reads = (*state.batch_reads, value.read_id)
     if len(batch_reads) > _BATCH_READS_MAX:

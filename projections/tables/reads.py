@@ -212,7 +212,8 @@ class _Fold:
             self.streams.pop(str(fields["reader"]), None)
 
     def _planned(self, record: Record, fields: Fields) -> None:
-        if fields["start"] == fields["end"] and fields["follows"] == fields["reader"]:
+        is_empty = 0 < _int(fields, "start") == _int(fields, "end")
+        if is_empty and fields["follows"] == fields["reader"]:
             return  # the position of a query that starts again, and no batch
         self._stream_planned(record, fields)
         known = self.reads.get(str(fields["read_id"]))

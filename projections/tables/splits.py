@@ -386,9 +386,10 @@ class SplitFold:
                     self._reset(record, sorted(self._of_subtask), attempts)
                 self._promised.clear()
             case Kind.EPOCH_STARTED:
-                if record.job_id != self._job_id:  # forked: open intents stay with the first job
+                if record.job_id != self._job_id:  # forked: open commits stay with the first job
                     self._job_id = record.job_id
                     self._open_intents.clear()
+                    self._unsettled.clear()
                 self._parallelism = LaunchInfo(record.attributes).parallelism or 1
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()

@@ -21,7 +21,7 @@ _claims: Final = set["SlotClaim"]()
 class SlotClaim:
     """Slots of a job, from `take` until Spark counts its tasks. Call `release` at the job's end, in any case.
 
-    Its owner holds it before `take`: a signal behind `take` would otherwise leave slots that are never released.
+    Its owner holds it before `take`: else a signal right after `take` would leave slots that are never released.
 
     Args:
         context: Context of the session, or None with Spark Connect, whose slots are not counted.

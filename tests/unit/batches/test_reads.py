@@ -338,6 +338,13 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
 
 
+def test_a_batch_dataframe_does_not_enlarge_the_first_batch_of_a_stream() -> None:
+    reads = batch()
+    reads.plan()
+
+    assert reads.look(splits_max=4).end == 4
+
+
 def test_a_batch_does_not_end_before_what_an_abandoned_stream_has_read() -> None:
     """Spark would record that end before the plan is refused, and run the same batch after each start."""
     reads = batch()

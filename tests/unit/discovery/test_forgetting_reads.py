@@ -78,6 +78,24 @@ def test_the_position_of_a_query_that_starts_again_is_no_commit(folder: Path) ->
     assert stream.committed == 0
 
 
+def test_an_empty_first_batch_keeps_the_files_that_its_stream_has_not_read(folder: Path) -> None:
+    """Spark runs the first batch of a query also if it has no rows, and commits it with the second."""
+    service = Service(folder, **archiving(folder))
+    service.list_files()
+    assert service.read(0, 0, reader="late", follows="late") == []
+    write(folder, "a.csv", "b.csv")
+    service.list_files(2)
+    service.read(0, 2)
+    service.commit(2)
+    service.list_files()
+
+    assert names_in(folder) == ["a.csv", "b.csv"]
+    assert service.read(0, 2, reader="late", follows="late") == ["a.csv", "b.csv"]
+    log = service.job.log
+    rows, _ = reads_and_streams(audit_records(log.read(0, log.high_watermark())))
+    assert [row.read_id for row in rows] == ["late:0-0", "q:0-2", "late:0-2"]
+
+
 def test_a_file_with_the_name_of_a_released_one_is_a_new_file(folder: Path) -> None:
     write(folder, "a.csv", "b.csv")
     service = Service(folder, after_commit="delete")

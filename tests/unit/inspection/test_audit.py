@@ -283,6 +283,25 @@ def test_an_intent_of_the_first_job_is_not_open_in_its_fork() -> None:
     ]
 
 
+def test_an_intent_of_the_first_job_holds_no_checkpoint_of_its_fork_back() -> None:
+    one = HandHistory()
+    one.epoch()
+    one.turn(discovery(one, "a"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.checkpoint(1, (0, 0))
+    one.turn(one.record(Kind.COMMIT_INTENT, operator_id="sink", checkpoint_id=1))
+    one.job_id = "fork"
+    one.epoch()
+    reset = one.record(Kind.RESET_TO_CHECKPOINT, checkpoint_id=1)
+    one.turn(one.failed((0, 0), "its driver is gone"), reset)
+    one.turn(one.started((0, 1), 1, 1))
+    one.turn(one.assigned((0, 1), 1, "a"))
+    one.turn(one.finished((0, 1), "a", 0, 1))
+    one.checkpoint(2, (0, 1))
+
+    assert places(audit_of(one).splits) == [("a", SplitPlace.COMMITTED, (0, 1), 0, 2)]
+
+
 def test_assignments_are_told_in_log_order() -> None:
     rows = {one.split_id: one for one in audit_of(streaming_history()).splits}
 
