@@ -50,8 +50,11 @@ def _walk(
     root: str,
     is_entered: Callable[[str], bool] = lambda _name: True,
 ) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Name and `info` of all files and folders below `root`, and whether it is a folder."""
-    pending = [root]
+    """Name and `info` of all files and folders below `root`, and whether it is a folder.
+
+    Each folder is entered once: the page of a web server may link to itself.
+    """
+    pending, entered = [root], {root.rstrip("/")}
     while pending:
         folder = pending.pop()
         try:
@@ -63,5 +66,7 @@ def _walk(
             yield from ((info["name"], info, False) for info in files.values())
             for info in folders.values():
                 yield info["name"], info, True
-                if is_entered(info["name"].rstrip("/")):
+                name = info["name"].rstrip("/")
+                if name not in entered and is_entered(name):
+                    entered.add(name)
                     pending.append(info["name"])
