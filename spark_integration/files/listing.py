@@ -476,7 +476,11 @@ class InputFiles:
             yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
-        roots = remote_names_matching(file_system, fixed, path) if fixed != path else [path]
+        roots = [path]
+        if fixed != path:
+            # Folders of a web server keep their slash: it may have no page of that name without one.
+            names = remote_names_matching(file_system, f"{fixed}/" if is_web else fixed, path)
+            roots = names if is_web else [name.rstrip("/") for name in names]
         for root in _outermost(roots):
             below = files_below(file_system, root)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.

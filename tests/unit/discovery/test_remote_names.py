@@ -67,3 +67,13 @@ def test_a_page_that_links_to_itself_is_listed_once(
     pages |= {name.rstrip("/"): links for name, links in pages.items()}
 
     assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv", "in/x.csv"]
+
+
+@pytest.mark.parametrize("pattern", ["in/*", "in/a*", "in/**/*.csv", "in/*/*.csv", "*/a/*.csv"])
+def test_a_folder_of_a_glob_is_listed_with_its_slash(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """Without it a server may have no page, or lead to another port: no file was found."""
+    pages = {"/": ["/in/"], "/in/": ["/in/a/"], "/in/a/": ["/in/a/y.csv"]}
+
+    assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv"]
