@@ -151,7 +151,7 @@ class Cluster:
             return False  # its reader reports why it cannot be read
         finally:
             log.close()
-        if is_log:
+        if is_log and topic.topic_id:  # a cluster without ids may have another topic of this name later
             self._job_logs.add(topic.topic_id)
         return is_log
 
