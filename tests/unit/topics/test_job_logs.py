@@ -61,3 +61,16 @@ def test_a_topic_behind_the_log_of_a_job_is_listed(
 
     for _ in range(2):
         assert sorted(cluster.topics([], ".*")) == ["a", "a2", "b.log"]
+
+
+def test_a_log_that_has_no_record_yet_is_no_topic_of_a_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job creates its log before its Spark session: a listing between the two had it for good."""
+    topics = Topics({"a": [None], "a.log": [], "b.log": []})
+    cluster = cluster_of(topics, monkeypatch)
+    assert sorted(cluster.topics([], ".*")) == ["a"]
+    assert sorted(cluster.topics(["a.log"], ".*")) == ["a", "a.log"]
+
+    topics.headers |= {"a.log": ["v1"], "b.log": [None]}
+    assert sorted(cluster.topics([], ".*")) == ["a", "b.log"]
