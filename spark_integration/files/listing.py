@@ -213,8 +213,8 @@ class InputFiles:
         """Whether `exclude` names the file `path`, or a folder of the source that contains it.
 
         A pattern without a slash is compared with each name below the source's fixed part, a pattern with a
-        slash with the path below it, a pattern that begins with a slash with the whole path; `*` takes slashes
-        too.
+        slash with the path below it, a pattern that begins with a slash with the whole path, each of the file and of
+        the folders above it; `*` takes slashes too.
         """
         if not self.exclude:
             return False
@@ -222,11 +222,12 @@ class InputFiles:
         below = path.removeprefix(root.rstrip("/")).strip("/") or posixpath.basename(path)
         names = below.split("/")
         folders = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
+        wholes = [f"{path.removesuffix(below)}{folder}" for folder in folders]
         return any(
             fnmatch.fnmatchcase(name, pattern)
             for pattern in self.exclude
             for name in (
-                [path] if pattern.startswith("/") else folders if "/" in pattern else names
+                wholes if pattern.startswith("/") else folders if "/" in pattern else names
             )
         )
 
