@@ -213,8 +213,8 @@ class InputFiles:
         """Whether `exclude` names the file `path`, or a folder of the source that contains it.
 
         A pattern without a slash is compared with each name below the source's fixed part, a pattern with a
-        slash with the path below it, a pattern that begins with a slash with the whole path; `*` takes slashes
-        too.
+        slash with the path below it, a pattern that begins with a slash with the whole path, each of the file and of
+        the folders above it; `*` takes slashes too.
         """
         if not self.exclude:
             return False
@@ -222,11 +222,12 @@ class InputFiles:
         below = path.removeprefix(root.rstrip("/")).strip("/") or posixpath.basename(path)
         names = below.split("/")
         folders = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
+        wholes = [f"{path.removesuffix(below)}{folder}" for folder in folders]
         return any(
             fnmatch.fnmatchcase(name, pattern)
             for pattern in self.exclude
             for name in (
-                [path] if pattern.startswith("/") else folders if "/" in pattern else names
+                wholes if pattern.startswith("/") else folders if "/" in pattern else names
             )
         )
 
@@ -476,7 +477,11 @@ class InputFiles:
             yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
-        roots = remote_names_matching(file_system, fixed, path) if fixed != path else [path]
+        roots = [path]
+        if fixed != path:
+            # Folders of a web server keep their slash: it may have no page of that name without one.
+            names = remote_names_matching(file_system, f"{fixed}/" if is_web else fixed, path)
+            roots = names if is_web else [name.rstrip("/") for name in names]
         for root in _outermost(roots):
             below = files_below(file_system, root)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.

@@ -25,11 +25,11 @@ def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  #
 
 
 def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
-    """Files and folders that a glob matches, without those inside a matching folder.
+    """Files and folders that a glob matches, without those inside a matching folder, named as a listing has them.
 
     Args:
         file_system: Of fsspec.
-        folder: Part of the pattern before the first wildcard.
+        folder: Part of the pattern before the first wildcard, with a slash at its end if it is of a web server.
         pattern: Glob; `**` stands for any number of folders.
 
     Raises:
@@ -41,8 +41,8 @@ def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[s
     def is_entered(name: str) -> bool:
         return not is_match(name) and (depth is None or name.count("/") < depth)
 
-    names = (name.rstrip("/") for name, _, _ in _walk(file_system, folder, is_entered))
-    return [name for name in names if is_match(name)]
+    names = (name for name, _, _ in _walk(file_system, folder, is_entered))
+    return [name for name in names if is_match(name.rstrip("/"))]
 
 
 def _walk(
@@ -50,8 +50,11 @@ def _walk(
     root: str,
     is_entered: Callable[[str], bool] = lambda _name: True,
 ) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Name and `info` of all files and folders below `root`, and whether it is a folder."""
-    pending = [root]
+    """Name and `info` of all files and folders below `root`, and whether it is a folder.
+
+    Each folder is entered once: the page of a web server may link to itself.
+    """
+    pending, entered = [root], {root.rstrip("/")}
     while pending:
         folder = pending.pop()
         try:
@@ -63,5 +66,7 @@ def _walk(
             yield from ((info["name"], info, False) for info in files.values())
             for info in folders.values():
                 yield info["name"], info, True
-                if is_entered(info["name"].rstrip("/")):
+                name = info["name"].rstrip("/")
+                if name not in entered and is_entered(name):
+                    entered.add(name)
                     pending.append(info["name"])

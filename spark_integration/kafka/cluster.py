@@ -121,11 +121,11 @@ class Cluster:
         return {
             name: topic
             for name, topic in topics_found.items()
-            if name in names or not self._is_job_log(topic)
+            if name in names or not self._may_be_job_log(topic)
         }
 
-    def _is_job_log(self, topic: FoundTopic) -> bool:
-        """Whether a topic is the log of a job, by its name and its first record.
+    def _may_be_job_log(self, topic: FoundTopic) -> bool:
+        """Whether a topic is the log of a job, by its name and its first record; or may become one: it has no record.
 
         The source of the job `orders` by the pattern `orders.*` would read `orders.log`, which grows as it is read.
         """
@@ -140,7 +140,11 @@ class Cluster:
             connect_timeout_s=self.timeout_s,
         )
         try:
-            is_log = _begins_as_log(log, self.timeout_s)
+            log.open_to_read()
+            start, end = log.start_offset(), log.high_watermark()
+            if start == end:
+                return True
+            is_log = _begins_as_log(log, start, end, self.timeout_s)
         except (LogUnavailableError, OutOfRangeError) as error:
             raise SourceError(
                 f"topic {topic.name} at {self.bootstrap_servers}",
@@ -151,7 +155,8 @@ class Cluster:
             return False  # its reader reports why it cannot be read
         finally:
             log.close()
-        if is_log:
+        # A cluster without ids may have another topic of this name later.
+        if is_log and topic.topic_id:
             self._job_logs.add(topic.topic_id)
         return is_log
 
@@ -222,10 +227,8 @@ class Cluster:
             questions.close()
 
 
-def _begins_as_log(log: KafkaLog, limit_s: float) -> bool:
+def _begins_as_log(log: KafkaLog, start: int, end: int, limit_s: float) -> bool:
     """Whether the first record has the header of a log. Raises as `KafkaLog.read`."""
-    log.open_to_read()
-    start, end = log.start_offset(), log.high_watermark()
     try:
         first = next(log.read(start, end, stall_s=limit_s), None)
     except LogUnavailableError:

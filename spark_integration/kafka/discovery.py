@@ -246,13 +246,7 @@ class Discovery:
             here = topics.get(topic)
             if here is None:
                 if (topic, partition) in read:
-                    return _problem(
-                        SourceError(
-                            f"topic {topic}",
-                            f"it is not {at} any more; all that it had was read",
-                            "do not name it any more in `topics`, or bring it back from a copy",
-                        )
-                    )
+                    return _problem(self._deleted(topic))
                 return _problem(
                     SourceError(
                         f"topic {topic}",
@@ -272,6 +266,18 @@ class Discovery:
                     )
                 )
         return None
+
+    def _deleted(self, topic: str) -> SourceError:
+        """Error of a topic that was read to its end and deleted, and that the source names or its pattern matches."""
+        without_it = "do not name it any more in `topics`"
+        if topic not in self.topics:
+            other = f"(?!{re.escape(topic)}$)(?:{self.pattern})"
+            without_it = f"use a `pattern` that does not match it, such as {other!r}"
+        return SourceError(
+            f"topic {topic}",
+            f"it is not at {self.cluster.bootstrap_servers} any more; all that it had was read",
+            f"{without_it}; or bring it back from a copy",
+        )
 
     def _starts(
         self,

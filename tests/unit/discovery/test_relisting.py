@@ -189,6 +189,20 @@ def test_a_listed_file_that_is_left_out_from_now_on_is_withdrawn_by_name(tmp_pat
     assert verify(stored(again)).faults == []
 
 
+@pytest.mark.may_fail("scripted")
+@pytest.mark.parametrize("exclude", ["bad", "{}/bad", "{}/b?d"])
+def test_a_listed_folder_that_is_left_out_from_now_on_is_withdrawn(
+    tmp_path: Path, exclude: str
+) -> None:
+    """No listing opened a folder that its whole path named, and its splits stayed: the job failed for its files."""
+    (tmp_path / "bad").mkdir()
+    files(tmp_path, "a.csv", "bad/b.csv")
+    job = failed(tmp_path)
+
+    again = run(tmp_path, job, exclude=exclude.format(tmp_path))
+    assert names(again) == ["a.csv"]
+
+
 @pytest.mark.clause("L6")
 @pytest.mark.may_fail("scripted")
 def test_a_file_that_no_reader_has_had_is_listed_as_the_options_are_now(tmp_path: Path) -> None:

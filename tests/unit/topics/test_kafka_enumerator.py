@@ -341,14 +341,15 @@ def test_a_job_is_opened_again_without_a_topic_that_was_read_and_deleted() -> No
 
 @pytest.mark.may_fail("SourceError: topic t: ")
 @pytest.mark.parametrize(
-    ("is_deleted", "topics", "problem"),
+    ("is_deleted", "topics", "pattern", "problem"),
     [
-        (False, ("u",), "the source does not name it"),
-        (True, ("t", "u"), "all that it had was read; do not name it any more"),
+        (False, ("u",), None, "the source does not name it"),
+        (True, ("t", "u"), None, "all that it had was read; do not name it any more in `topics`"),
+        (True, (), "[tu]", "such as '(?!t$)(?:[tu])'; or bring"),
     ],
 )
 def test_a_topic_is_left_out_of_a_reopened_job_only_if_both_say_so(
-    *, is_deleted: bool, topics: tuple[str, ...], problem: str
+    *, is_deleted: bool, topics: tuple[str, ...], pattern: str | None, problem: str
 ) -> None:
     cluster = cluster_of(3)
     cluster.put("u", 2)
@@ -356,10 +357,23 @@ def test_a_topic_is_left_out_of_a_reopened_job_only_if_both_say_so(
     if is_deleted:
         del cluster.ids["t"], cluster.ranges["t", 0]
 
-    chain = chain_on(cluster, topics=topics, is_bounded=True)
+    chain = chain_on(cluster, topics=topics, pattern=pattern, is_bounded=True)
     again = HandDrivenJob(chain, log=job.log, again=True)
 
     assert problem in failures(again)[0]
+
+
+def test_a_pattern_may_leave_out_a_topic_that_was_read_and_deleted() -> None:
+    cluster = cluster_of(3)
+    cluster.put("u", 2)
+    job = read_both(cluster)
+    del cluster.ids["t"], cluster.ranges["t", 0]
+
+    chain = chain_on(cluster, topics=(), pattern="(?!t$)(?:[tu])", is_bounded=True)
+    again = HandDrivenJob(chain, log=job.log, again=True)
+    (attempt,) = again.register_all()
+
+    assert told(again, attempt) == ["u/0@2..4", NO_MORE]
 
 
 def test_a_log_that_has_become_shorter_than_what_was_read_is_named() -> None:

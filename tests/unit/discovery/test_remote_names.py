@@ -1,0 +1,79 @@
+"""Names of a web server: its folders are pages, and the links of a page are names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from fsspec import AbstractFileSystem
+
+from coordlog.spark_integration.files import listing
+from coordlog.spark_integration.files.listing import InputFiles
+
+SITE = "http://host"
+REQUESTS_MAX = 20
+
+
+class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Pages with links, as fsspec's file system of web servers lists them."""
+
+    protocol = ("http", "https")
+    cachable = False
+
+    def __init__(self, pages: Mapping[str, Sequence[str]]) -> None:
+        super().__init__()
+        self._pages, self._request_count = pages, 0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path
+
+    def ls(self, path: str, **_options: Any) -> list[dict[str, Any]]:  # noqa: ANN401, the base's
+        self._request_count += 1
+        assert self._request_count <= REQUESTS_MAX, "it lists one page for ever"
+        name = path.removeprefix(SITE)
+        if name not in self._pages:
+            raise FileNotFoundError(path)
+        return [self._info(f"{SITE}{link}") for link in self._pages[name]]
+
+    def info(self, path: str, **_options: Any) -> dict[str, Any]:  # noqa: ANN401, the base's
+        return {**self._info(path), "size": 4}
+
+    def isfile(self, path: str) -> bool:
+        return path.endswith(".csv")
+
+    def _info(self, path: str) -> dict[str, Any]:
+        kind = "directory" if path.endswith("/") else "file"
+        return {"name": path, "size": None, "type": kind}
+
+
+def names_of(monkeypatch: pytest.MonkeyPatch, pattern: str, web: Web) -> list[str]:
+    monkeypatch.setattr(listing, "url_to_fs", lambda url, **_options: (web, url))
+    return [
+        file.path.removeprefix(f"{SITE}/") for file in InputFiles(url=f"{SITE}/{pattern}").list()
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["in/", "in/**/*.csv", "in/*"])
+def test_a_page_that_links_to_itself_is_listed_once(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """As the path above a listing does: the listing had no end."""
+    pages = {
+        "/in/": ["/in/", "/in/a/", "/in/x.csv"],
+        "/in/a/": ["/in/a/", "/in/a/y.csv"],
+    }
+    pages |= {name.rstrip("/"): links for name, links in pages.items()}
+
+    assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv", "in/x.csv"]
+
+
+@pytest.mark.parametrize("pattern", ["in/*", "in/a*", "in/**/*.csv", "in/*/*.csv", "*/a/*.csv"])
+def test_a_folder_of_a_glob_is_listed_with_its_slash(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """Without it a server may have no page, or lead to another port: no file was found."""
+    pages = {"/": ["/in/"], "/in/": ["/in/a/"], "/in/a/": ["/in/a/y.csv"]}
+
+    assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv"]
