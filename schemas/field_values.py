@@ -196,7 +196,9 @@ def _key(key: object) -> str:
 
 def _of_type(cls: type, write_payload: Write) -> Write:
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        if type(value) is not cls and not isinstance(value, (cls, Mapping)):
+        if isinstance(value, Mapping):
+            value = cls(**value)  # so that its fields are checked, and secret ones sealed
+        if not isinstance(value, cls):
             raise TypeError(f"{value!r} is no {cls.__name__}")
         return write_payload(value)
 

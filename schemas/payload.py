@@ -382,11 +382,9 @@ def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noq
     return sealed
 
 
-def _plain(value: Any) -> dict[str, Plain]:  # noqa: ANN401, a dataclass, or its fields by name
+def _plain(value: Any) -> dict[str, Plain]:  # noqa: ANN401, a dataclass
     forms = _FORMS_WITHOUT_SECRETS.get(type(value))
     if forms is None:
-        if not dataclasses.is_dataclass(value):
-            return dict(value)
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)

@@ -100,6 +100,8 @@ def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: AN
         (dt.timedelta, dt.timedelta.max, "does not fit"),
         (Circle, Square(size=1.0), "is no Circle"),
         (list[Circle], [Square(size=1.0)], "is no Circle"),
+        (Point, {"x": 1.5}, "is no integer"),
+        (list[Circle], [{"size": 1.0, "colour": "red"}], "colour"),
         (Colour, "green", "is not a valid Colour"),
         (uuid.UUID, "text", "is no UUID"),
         (list[uuid.UUID], [5], "is no UUID"),

@@ -48,6 +48,15 @@ def test_what_is_redacted_is_not_in_the_bytes_and_everybody_gets_what_is() -> No
     assert b"ann" in encoded(LOGIN)
 
 
+def test_a_dict_in_place_of_a_payload_has_its_secrets_redacted_too() -> None:
+    login = {"user": "ann", "password": PASSWORD, "pin": PIN, "token": None}
+    value = Logins(first=login, others=[login])  # type: ignore[arg-type, list-item]
+
+    redacted = Login(user="ann", password=REDACTED_TEXT, pin=REDACTED_TEXT)
+    assert again(value) == Logins(first=redacted, others=[redacted])
+    assert not any(one.encode() in encoded(value) for one in SECRETS)
+
+
 def test_a_value_that_is_not_there_stays_so() -> None:
     assert again(Login(user="ann", password="")) == Login(user="ann", password=REDACTED_TEXT)
 
