@@ -29,7 +29,7 @@ class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _strip_protocol(cls, path: str) -> str:
         return path
 
-    def ls(self, path: str, **_options: Any) -> list[dict[str, Any]]:  # noqa: ANN401, the base's
+    def ls(self, path: str, detail: bool = True, **_options: Any) -> list[dict[str, Any]]:  # noqa: ANN401, FBT001, FBT002, the base's
         self._request_count += 1
         assert self._request_count <= REQUESTS_MAX, "it lists one page for ever"
         name = path.removeprefix(SITE)
