@@ -23,6 +23,7 @@ __all__ = [
     "SplitRead",
     "SplitsForgotten",
     "SplitsGiven",
+    "is_position",
 ]
 
 
@@ -111,6 +112,15 @@ class ReadPlanned(Payload):
     start: int
     end: int
     partitions: int
+
+
+def is_position(*, start: int, end: int, reader: str, follows: str) -> bool:
+    """Whether this is a position that Spark shows when it starts a query again, and no batch.
+
+    Spark then plans no rows up to its newest position, whose batch may not have run. At 0 it is the first batch of a
+    stream.
+    """
+    return 0 < start == end and follows == reader
 
 
 @payload("coordlog.split_read", version=1)

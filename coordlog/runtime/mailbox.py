@@ -125,7 +125,9 @@ class Mailbox:
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
         self._calls: dict[int, WorkerThreads] = {}
-        """Workers of each coordinator object: its calls may take long, and delay no others and no commits."""
+        """Workers of each coordinator object: its calls may take long, and delay no others and no commits.
+
+        Replaced, never changed: the watchdog reads it too."""
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_ending = False

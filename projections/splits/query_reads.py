@@ -26,6 +26,7 @@ from coordlog.schemas.reads import (
     ReadsProblem,
     SplitsForgotten,
     SplitsGiven,
+    is_position,
 )
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import (
@@ -253,10 +254,9 @@ def _discovered(state: ReadsState, record: Record, value: SplitsDiscovered) -> R
 
 
 def _planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
-    # Spark plans no rows up to its newest position when it starts a query again; that batch may not have run.
-    # At 0 it is the first batch of a stream: what the stream has not read is kept from then on.
-    is_position = 0 < value.start == value.end and value.follows == value.reader
-    if is_position or value.read_id in state.reads:
+    if value.read_id in state.reads or is_position(
+        start=value.start, end=value.end, reader=value.reader, follows=value.follows
+    ):
         return state
     read = Read(
         read_id=value.read_id,

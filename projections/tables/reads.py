@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from coordlog.projections.tables.payload_json import Fields
+from coordlog.schemas.reads import is_position
 from coordlog.schemas.record import Kind, Record
 
 __all__ = [
@@ -212,9 +213,10 @@ class _Fold:
             self.streams.pop(str(fields["reader"]), None)
 
     def _planned(self, record: Record, fields: Fields) -> None:
-        is_empty = 0 < _int(fields, "start") == _int(fields, "end")
-        if is_empty and fields["follows"] == fields["reader"]:
-            return  # the position of a query that starts again, and no batch
+        start, end = _int(fields, "start"), _int(fields, "end")
+        reader, follows = str(fields["reader"]), str(fields["follows"])
+        if is_position(start=start, end=end, reader=reader, follows=follows):
+            return
         self._stream_planned(record, fields)
         known = self.reads.get(str(fields["read_id"]))
         if known is not None:
