@@ -66,8 +66,10 @@ class Cluster:
     security: Security = field(default_factory=Security, repr=False)
     isolation: Isolation = "read_committed"
     timeout_s: float = LOG_CONNECT_TIMEOUT_S
-    _job_logs: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
-    """Ids of topics that are logs of jobs: they stay so."""
+    _is_job_log: dict[str, bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Whether a topic is the log of a job, by its id: it stays so once it has a record."""
 
     @property
     def connection(self) -> Connection:
@@ -129,8 +131,9 @@ class Cluster:
 
         The source of the job `orders` by the pattern `orders.*` would read `orders.log`, which grows as it is read.
         """
-        if topic.topic_id in self._job_logs:
-            return True
+        known = self._is_job_log.get(topic.topic_id)
+        if known is not None:
+            return known
         if not topic.name.endswith(".log"):
             return False
         log = KafkaLog(
@@ -156,8 +159,8 @@ class Cluster:
         finally:
             log.close()
         # A cluster without ids may have another topic of this name later.
-        if is_log and topic.topic_id:
-            self._job_logs.add(topic.topic_id)
+        if topic.topic_id:
+            self._is_job_log[topic.topic_id] = is_log
         return is_log
 
     def pause(self, seconds: float) -> None:
