@@ -298,12 +298,7 @@ def argument_of(logs: Logs, job_id: str) -> str:
 
 
 def no_such_job(job_id: str, where: str, job_ids: tuple[str, ...]) -> TopicError:
-    """Error about a job without a log, with the ids of those at the same place.
-
-    Raises:
-        OptionError: `job_id` is none that a job can have.
-    """
-    check_job_id(job_id)
+    """Error about a job without a log, with the ids of those at the same place."""
     jobs = (
         f"the jobs there are {', '.join(job_ids)}" if job_ids else "there are no jobs there at all"
     )
@@ -383,6 +378,10 @@ def with_finder(command: Callable[..., None]) -> Callable[..., None]:
         *, bootstrap_servers: str | None, topic_prefix: str, **options: object
     ) -> None:
         finder: Callable[[str | None], Logs] | None = click.get_current_context().obj
+
+        job = options.get("job")
+        if isinstance(job, str):
+            check_job_id(job)  # before a broker is started for it
 
         def find() -> Logs:
             if finder:

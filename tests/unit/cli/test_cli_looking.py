@@ -215,3 +215,14 @@ def test_a_long_reading_says_how_far_it_is_and_not_on_the_standard_output(
     assert re.search(r"^(read|checked) 0 of [\d,]+ records$", told.stderr, re.MULTILINE)
     seconds = re.compile(r"in \d+\.\d s")
     assert seconds.sub("", told.stdout) == seconds.sub("", quiet.stdout)
+
+
+@pytest.mark.parametrize("command", ["state", "tail", "stop", "delete", "doctor"])
+def test_an_impossible_job_id_is_refused_before_a_broker_is_started_for_it(command: str) -> None:
+    def started(_servers: str | None) -> OneLog:
+        raise AssertionError("a broker was looked for")
+
+    result = CliRunner().invoke(main, (command, "My_Job"), obj=started)
+    assert result.exit_code == Exit.USAGE, result.output
+    assert "job_id" in result.stderr
+    assert "lower-case letters" in result.stderr
