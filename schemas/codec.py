@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -25,6 +26,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "header_of",
+    "payload_fingerprint",
 ]
 
 Plain = None | bool | int | float | str | bytes | list["Plain"] | dict[str, "Plain"]
@@ -34,8 +36,36 @@ Plain = None | bool | int | float | str | bytes | list["Plain"] | dict[str, "Pla
 @lru_cache(maxsize=1_024)
 def avro_fingerprint(schema_json: str) -> int:
     """CRC-64-AVRO of a schema's canonical form, as an unsigned integer. The first time it takes a millisecond."""
-    form = to_parsing_canonical_form(json.loads(schema_json))
+    return _crc(to_parsing_canonical_form(json.loads(schema_json)))
+
+
+@lru_cache(maxsize=1_024)
+def payload_fingerprint(schema_json: str) -> int:
+    """Fingerprint of a payload type's schema: as `avro_fingerprint`, and it depends on the logical types too.
+
+    The canonical form leaves them out: milliseconds, microseconds and plain numbers are equal in it.
+    """
+    schema = json.loads(schema_json)
+    return _crc("\n".join([to_parsing_canonical_form(schema), *_logical_types(schema, "")]))
+
+
+def _crc(form: str) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint(form, "CRC-64-AVRO")), "little")
+
+
+def _logical_types(schema: Any, place: str) -> Iterator[str]:  # noqa: ANN401, parsed JSON
+    """Each logical type with its place in the schema and its parameters."""
+    if isinstance(schema, list):
+        for number, option in enumerate(schema):
+            yield from _logical_types(option, f"{place}|{number}")
+    elif isinstance(schema, dict):
+        if "logicalType" in schema:
+            parameters = [schema[name] for name in ("precision", "scale") if name in schema]
+            yield " ".join(map(str, (place, schema["logicalType"], *parameters)))
+        for field in schema.get("fields", ()):
+            yield from _logical_types(field["type"], f"{place}.{field['name']}")
+        for name in ("type", "items", "values"):
+            yield from _logical_types(schema.get(name), f"{place}/{name}")
 
 
 class Avro:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeVar, cast, dataclass_transform
 from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
-from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
+from coordlog.schemas.codec import Avro, Plain, payload_fingerprint
 from coordlog.schemas.field_values import DICTS, LISTS, form_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.secret_fields import Guard, guards_of
@@ -95,8 +95,8 @@ class PayloadType:
 
     @property
     def fingerprint(self) -> int:
-        """CRC-64-AVRO of the schema."""
-        return avro_fingerprint(self.schema_json)
+        """Hash of the schema and its logical types."""
+        return payload_fingerprint(self.schema_json)
 
     def encode(self, value: Payload) -> bytes:
         """The value as bytes, with its secret fields sealed.

@@ -21,7 +21,7 @@ from coordlog.projections.snapshot.codec import (
 from coordlog.projections.tables.audit import Applying, AuditRecord, Stored, audit_records
 from coordlog.projections.tables.waiting_splits import WaitingSplits
 from coordlog.schemas.checkpoint_metadata import read_metadata
-from coordlog.schemas.codec import avro_fingerprint
+from coordlog.schemas.codec import payload_fingerprint
 from coordlog.schemas.payload_address import is_stored
 from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.untrusted_schema import foreign_avro
@@ -292,7 +292,7 @@ def _record_faults(verified: Verified, entry: AuditRecord, record: Record) -> It
         schema = (record.payload or b"").decode(errors="replace")
         fingerprint = record.attributes.get("fingerprint", "")
         try:
-            is_same = f"{avro_fingerprint(foreign_avro(schema).schema_json):016x}" == fingerprint
+            is_same = f"{payload_fingerprint(foreign_avro(schema).schema_json):016x}" == fingerprint
         except ValueError as error:
             yield f"the schema of {record.payload_type} cannot be read: {error}"
             return

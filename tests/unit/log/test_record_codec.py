@@ -21,6 +21,7 @@ from coordlog.schemas.codec import (
     decode_record,
     encode_record,
     header_of,
+    payload_fingerprint,
 )
 from coordlog.schemas.envelope import record_in
 from coordlog.schemas.header import decode_header, encode_header
@@ -238,6 +239,35 @@ def test_a_fingerprint_depends_on_what_is_encoded_and_not_on_prose() -> None:
     other = '{"type":"record","name":"r","fields":[{"name":"n","type":"int"}]}'
 
     assert avro_fingerprint(one) == avro_fingerprint(prose) != avro_fingerprint(other)
+
+
+def test_a_payloads_fingerprint_depends_on_logical_types_and_their_places() -> None:
+    plain = {"type": "long"}
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    tenths, hundredths = (
+        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale}
+        for scale in (1, 2)
+    )
+    inner = {"type": "record", "name": "i", "fields": [{"name": "t", "type": millis}]}
+    inner_micros = {"type": "record", "name": "i", "fields": [{"name": "t", "type": micros}]}
+    kinds: list[object] = [plain, millis, micros, tenths, hundredths, inner, inner_micros]
+    kinds += [{"type": "array", "items": kind} for kind in (plain, millis, micros)]
+    kinds += [{"type": "map", "values": kind} for kind in (plain, millis, micros)]
+    kinds += [["null", kind] for kind in (plain, millis, micros)]
+    schemas = [
+        json.dumps(
+            {
+                "type": "record",
+                "name": "r",
+                "fields": [{"name": "a", "type": a}, {"name": "b", "type": b}],
+            }
+        )
+        for kind in kinds
+        for a, b in ((kind, plain), (plain, kind))
+    ]
+
+    assert len({payload_fingerprint(schema) for schema in schemas}) == len(set(schemas))
 
 
 @pytest.mark.parametrize(
