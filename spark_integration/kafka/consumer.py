@@ -16,10 +16,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kafka import KafkaConsumer, errors
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_METADATA_S
@@ -27,7 +27,15 @@ from coordlog.log.kafka.client import INSTALL_CODECS, described, made, may_pass,
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named, topic_id_text
 from coordlog.spark_integration.kafka.rows import Received
 
-__all__ = ["Background", "Consumer", "OpenConsumer", "connect", "nothing_from", "position_gone"]
+__all__ = [
+    "Background",
+    "Consumer",
+    "OpenConsumer",
+    "Position",
+    "connect",
+    "nothing_from",
+    "position_gone",
+]
 
 T = TypeVar("T")
 
@@ -43,11 +51,21 @@ _GONE: Final = (
 )
 
 
+class Position(NamedTuple):
+    """Place in a partition up to which it was read."""
+
+    offset: int
+    """The next offset."""
+    leader_epoch: int = -1
+    """Number of the leader that has stored the record before `offset`; -1 if unknown. If a partition has lost its last
+    records, a later leader stores others at their offsets: the cluster then refuses the position."""
+
+
 class Consumer(Protocol):
     """The client of a reader. For one thread. After an error it is closed, and not used again."""
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions and no others; new ones from the given offset."""
+    def assign(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions and no others; new ones from the given position."""
         ...
 
     def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
@@ -59,8 +77,8 @@ class Consumer(Protocol):
         """
         ...
 
-    def position(self, partition: Partition) -> int:
-        """The next offset, above all records that were returned or passed over. Raises as `poll`."""
+    def position(self, partition: Partition) -> Position:
+        """The position after all records that were returned or passed over. Raises as `poll`."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
@@ -77,7 +95,7 @@ class Consumer(Protocol):
         ...
 
 
-OpenConsumer = Callable[[Mapping[Partition, int], int], Consumer]
+OpenConsumer = Callable[[Mapping[Partition, Position], int], Consumer]
 """Connects, with first positions and the greatest number of records of a poll. Blocks, within a bound."""
 
 
@@ -126,7 +144,9 @@ class Background(Generic[T]):
             self._too_late(result)
 
 
-def connect(cluster: Cluster, positions: Mapping[Partition, int], records_max: int) -> Consumer:
+def connect(
+    cluster: Cluster, positions: Mapping[Partition, Position], records_max: int
+) -> Consumer:
     """A consumer of these partitions. Blocks for at most the cluster's `timeout_s`.
 
     Raises:
@@ -173,14 +193,23 @@ class _KafkaConsumer:
         self._assigned: frozenset[Partition] = frozenset()
         self._connected_at = time.monotonic()
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
+    def assign(self, positions: Mapping[Partition, Position]) -> None:
         try:
             self._client.assign([TopicPartition(*partition) for partition in positions])
             for partition in sorted(set(positions) - self._assigned):
-                self._client.seek(TopicPartition(*partition), positions[partition])
+                self._seek(TopicPartition(*partition), positions[partition])
         except (errors.KafkaError, OSError, RuntimeError) as error:
             raise _meaning(self._cluster, error) from error
         self._assigned = frozenset(positions)
+
+    def _seek(self, partition: TopicPartition, position: Position) -> None:
+        self._client.seek(partition, position.offset)
+        if position.leader_epoch >= 0:
+            # The client's own `seek` takes no epoch.
+            assignment = self._client._subscription.assignment  # noqa: SLF001
+            assignment[partition].seek(
+                OffsetAndMetadata(position.offset, "", position.leader_epoch)
+            )
 
     def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
         try:
@@ -199,17 +228,17 @@ class _KafkaConsumer:
             ) from error
         return {(key.topic, key.partition): records for key, records in polled.items()}
 
-    def position(self, partition: Partition) -> int:
+    def position(self, partition: Partition) -> Position:
+        key = TopicPartition(*partition)
         try:
-            position: int | None = self._client.position(
-                TopicPartition(*partition), timeout_ms=int(_POSITION_S * 1000)
-            )
+            offset: int | None = self._client.position(key, timeout_ms=int(_POSITION_S * 1000))
         except _GONE as error:
             raise self._gone(error) from error
         except (errors.KafkaError, OSError, RuntimeError) as error:
             raise _meaning(self._cluster, error) from error
-        assert position is not None, "each partition that is assigned is sought first"
-        return position
+        assert offset is not None, "each partition that is assigned is sought first"
+        position = self._client._subscription.assignment[key].position  # noqa: SLF001, with the epoch
+        return Position(position.offset, position.leader_epoch)
 
     def topic_id(self, topic: str) -> str | None:
         # The client has no public view of the cluster; its versions are bounded.
@@ -232,6 +261,15 @@ class _KafkaConsumer:
             within(_CLOSE_S, self._client.close, too_late=lambda _none: None)
 
     def _gone(self, error: Exception) -> SourceError:
+        diverging: Mapping[Any, Any] = getattr(error, "divergent_offsets", {})
+        if diverging:
+            key, end = min(diverging.items())
+            since = "" if end is None else f" from offset {end.offset} on"
+            return SourceError(
+                f"partition {named((key.topic, key.partition))}",
+                f"the partition has lost records that were read{since}, and may have others at their offsets now",
+                "compare the rows with the topic; begin anew under another job id with `starting`",
+            )
         first: Any = error.args[0] if error.args else None
         # By partition: the offset, or an object that has it.
         by_partition: Mapping[Any, Any] = first if isinstance(first, Mapping) else {}
@@ -286,12 +324,12 @@ def nothing_from(
         ConnectionError: No answer.
         SourceError: The position is gone.
     """
-    consumer = connect(cluster, {partition: position}, 1)
+    consumer = connect(cluster, {partition: Position(position)}, 1)
     assert isinstance(consumer, _KafkaConsumer)
     try:
         until = time.monotonic() + _PROBE_S
         while time.monotonic() < until and not is_over.is_set():
-            if consumer.poll(1) or consumer.position(partition) != position:
+            if consumer.poll(1) or consumer.position(partition).offset != position:
                 return None
             end = consumer.highwater(partition)
             if end is not None:

@@ -41,6 +41,8 @@ class KafkaSplitProgress(Payload):
     split: KafkaSplit
     position: int
     """Next offset: every record below it has been emitted to the chain, or left out."""
+    leader_epoch: int
+    """Number of the leader that has stored the record before `position`; -1 if unknown."""
     rows: int
     """Number of records emitted to the chain."""
     rejected: int

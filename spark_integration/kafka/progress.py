@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coordlog.api.operator import FinishedSplit
 from coordlog.spark_integration.kafka.cluster import Partition
+from coordlog.spark_integration.kafka.consumer import Position
 from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaSplit, KafkaSplitProgress
 from coordlog.spark_integration.kafka.rows import Received
 
@@ -19,6 +20,8 @@ class Progress:
 
     split: KafkaSplit
     position: int
+    leader_epoch: int = -1
+    """Number of the leader that has stored the record before `position`; -1 if unknown."""
     rows: int = 0
     rejected: int = 0
     """Number of records that were left out, and are not among `rows`."""
@@ -32,6 +35,11 @@ class Progress:
         return self.split.topic, self.split.partition
 
     @property
+    def place(self) -> Position:
+        """Position for the client."""
+        return Position(self.position, self.leader_epoch)
+
+    @property
     def is_at_end(self) -> bool:
         """Whether all of the split has been read."""
         return self.split.end != UNBOUNDED and self.position >= self.split.end
@@ -41,6 +49,7 @@ class Progress:
         return KafkaSplitProgress(
             split=self.split,
             position=self.position,
+            leader_epoch=self.leader_epoch,
             rows=self.rows,
             rejected=self.rejected,
             bytes_read=self.bytes_read,

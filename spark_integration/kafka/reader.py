@@ -128,6 +128,7 @@ class KafkaReader(SourceReader):
             progress = Progress(
                 split=stored.split,
                 position=stored.position,
+                leader_epoch=stored.leader_epoch,
                 rows=stored.rows,
                 rejected=stored.rejected,
                 bytes_read=stored.bytes_read,
@@ -284,6 +285,7 @@ class KafkaReader(SourceReader):
         self._current = progress.split
         fetched, batch, bad = self._decoded(fetched)
         progress.position = fetched.next_offset
+        progress.leader_epoch = fetched.records[-1].leader_epoch
         progress.rows += batch.num_rows
         progress.rejected += len(bad)
         progress.bytes_read += sum(
@@ -334,7 +336,7 @@ class KafkaReader(SourceReader):
         splits = {partition: progress.split.split_id for partition, progress in active.items()}
         if self._assigned == splits:
             return
-        positions = {partition: progress.position for partition, progress in active.items()}
+        positions = {partition: progress.place for partition, progress in active.items()}
         same = [
             partition
             for partition, split_id in splits.items()
@@ -368,9 +370,10 @@ class KafkaReader(SourceReader):
         """Move positions over offsets without records: markers, and records that compaction removed."""
         for progress in quiet:
             position = consumer.position(progress.partition)
-            if position > progress.position:
-                end = progress.split.end
-                progress.position = position if end == UNBOUNDED else min(position, end)
+            if position.offset > progress.position:
+                end, offset = progress.split.end, position.offset
+                progress.position = offset if end == UNBOUNDED else min(offset, end)
+                progress.leader_epoch = position.leader_epoch
                 progress.moved_at = now
         self._probe_gap(quiet, now)
 
@@ -422,7 +425,7 @@ class KafkaReader(SourceReader):
         if self._opening is None:
             if self._monotonic() >= self._retry_at:
                 active = self._active()
-                positions = {progress.partition: progress.position for progress in active}
+                positions = {progress.partition: progress.place for progress in active}
                 self._assigned = {
                     progress.partition: progress.split.split_id for progress in active
                 }

@@ -37,6 +37,11 @@ class Received(Protocol):
         ...
 
     @property
+    def leader_epoch(self) -> int:
+        """Number of the leader that has stored the record; -1 if unknown."""
+        ...
+
+    @property
     def timestamp(self) -> int:
         """Milliseconds since 1970, UTC; -1 for none."""
         ...

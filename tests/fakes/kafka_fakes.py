@@ -8,6 +8,7 @@ from datetime import datetime
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition
+from coordlog.spark_integration.kafka.consumer import Position
 from coordlog.spark_integration.kafka.rows import Received
 
 
@@ -66,6 +67,7 @@ class FakeCluster:
 @dataclass(frozen=True, kw_only=True)
 class FakeRecord:
     offset: int
+    leader_epoch: int = -1
     value: bytes | None = b"v"
     key: bytes | None = None
     timestamp: int = 0
@@ -88,20 +90,20 @@ class FakeConsumer:
     is_closed: bool = False
     opened: int = 0
 
-    def __call__(self, positions: Mapping[Partition, int], records_max: int) -> FakeConsumer:
+    def __call__(self, positions: Mapping[Partition, Position], records_max: int) -> FakeConsumer:
         self.opened += 1
         self.is_closed = False
         self.positions = {}
         self._now(positions)
         return self
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
+    def assign(self, positions: Mapping[Partition, Position]) -> None:
         self._now(positions)
 
-    def _now(self, positions: Mapping[Partition, int]) -> None:
-        self.assigned.append(dict(positions))
+    def _now(self, positions: Mapping[Partition, Position]) -> None:
+        self.assigned.append({one: position.offset for one, position in positions.items()})
         self.positions = {
-            one: self.positions.get(one, position) for one, position in positions.items()
+            one: self.positions.get(one, position.offset) for one, position in positions.items()
         }
 
     def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
@@ -113,8 +115,8 @@ class FakeConsumer:
             self.positions[one] = found[-1].offset + 1
         return given
 
-    def position(self, partition: Partition) -> int:
-        return self.positions[partition]
+    def position(self, partition: Partition) -> Position:
+        return Position(self.positions[partition])
 
     def topic_id(self, topic: str) -> str | None:
         return self.ids.get(topic, "id-1")

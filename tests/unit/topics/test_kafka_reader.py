@@ -15,7 +15,7 @@ from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition
-from coordlog.spark_integration.kafka.consumer import _KafkaConsumer
+from coordlog.spark_integration.kafka.consumer import Position, _KafkaConsumer
 from coordlog.spark_integration.kafka.discovery import split_of
 from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
@@ -433,7 +433,7 @@ def test_an_unreadable_record_is_an_error_with_its_partition() -> None:
             b"\xff".decode()
 
     consumer = _KafkaConsumer(OPTIONS.cluster, Client())
-    consumer.assign({("t", 0): 5, ("t", 1): 0})
+    consumer.assign({("t", 0): Position(5), ("t", 1): Position(0)})
 
     with pytest.raises(SourceError, match=r"cannot read a record of t/0, t/1: UnicodeDecodeError"):
         consumer.poll(1)
@@ -449,7 +449,7 @@ def test_records_of_a_codec_that_the_client_lacks_name_what_to_install() -> None
             raise errors.UnsupportedCodecError("Libraries for lz4 compression codec not found")
 
     consumer = _KafkaConsumer(OPTIONS.cluster, Client())
-    consumer.assign({("t", 0): 0})
+    consumer.assign({("t", 0): Position(0)})
 
     with pytest.raises(SourceError, match="lz4 compression codec not found") as caught:
         consumer.poll(1)
