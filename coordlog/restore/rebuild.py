@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -58,6 +59,8 @@ __all__ = [
     "projection_of",
     "rebuild",
 ]
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 500
 """Records that are judged at once."""
@@ -450,13 +453,22 @@ def check_counts(job_id: str, rebuilt: Rebuild) -> None:
 def check_complete(job_id: str, rebuilt: Rebuild) -> None:
     """Refuse a log that has lost records in front of others: without them the job would go back unasked.
 
+    If the records behind may be of one append that was cut off, it only warns.
+
     Raises:
         RestoreError: Before anything was appended.
     """
-    ahead = rebuilt.ahead
-    if ahead is None or ahead.is_of_one_group:
+    ahead, state = rebuilt.ahead, rebuilt.state
+    if ahead is None:
         return
-    state = rebuilt.state
+    if ahead.is_of_one_group:
+        if ahead.epoch == state.epoch:
+            _log.warning(
+                "job=%s: the record at offset %d has %s, and the last one that counts has sequence %d: an append "
+                "was cut off, or the log has lost records; then rows that were committed may come again",
+                *(job_id, ahead.offset, ahead.place, state.next_sequence - 1),
+            )
+        return
     raise RestoreError(
         job_id,
         f"the record at offset {ahead.offset}",

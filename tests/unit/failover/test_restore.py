@@ -525,10 +525,19 @@ def test_a_log_that_has_lost_the_beginning_of_an_epoch_is_refused() -> None:
 
 
 @pytest.mark.clause("K4")
-def test_void_records_that_may_be_of_one_append_refuse_no_restore() -> None:
+def test_void_records_that_may_be_of_one_append_are_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     job = _with_checkpoints(5)
-    again = HandDrivenJob(job.chain, log=_without(job.log, 30, 31))
+    log = _without(job.log, 30, 31)
+    again = HandDrivenJob(job.chain, log=log)
     assert again.runtime.state.epoch == 1
+    assert "an append was cut off, or the log has lost records" in caplog.text
+
+    caplog.clear()
+    again.crash()
+    HandDrivenJob(job.chain, log=log)
+    assert not caplog.text
 
 
 @pytest.mark.clause("E9")
