@@ -21,7 +21,7 @@ from coordlog.projections.job.branches import GOING_BACK
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import MARK, JobState, Phase, sorted_items
 from coordlog.projections.snapshot.codec import DecodedSnapshot, state_before
-from coordlog.restore.rebuild import Rebuild, check_identity
+from coordlog.restore.rebuild import Rebuild, check_complete, check_identity
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import Payload, PayloadTypes
@@ -41,12 +41,13 @@ def read_job(log: Log, job_id: str, check: Check) -> Rebuild:
     Raises:
         CommandError: The log has no record that counts. Errors of `check` are raised as they are.
         RecordError: A record that counts cannot be read.
-        RestoreError: The log is a copy.
+        RestoreError: The log is a copy, or has lost records.
     """
     rebuild = read_records(log)
     if rebuild.state.epoch == -1:
         raise CommandError(job_id, "its log has no record that counts", "run the job first")
     check_identity(job_id, rebuild.state, log.identity)
+    check_complete(job_id, rebuild)
     check(rebuild.state)
     return rebuild
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordlog.api.chain import Chain
@@ -15,6 +17,7 @@ from coordlog.limits import RESTORED_STATES_BYTES_MAX
 from coordlog.log.append_protocol import Place
 from coordlog.log.interface import Log, LogIdentity, StoredRecord
 from coordlog.payloads.gc import store_named_in
+from coordlog.projections.inspection.ahead import Ahead, Furthest, place_text
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.checkpoint_digest import metadata_differences
 from coordlog.projections.job.checkpoints import restoring_subtasks
@@ -41,12 +44,13 @@ from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metada
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, JobMode, Kind, Record
-from coordlog.schemas.validity import Counting, Turns
+from coordlog.schemas.validity import Counting, Judged, Turns
 
 __all__ = [
     "Rebuild",
     "RestoreMode",
     "Restored",
+    "check_complete",
     "check_counts",
     "check_fits",
     "check_identity",
@@ -55,6 +59,8 @@ __all__ = [
     "projection_of",
     "rebuild",
 ]
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 500
 """Records that are judged at once."""
@@ -102,6 +108,7 @@ class Rebuild:
         """Offset of the `TYPE_REGISTERED` of each payload type that the job does not declare, by type."""
         self._turns = Turns[StoredRecord]()
         self._void_count = 0
+        self._furthest = Furthest()
         self._passed_over: frozenset[int] = frozenset()
 
     @property
@@ -122,6 +129,14 @@ class Rebuild:
     def void_count(self) -> int:
         """Number of fed records that are void: they will never count."""
         return self._void_count + sum(judged.verdict.is_void for judged in self._turns.waiting)
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """Void record that is furthest ahead of the last one that counts, or None."""
+        for judged in self._turns.waiting:
+            if judged.verdict.is_void:
+                self._add_void(judged)
+        return self._furthest.of(self.state)
 
     @property
     def counting(self) -> Counting:
@@ -164,6 +179,13 @@ class Rebuild:
                 self._apply(judged.entry, judged.header)
             else:
                 self._void_count += 1
+                self._add_void(judged)
+
+    def _add_void(self, judged: Judged[StoredRecord]) -> None:
+        if judged.header is None:
+            return
+        with suppress(RecordError):
+            self._furthest.add(judged.entry.offset, judged.entry.record(header=judged.header))
 
     def feed_all(self, stored: Sequence[StoredRecord]) -> None:
         """Fold the next records: as `feed` of each, and faster. Raises as `feed`."""
@@ -426,6 +448,35 @@ def check_counts(job_id: str, rebuilt: Rebuild) -> None:
             "if an adoption was cut off run `coordlog adopt` again; else they are of another log of "
             f"this name: see `coordlog history {job_id}`, then `coordlog delete {job_id}`",
         )
+
+
+def check_complete(job_id: str, rebuilt: Rebuild) -> None:
+    """Refuse a log that has lost records in front of others: without them the job would go back unasked.
+
+    If the records behind may be of one append that was cut off, it only warns.
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    ahead, state = rebuilt.ahead, rebuilt.state
+    if ahead is None:
+        return
+    if ahead.is_of_one_group:
+        if ahead.epoch == state.epoch:
+            _log.warning(
+                "job=%s: the record at offset %d has %s, and the last one that counts has sequence %d: an append "
+                "was cut off, or the log has lost records; then rows that were committed may come again",
+                *(job_id, ahead.offset, ahead.place, state.next_sequence - 1),
+            )
+        return
+    raise RestoreError(
+        job_id,
+        f"the record at offset {ahead.offset}",
+        f"of {ahead.place}",
+        f"void, as the last record that counts has {place_text(state.epoch, state.next_sequence - 1)}",
+        "records between them are lost: restore the data of the broker, or put an export of the job on "
+        "a new topic with `coordlog adopt`, or use another job id",
+    )
 
 
 def check_fits(

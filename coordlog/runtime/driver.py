@@ -47,6 +47,7 @@ from coordlog.restore.rebuild import (
     Rebuild,
     Restored,
     RestoreMode,
+    check_complete,
     check_counts,
     check_fits,
     check_identity,
@@ -298,6 +299,7 @@ class JobDriver:
         job_id = self._options.job_id
         check_counts(job_id, rebuilt)
         check_identity(job_id, rebuilt.state, self._job_log.identity)
+        check_complete(job_id, rebuilt)
         new_outputs = self._check_fits(rebuilt.state)
         refuse_earlier_output(self._chain, job_id, new_outputs)
 

@@ -42,6 +42,7 @@ from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState
 from coordlog.restore.rebuild import (
     Rebuild,
+    check_complete,
     check_counts,
     check_fits,
     describe_operators,
@@ -404,6 +405,7 @@ class HandDrivenJob:
         rebuilt = rebuild(self.log, self.chain, projection)
         mode = JobMode.BATCH if driver.is_batch else JobMode.STREAMING
         check_counts(driver.job_id, rebuilt)
+        check_complete(driver.job_id, rebuilt)
         self._check_fits(rebuilt.state, mode, restore)
         name = driver_id or f"driver-{rebuilt.state.epoch + 1}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordlog.errors import PayloadLostError, RecordError
-from coordlog.limits import GROUP_RECORDS_MAX
+from coordlog.projections.inspection.ahead import Ahead, Furthest, place_text
 from coordlog.projections.inspection.codeless_fold import PlainFold
 from coordlog.projections.inspection.payload_check import OpenPayload, StoredCheck, no_store
 from coordlog.projections.job.checkpoint_digest import metadata_differences
@@ -27,7 +27,7 @@ from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.untrusted_schema import foreign_avro
 from coordlog.schemas.validity import Verdict
 
-__all__ = ["Ahead", "Fault", "Verified", "verify"]
+__all__ = ["Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
 """Number of faults that are kept; further ones are only counted."""
@@ -41,16 +41,6 @@ class Fault:
 
     offset: int
     what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """Void record that is furthest ahead of the last record that counts."""
-
-    offset: int
-    epoch: int
-    sequence: int
-    """Sequence of the record, or -1 for an `EPOCH_STARTED`, which has none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,12 +109,13 @@ def verify(
     verified, fold, waiting = Verified(), PlainFold(), WaitingSplits()
     check = StoredCheck(open_payload)
     epoch_offset = 0
-    furthest = _Furthest()
+    furthest = Furthest()
     for entry in audit_records(stored):
         verified.byte_count += len(entry.value or b"")
         if not entry.counts:
             verified.void_count += 1
-            furthest.add(entry)
+            if entry.record is not None and entry.verdict is not Verdict.FITS:
+                furthest.add(entry.offset, entry.record)
             continue
         record = entry.record
         if record is None:
@@ -150,73 +141,23 @@ def verify(
                 f"it was written to the log of {name} {recorded}, and this one has {own}",
             )
     if verified.is_whole:
-        _check_ahead(verified, furthest, fold.state)
+        _check_ahead(verified, furthest.of(fold.state), fold.state)
     verified.state = fold.state
     verified.stored_count, verified.stored_bytes = check.count, check.size_bytes
     verified.absent_count = check.absent_count
     return verified
 
 
-class _Furthest:
-    """Void records with the highest epoch and with the highest sequence."""
-
-    def __init__(self) -> None:
-        self._by_epoch: tuple[str, Ahead] | None = None
-        self._by_sequence: tuple[str, Ahead] | None = None
-        self._turn_end: tuple[int, int] = (-1, -1)
-        """Epoch and sequence of the highest record that ends a turn."""
-        self.turn_before = -1
-        """Sequence at the end of the turn before `_turn_end`, if both have the same epoch; else -1."""
-
-    def add(self, entry: AuditRecord) -> None:
-        """Add a void record."""
-        record = entry.record
-        if record is None or entry.verdict is Verdict.FITS:
-            return
-        sequence = -1 if record.sequence is None else record.sequence
-        candidate = record.job_id, Ahead(offset=entry.offset, epoch=record.epoch, sequence=sequence)
-        if self._by_epoch is None or record.epoch > self._by_epoch[1].epoch:
-            self._by_epoch = candidate
-        if self._by_sequence is None or sequence > self._by_sequence[1].sequence:
-            self._by_sequence = candidate
-        epoch, highest = self._turn_end
-        if record.turn_remaining == 0 and sequence > highest:
-            self.turn_before = highest if epoch == record.epoch else -1
-            self._turn_end = (record.epoch, sequence)
-
-    def of(self, state: JobState) -> Ahead | None:
-        """Void record of this job that is ahead of the folded state, or None if there is none."""
-        epoch, sequence = self._by_epoch, self._by_sequence
-        if epoch is not None and epoch[1].epoch > state.epoch and epoch[0] == state.job_id:
-            return epoch[1]
-        if sequence is None or sequence[0] != state.job_id:
-            return None
-        return sequence[1] if sequence[1].sequence >= state.next_sequence else None
-
-
-def _check_ahead(verified: Verified, furthest: _Furthest, state: JobState) -> None:
-    """Add a fault if records are missing before those that are ahead.
-
-    A driver begins an epoch after the one before is in force, and appends a group after the one before counts. A
-    group is one turn, or at most `GROUP_RECORDS_MAX` records. So a record further ahead was appended to a log with
-    more records.
-    """
-    ahead = furthest.of(state)
-    if ahead is None:
-        return
-    is_of_one_group = furthest.turn_before < state.next_sequence + GROUP_RECORDS_MAX
-    if ahead.epoch <= state.epoch and is_of_one_group:
+def _check_ahead(verified: Verified, ahead: Ahead | None, state: JobState) -> None:
+    """Add a fault if records are missing before those that are ahead."""
+    if ahead is None or ahead.is_of_one_group:
         verified.ahead = ahead
         return
     verified.found(
         ahead.offset,
-        f"it has {_place(ahead.epoch, ahead.sequence)}, and the last record that counts has "
-        f"{_place(state.epoch, state.next_sequence - 1)}: records between them are missing from this log",
+        f"it has {ahead.place}, and the last record that counts has "
+        f"{place_text(state.epoch, state.next_sequence - 1)}: records between them are missing from this log",
     )
-
-
-def _place(epoch: int, sequence: int) -> str:
-    return f"epoch {epoch}" if sequence < 0 else f"sequence {sequence} of epoch {epoch}"
 
 
 def _check(

@@ -17,8 +17,10 @@ from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import Rollback
 from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
+from coordlog.offline.epoch import read_records
 from coordlog.projections.job.state import Phase
-from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.restore.rebuild import check_complete, projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from fakes.kernel_fakes import (
@@ -480,3 +482,75 @@ def test_a_log_without_its_beginning_is_refused_before_any_append() -> None:
     with pytest.raises(RestoreError, match="at offset 0, and the log starts at 2"):
         HandDrivenJob(job.chain, log=job.log)
     assert job.log.high_watermark() == before
+
+
+def _with_checkpoints(count: int, *, snapshot_every: int | None = None) -> HandDrivenJob:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()), options=RuntimeOptions(snapshot_every=snapshot_every)
+    )
+    attempt = job.register(0)
+    for _ in range(count):
+        checkpoint_id = job.trigger()
+        assert checkpoint_id is not None
+        attempt.ack_checkpoint(checkpoint_id)
+    job.crash()
+    return job
+
+
+def _without(log: MemoryLog, first: int, end: int) -> MemoryLog:
+    return log_of(one for one in log.records if not first <= one.offset < end)
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.parametrize("first", [30, 31, 32, 33, 34, 35])
+def test_a_log_that_has_lost_records_before_others_is_refused(first: int, count: int) -> None:
+    job = _with_checkpoints(250)
+    log = _without(job.log, first, first + count)
+    end = log.high_watermark()
+    with pytest.raises(RestoreError, match=r"void, .* records between them are lost"):
+        HandDrivenJob(job.chain, log=log)
+    with pytest.raises(RestoreError, match=r"void, .* records between them are lost"):
+        check_complete("job", read_records(log))
+    assert log.high_watermark() == end
+
+
+@pytest.mark.clause("E9")
+def test_a_log_that_has_lost_the_beginning_of_an_epoch_is_refused() -> None:
+    job = _with_checkpoints(2)
+    began = job.log.high_watermark()
+    HandDrivenJob(job.chain, log=job.log).crash()
+    with pytest.raises(RestoreError, match="of epoch 1 in the log and void"):
+        HandDrivenJob(job.chain, log=_without(job.log, began, began + 1))
+
+
+@pytest.mark.clause("K4")
+def test_void_records_that_may_be_of_one_append_are_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = _with_checkpoints(5)
+    log = _without(job.log, 30, 31)
+    again = HandDrivenJob(job.chain, log=log)
+    assert again.runtime.state.epoch == 1
+    assert "an append was cut off, or the log has lost records" in caplog.text
+
+    caplog.clear()
+    again.crash()
+    HandDrivenJob(job.chain, log=log)
+    assert not caplog.text
+
+
+@pytest.mark.clause("E9")
+def test_lost_records_below_the_snapshot_of_a_restore_refuse_nothing() -> None:
+    job = _with_checkpoints(250, snapshot_every=100)
+    first = next(one.offset for one in job.log.records if one.offset >= 30)
+    copy = MemoryLog("job")
+    # The place of the lost record holds one that is no record of the log: offsets stay.
+    copy.store(
+        *(
+            to_append(one)._replace(header=b"other") if one.offset == first else to_append(one)
+            for one in job.log.records
+        )
+    )
+    again = HandDrivenJob(job.chain, log=copy)
+    assert again.runtime.state.last_checkpoint == job.runtime.state.last_checkpoint

@@ -20,7 +20,7 @@ from coordlog.cli.log_access import Logs, with_history
 from coordlog.cli.payload_store import StoreFinder, payload_store_option
 from coordlog.cli.reading import opened, whole
 from coordlog.log.file import ExportedLog
-from coordlog.projections.inspection.verify import Ahead
+from coordlog.projections.inspection.ahead import Ahead
 from coordlog.projections.inspection.verify import verify as verify_log
 
 __all__ = ["ahead_text", "verify"]
