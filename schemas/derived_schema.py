@@ -55,6 +55,8 @@ class Derivation:
         self._records: dict[type, Shape | None] = {}
         self.optional: dict[str, frozenset[str]] = {}
         """Fields with a default, by record name."""
+        self.is_changeable = False
+        """Whether values hold lists, dicts or dataclasses that are not frozen: code could change them in place."""
 
     def shape(self, hint: object, where: str) -> Shape:
         """The shape of an annotation; `where` is its place, for names and errors. Raises TypeError if it has none."""
@@ -70,6 +72,7 @@ class Derivation:
             return self._union(arguments, where)
         if origin is tuple and Ellipsis not in arguments:
             return self._fixed(arguments, where)
+        self.is_changeable |= origin in (list, dict)
         if origin in (tuple, list):
             return self._sequence(origin, arguments[0], where)
         if origin in (Map, Mapping, dict):
@@ -186,6 +189,7 @@ class Derivation:
         if cls in self._records:
             raise TypeError(f"{cls.__name__} holds itself, for which there is no encoding")
         self._records[cls] = None
+        self.is_changeable |= not _is_frozen(cls)
         hints = typing.get_type_hints(cls)
         names = (
             [field.name for field in dataclasses.fields(cls)]
@@ -214,6 +218,11 @@ class Derivation:
         self._records[cls] = record
         self.optional[cls.__name__] = _with_default(cls)
         return record
+
+
+def _is_frozen(cls: type) -> bool:
+    """Whether the fields of a dataclass or a named tuple cannot be set."""
+    return not dataclasses.is_dataclass(cls) or bool(cast("Any", cls).__dataclass_params__.frozen)
 
 
 def _with_default(cls: type) -> frozenset[str]:

@@ -154,7 +154,7 @@ class Rebuild:
         snapshot = search.snapshot
         if snapshot is None:
             return
-        self.state = snapshot.decoded.state
+        self.state = self.projection.apart(snapshot.decoded.state)
         if snapshot.decoded.checkpoint_offset is not None:
             self._checkpoint_offsets[self.state.last_checkpoint] = (
                 snapshot.decoded.checkpoint_offset

@@ -70,6 +70,9 @@ _FOR_ALL_OPERATORS: Final = frozenset(
 )
 """Kinds that are applied to every operator's projection although they name no operator."""
 
+_SHARING: Final = frozenset({Kind.COORDINATOR_CHECKPOINTED, Kind.RESET_TO_CHECKPOINT})
+"""Kinds after which the projection of an operator is that of a cut."""
+
 
 class JobProjection:
     """Folds a job's records; pure: depends only on the job's payload types and its operators' projections.
@@ -102,7 +105,20 @@ class JobProjection:
 
     def initial(self) -> JobState:
         """The state before the first record."""
-        return JobState(projections=self._initial)
+        return self.apart(JobState(projections=self._initial))
+
+    def apart(self, state: JobState) -> JobState:
+        """The state with projections that share nothing changeable with cuts, or with the states of a new job.
+
+        Called wherever both would be one object, so that an `apply` that changes its state in place changes no cut.
+        """
+        projections = state.projections
+        for operator_id, projection in self._operators.items():
+            before = projections[operator_id]
+            own = projection.apart(before)
+            if own is not before:
+                projections = projections.set(operator_id, own)
+        return state if projections is state.projections else evolve(state, projections=projections)
 
     def fold(self, state: JobState, records: Iterable[Record]) -> JobState:
         """The state after `records`, each of which counts."""
@@ -146,8 +162,10 @@ class JobProjection:
         place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
         if phase is not None:
             place["phase"] = phase
+        if record.kind in _SHARING:
+            changed = self.apart(changed)
         projected = self._project(state, changed, record, value)
-        return with_opening(projected, record) if is_opened_again(record) else projected
+        return self.apart(with_opening(projected, record)) if is_opened_again(record) else projected
 
     def _value(self, state: JobState, record: Record) -> Payload | None:
         """The record's payload, or None if neither fold nor projection reads it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -75,8 +76,9 @@ class SharingCodec(Protocol[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorProjection(Generic[S]):
-    """A pure fold: no clock, no chance, no I/O; its state is frozen and shares structure with the state before.
+    """A pure fold: no clock, no chance, no I/O; its state is best frozen, and shares structure with the state before.
 
+    A state of lists and dicts, which `apply` could change in place, is copied at each cut and at each reset.
     `apply` receives, in log order, every valid record of its operator and those of attempts, resets and checkpoints.
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
@@ -110,6 +112,15 @@ class OperatorProjection(Generic[S]):
         if self.reads is None:
             return None
         return frozenset(payload_type_of(cls).name for cls in self.reads)
+
+    def apart(self, state: S) -> S:
+        """The state as an object of its own, if `apply` could change it in place: the state at a cut must stay."""
+        if self._is_sharing or not getattr(self.codec, "is_changeable", True):
+            return state
+        try:
+            return deepcopy(state)
+        except TypeError:
+            return state  # it holds an object that Python cannot copy
 
     @property
     def own_codec(self) -> StateCodec[S] | None:

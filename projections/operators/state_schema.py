@@ -28,7 +28,7 @@ class DerivedCodec(Generic[S]):
         TypeError: The type holds an unsupported annotation, such as `Any`; the message has the place.
     """
 
-    __slots__ = ("_avro", "_optional", "_shape", "fingerprint")
+    __slots__ = ("_avro", "_optional", "_shape", "fingerprint", "is_changeable")
 
     def __init__(self, state_type: type[S], *, any_as: object = None) -> None:
         derived = Derivation(any_as)
@@ -43,6 +43,8 @@ class DerivedCodec(Generic[S]):
         self._avro = Avro(text)
         self.fingerprint: str = f"{avro_fingerprint(text):016x}"
         """Hash of the schema: bytes of another schema are not decoded."""
+        self.is_changeable = derived.is_changeable
+        """Whether states hold lists, dicts or dataclasses that are not frozen: `apply` could change them in place."""
 
     @property
     def schema_json(self) -> str:
