@@ -49,6 +49,9 @@ _CUT_FROM: Final = 120
 _GAP: Final = 2
 """Spaces between two columns."""
 
+_ROWS_AT_ONCE: Final = 500
+"""Rows of a long table that are laid out and printed together."""
+
 _LAST_COLUMN_MIN: Final = 32
 """Least width of the last column, which may be folded."""
 
@@ -153,17 +156,30 @@ def print_table(
         if sum(widths[i] + _GAP for i in shown) <= console.width or not columns[index].rank:
             break
         shown.remove(index)
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for index in shown:
-        justify: Literal["left", "right"] = "right" if columns[index].is_right else "left"
-        is_last = index == len(columns) - 1
-        table.add_column(columns[index].name, justify=justify, no_wrap=not is_last, overflow="fold")
-    for row in rows:
-        table.add_row(*(row[index] for index in shown))
     width = sum(widths[index] + _GAP for index in shown)
     least = width - max(0, widths[-1] - _LAST_COLUMN_FOLDED)
-    # Rich would cut numbers to fit them in; a terminal wraps the lines instead.
-    console.print(_Wide(table, width) if least > console.width else table, crop=False)
+    for first in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
+        table = Table(
+            box=None,
+            padding=(0, _GAP, 0, 0),
+            pad_edge=False,
+            header_style="bold",
+            show_header=first == 0,
+        )
+        for index in shown:
+            justify: Literal["left", "right"] = "right" if columns[index].is_right else "left"
+            is_last = index == len(columns) - 1
+            table.add_column(
+                columns[index].name,
+                width=None if is_last else widths[index],
+                justify=justify,
+                no_wrap=not is_last,
+                overflow="fold",
+            )
+        for row in rows[first : first + _ROWS_AT_ONCE]:
+            table.add_row(*(row[index] for index in shown))
+        # Rich would cut numbers to fit them in; a terminal wraps the lines instead.
+        console.print(_Wide(table, width) if least > console.width else table, crop=False)
     left_out = [column.name for index, column in enumerate(columns) if index not in shown]
     if left_out:
         note = f"no room for {', '.join(left_out)}: a wider terminal shows them, and --json"

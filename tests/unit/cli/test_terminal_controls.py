@@ -134,6 +134,25 @@ def test_a_narrow_terminal_cuts_no_number(capsys: pytest.CaptureFixture[str]) ->
     assert "LEFT OUT" in "".join(shown.splitlines()[2:]).replace("\n", " ")
 
 
+def test_a_long_table_is_printed_in_parts_that_are_aligned(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (Column("N", is_right=True), Column("NAME"), Column("WHY"))
+    rows = [(str(number), "x" * (number // 100), "because") for number in range(1_200)]
+    console = new_console()
+    parts: list[int] = []
+    monkeypatch.setattr(console, "print", lambda *_args, **_options: parts.append(1))
+    print_table(console, columns, rows)
+    assert len(parts) > 2
+
+    print_table(new_console(), columns, rows)
+
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["N", "NAME", "WHY"]
+    assert [line.split() for line in lines] == [list(filter(None, row)) for row in rows]
+    assert {line.index("because") for line in lines} == {head.index("WHY")}
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_json_escapes_what_a_terminal_obeys(indent: int | None) -> None:
     value: Json = {"é": f"a{ATTACK}b", "list": ["\U000e0001"]}
