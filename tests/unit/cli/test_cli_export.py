@@ -13,7 +13,6 @@ from coordlog.cli.commands.repair.export import export
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.main import main
-from coordlog.errors import OptionError
 from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
 from histories.hand_history import batch_history
@@ -132,8 +131,3 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
     assert refused.exit_code == Exit.USAGE
     assert f"in a folder that is there: {tmp_path / 'none'} is none" in refused.stderr
-
-
-def test_an_id_that_no_job_can_have_is_wrong_usage() -> None:
-    with pytest.raises(OptionError, match="job_id is 'A b'"):
-        raise no_such_job("A b", "memory", ())
