@@ -41,6 +41,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.source_types import AddSplits, NoMoreSplits
+from coordlog.task.own_rows import own_rows
 
 __all__ = ["AttemptPort", "OpenChain", "Place"]
 
@@ -276,7 +277,7 @@ class OpenChain:
         """Pass a batch of the reader down the chain."""
         if len(self._links) > 1:
             process = _operator(self._links[1]).process
-            self._pass_on(1, "process", process, batch, is_reading=True)
+            self._pass_on(1, "process", process, own_rows(batch), is_reading=True)
 
     def flush_split(self, split_id: str) -> None:
         """Pass on the rows that links hold of a split, first to last. After its last batch."""
@@ -382,8 +383,8 @@ class OpenChain:
                         "takes the rows: end the chain with a sink"
                     )
                 self._attempt.check_alive()
-                below = _operator(self._links[place + 1])
-                self._pass_on(place + 1, "process", below.process, batch, is_reading=is_reading)
+                below, rows = _operator(self._links[place + 1]), own_rows(batch)
+                self._pass_on(place + 1, "process", below.process, rows, is_reading=is_reading)
 
     # Events and barriers
 
