@@ -15,6 +15,7 @@ from coordlog.option_types import check_types
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
 from coordlog.spark_integration.files.rejected_rows import merge_counts
 from coordlog.spark_integration.row_transforms import RowTransform
+from coordlog.task.own_rows import own_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,8 @@ class TransformOperator(Operator):
     and callback.
     """
 
+    emits_own_memory = True
+
     def __init__(self, function: TransformFunction) -> None:
         self._function = function
 
@@ -53,7 +56,7 @@ class TransformOperator(Operator):
             return
         result = self._function(batch)
         if isinstance(result, pa.RecordBatch):
-            yield result
+            yield own_rows(result)
             return
         expected = "a pyarrow.RecordBatch or an iterable of them"
         if (
@@ -65,7 +68,7 @@ class TransformOperator(Operator):
         for item in result:
             if not isinstance(item, pa.RecordBatch):
                 raise _wrong_type(self._function, "gave", item, expected)
-            yield item
+            yield own_rows(item)
 
 
 def _is_frame(value: object) -> bool:

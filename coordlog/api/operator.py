@@ -9,7 +9,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
@@ -115,6 +115,9 @@ Waiting = Literal[PollStatus.WAITING]
 
 class Operator(ABC):
     """One link of a chain: a new object for each attempt."""
+
+    emits_own_memory: ClassVar[bool] = False
+    """Whether nothing writes again to the memory of an emitted batch. If False, the chain copies the batch."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """First call. `state` is the restored checkpoint's, or None."""
@@ -244,6 +247,9 @@ class Poll:
 
 class SourceReader(ABC):
     """The first link of a chain: reads splits, in the order in which they were added. Never blocks in `poll`."""
+
+    emits_own_memory: ClassVar[bool] = False
+    """As of `Operator`."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """First call. With `state`, each of its splits is read on from its recorded position."""

@@ -277,7 +277,8 @@ class OpenChain:
         """Pass a batch of the reader down the chain."""
         if len(self._links) > 1:
             process = _operator(self._links[1]).process
-            self._pass_on(1, "process", process, own_rows(batch), is_reading=True)
+            rows = batch if self._reader.emits_own_memory else own_rows(batch)
+            self._pass_on(1, "process", process, rows, is_reading=True)
 
     def flush_split(self, split_id: str) -> None:
         """Pass on the rows that links hold of a split, first to last. After its last batch."""
@@ -383,7 +384,8 @@ class OpenChain:
                         "takes the rows: end the chain with a sink"
                     )
                 self._attempt.check_alive()
-                below, rows = _operator(self._links[place + 1]), own_rows(batch)
+                below = _operator(self._links[place + 1])
+                rows = batch if _operator(self._links[place]).emits_own_memory else own_rows(batch)
                 self._pass_on(place + 1, "process", below.process, rows, is_reading=is_reading)
 
     # Events and barriers

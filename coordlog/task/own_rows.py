@@ -8,10 +8,11 @@ __all__ = ["own_rows"]
 
 
 def own_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with columns of its own memory, where the memory could be changed.
+    """The batch with columns of its own memory.
 
     `pa.array` and `from_pandas` copy no numbers: such a column is the memory of an array or a data frame of numpy or
-    pandas, which the producer may fill again for its next batch. Writers keep rows until a row group is full.
+    pandas, which the producer may fill again for its next batch. Writers keep rows until a row group is full. Memory
+    that is marked as unchangeable is not copied.
     """
     emitted = batch.columns
     columns = [_own(column) for column in emitted]

@@ -34,7 +34,6 @@ from coordlog.spark_integration.dataframes.query_end import CANCEL_WAIT_S, is_sa
 from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, ServiceClient, Ticket
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
 from coordlog.spark_integration.task.worker_archives import keep_archives
-from coordlog.task.own_rows import own_rows
 
 __all__ = ["ReadPartition", "read_partition"]
 
@@ -249,9 +248,9 @@ class _Rows:
                 continue
             if are_rejects(batch):
                 assert self._rejects is not None, "a reader emits rejects only if they have a place"
-                self._rejects.add(own_rows(batch))
+                self._rejects.add(batch)
             else:
-                yield own_rows(batch)
+                yield batch
 
 
 def _failure(

@@ -85,6 +85,8 @@ class KafkaReader(SourceReader):
     becomes a new split.
     """
 
+    emits_own_memory = True
+
     def __init__(
         self,
         options: KafkaReaderOptions,

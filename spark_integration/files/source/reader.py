@@ -85,6 +85,8 @@ class FileReader(SourceReader):
     fewer; if it got several small ones at once, it requests the next when half of them are left.
     """
 
+    emits_own_memory = True
+
     def __init__(self, options: FileReaderOptions) -> None:
         self._options = options
         self._splits: deque[SplitProgress] = deque()
