@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from kafka.structs import TopicPartition
 
 from coordlog.api.operator import SourceReader
 from coordlog.errors import SourceError
@@ -103,8 +104,9 @@ def aborted(broker: EmbeddedBroker, topic: str) -> None:
         producer.close(timeout=5)
 
 
-def test_leaders_that_lose_nothing_are_no_fault() -> None:
-    """Each start of the broker is another leader: of records, and of offsets without records."""
+@pytest.mark.parametrize("are_removed", [False, True])
+def test_leaders_that_lose_nothing_are_no_fault(*, are_removed: bool) -> None:
+    """Each start of the broker is another leader: of records, of offsets without records, and of none at all."""
     with embedded_broker() as broker:
         topic, topics = made(broker)
         source = topics.source(topic, bounded=False, decode="utf8")
@@ -129,5 +131,9 @@ def test_leaders_that_lose_nothing_are_no_fault() -> None:
             assert progress.position == rows + 2 * (turn + 1)
             assert progress.leader_epoch >= turn
             if turn < 2:
-                broker.kill()
+                if are_removed:
+                    with topics_at(broker.bootstrap_servers) as now:
+                        now.admin.delete_records({TopicPartition(topic, 0): progress.position})
+                end = broker.kill if turn else broker.terminate
+                end()
                 broker.restart()
