@@ -1,7 +1,8 @@
-"""A projection whose `apply` changes its state in place: cuts, and the states of a new job, stay as they were."""
+"""Projections whose states are dicts: `apply` changes them in place, or depends on their order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -37,12 +38,15 @@ def count(state: Counts, record: Record, value: Payload | None) -> Counts:
     return state
 
 
-def new_chain(*, has_codec: bool = True) -> Chain:
+Apply = Callable[[Counts, Record, Payload | None], Counts]
+
+
+def new_chain(apply: Apply = count, *, has_codec: bool = True) -> Chain:
     projection = OperatorProjection(
         name="in_place.counts",
         version=1,
         initial=Counts(),
-        apply=count,
+        apply=apply,
         codec=DerivedCodec(Counts) if has_codec else None,
     )
     provider = provide(Counter, operator_id="source", payload_types=[Seen], projection=projection)
@@ -124,3 +128,31 @@ def test_one_chain_serves_several_jobs_whose_states_are_apart() -> None:
         (attempt,) = job.register_all()
         send(attempt, "x")
         assert counted(job) == {"x": 1}
+
+
+def keep_newest(state: Counts, record: Record, value: Payload | None) -> Counts:
+    """The two newest keys; the oldest is dropped."""
+    if record.kind is not Kind.EVENT_TO_COORDINATOR or not isinstance(value, Seen):
+        return state
+    by_key = {**state.by_key, value.key: 1}
+    if len(by_key) > 2:
+        del by_key[next(iter(by_key))]
+    return Counts(by_key=by_key)
+
+
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("every", [3, None])
+def test_a_snapshot_keeps_the_order_of_a_dict(every: int | None) -> None:
+    options = RuntimeOptions(snapshot_every=every)
+    job = HandDrivenJob(new_chain(keep_newest), options=options)
+    (attempt,) = job.register_all()
+    send(attempt, "z", "a")
+    checkpoint(job, attempt)
+    job.crash()
+
+    restored = HandDrivenJob(new_chain(keep_newest), log=job.log, options=options)
+    (attempt,) = restored.register_all()
+    send(attempt, "m")
+
+    assert bool(restored.history(Kind.SNAPSHOT)) == (every is not None)
+    assert list(counted(restored)) == ["a", "m"]
