@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from coordlog.api.chain import Chain
 from coordlog.api.coordinator import EventSourcedCoordinator, provide
 from coordlog.coordinators import DerivedCodec, OperatorProjection
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.payload import Payload, event
+from coordlog.schemas.payload import Payload, event, fact
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.real_attempt import silent_source
@@ -156,3 +157,45 @@ def test_a_snapshot_keeps_the_order_of_a_dict(every: int | None) -> None:
 
     assert bool(restored.history(Kind.SNAPSHOT)) == (every is not None)
     assert list(counted(restored)) == ["a", "m"]
+
+
+@fact("in_place.noted", version=1)
+class Noted(Payload):
+    key: str
+
+
+class Noting(EventSourcedCoordinator[Counts]):
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Seen) -> None:
+        self.context.record(Noted(key=event.key))
+        if event.key == "bad":
+            raise ValueError("no reason")
+
+
+def count_noted(state: Counts, record: Record, value: Payload | None) -> Counts:
+    if isinstance(value, Noted):
+        state.by_key[value.key] = state.by_key.get(value.key, 0) + 1
+    return state
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.may_fail("no reason")
+@pytest.mark.parametrize("keeps", [{"survives_resets": True}, {"after_reset": lambda old, _: old}])
+def test_a_turn_that_fails_changes_no_state_that_outlives_resets(keeps: dict[str, Any]) -> None:
+    projection = OperatorProjection(
+        name="in_place.noted",
+        version=1,
+        initial=Counts(),
+        apply=count_noted,
+        codec=DerivedCodec(Counts),
+        **keeps,
+    )
+    types = [Seen, Noted]
+    provider = provide(Noting, operator_id="source", payload_types=types, projection=projection)
+    job = HandDrivenJob(Chain(source=silent_source(provider), operators=[]))
+    (attempt,) = job.register_all()
+
+    send(attempt, "good", "bad")
+    job.stage_ends()
+    job.advance(60)
+
+    assert counted(job) == {"good": 1}
