@@ -12,7 +12,7 @@ from coordlog.api.chain import Chain
 from coordlog.api.coordinator import EventSourcedCoordinator, provide
 from coordlog.coordinators import DerivedCodec, OperatorProjection
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.payload import Payload, event, fact
+from coordlog.schemas.payload import Payload, event, fact, request, response
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.real_attempt import silent_source
@@ -199,3 +199,33 @@ def test_a_turn_that_fails_changes_no_state_that_outlives_resets(keeps: dict[str
     job.advance(60)
 
     assert counted(job) == {"good": 1}
+
+
+@request("in_place.take", version=1)
+class Take(Payload):
+    key: str
+
+
+@response("in_place.taken", version=1)
+class Taken(Payload):
+    count: int
+
+
+def take(state: Counts, request: Payload) -> Payload:
+    """A query whose author has forgotten that it must change nothing."""
+    assert isinstance(request, Take)
+    return Taken(count=state.by_key.pop(request.key, 0))
+
+
+@pytest.mark.clause("J1")
+def test_a_query_changes_no_state() -> None:
+    provider = new_chain().coordinators[0]
+    provider.payload_types, provider.queries = (Seen, Take, Taken), {Take: take}
+    job = HandDrivenJob(Chain(source=silent_source(provider), operators=[]))
+    (attempt,) = job.register_all()
+    send(attempt, "x")
+
+    answers = [job.ask("source", Take(key="x")).answer() for _ in range(2)]
+
+    assert [answer.response for answer in answers] == [Taken(count=1)] * 2
+    assert counted(job) == {"x": 1}
