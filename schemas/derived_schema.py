@@ -1,7 +1,7 @@
 """Avro schemas derived from Python types: frozen dataclasses, named tuples and payloads, and the types of their fields.
 
-Fields are tuples, lists, dicts, persistent maps, enums, and Avro's own types. Equal values have equal bytes: maps are
-sorted by their keys.
+Fields are tuples, lists, dicts, persistent maps, enums, and Avro's own types. Equal values have equal bytes, because
+maps are sorted by their keys; a dict keeps its order, which code may depend on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Final, cast
 
@@ -127,7 +127,9 @@ class Derivation:
 
         def write(mapping: Mapping[Any, object]) -> Plain:
             _check(mapping, mapping_type, where)
-            pairs = sorted(mapping.items(), key=itemgetter(0))
+            pairs: Iterable[tuple[Any, object]] = mapping.items()
+            if mapping_type is Map:
+                pairs = sorted(pairs, key=itemgetter(0))
             if is_plain:
                 return cast("Plain", [{"key": k, "value": v} for k, v in pairs])
             return [{"key": key.write(k), "value": value.write(v)} for k, v in pairs]

@@ -16,7 +16,7 @@ import struct
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -169,7 +169,9 @@ def _items(form: FieldForm) -> Write:
     exact, write_item = form
 
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        if isinstance(value, (str, bytes, Mapping)):
+        if isinstance(
+            value, (str, bytes, Mapping, Iterator)
+        ):  # an iterator would be empty if sent again
             raise TypeError(f"{value!r} is no list")
         return [item if type(item) in exact else write_item(item) for item in value]
 

@@ -168,8 +168,10 @@ class Job:
         self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._timeouts, self._callbacks = timeouts, callbacks or Callbacks()
+        sink = _own(sink)
+        operators = None if operators is None else [_own(link) for link in operators]
         links = (sink, *(operators or ()))
-        self._sinks = [link for link in links if hasattr(link, "prepare")]
+        self._sinks = [link for link in links if isinstance(link, _Preparing)]
         self.chain = _chain(source, transform, sink, operators)
         _check_mode(self.chain, is_batch=batch)
         self._options = DriverOptions(
@@ -301,7 +303,7 @@ class Job:
 
     def _start_driver(self, spark: SparkSession, telemetry: JobTelemetry | None) -> None:
         for sink in self._sinks:
-            sink.prepare(self.job_id)  # type: ignore[union-attr]
+            sink.prepare(self.job_id)
         for link in self.chain.source.followers:
             sink_of_source = None if link.coordinator is None else link.coordinator.sink
             if isinstance(sink_of_source, _Preparing):
@@ -455,6 +457,11 @@ def _patience(log_timeout_s: float, on_waiting: Callable[[float, str], None] | N
     if on_waiting is None:
         return Patience(log_timeout_s=log_timeout_s)
     return Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
+
+
+def _own(link: Any) -> Any:  # noqa: ANN401, any link
+    """The link, or one like it if it holds what belongs to one job: a program may give several jobs one object."""
+    return link.apart() if hasattr(link, "apart") else link
 
 
 def _chain(

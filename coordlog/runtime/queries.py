@@ -21,6 +21,9 @@ class Queries:
 
     def __init__(self, chain: Chain) -> None:
         self._types = chain.payload_types
+        self._projections = {
+            provider.operator_id: provider.projection for provider in chain.coordinators
+        }
         self._by_key: dict[tuple[str, str], Query] = {
             (provider.operator_id, payload_type_of(request).key): query
             for provider in chain.coordinators
@@ -42,7 +45,10 @@ class Queries:
             )
         request = self._types.decode(input_.payload_type, input_.payload)
         try:
-            response = query(state.projections[input_.operator_id], request)
+            answered = state.projections[input_.operator_id]
+            if (projection := self._projections[input_.operator_id]) is not None:
+                answered = projection.apart(answered)  # a query may sort a list of it in place
+            response = query(answered, request)
             payload_type, payload = encoded_within_limit(self._types, response)
         except RequestRefusedError as refused:
             return AnswerRequest(

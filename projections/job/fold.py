@@ -270,7 +270,9 @@ class JobProjection:
         if projection is None:
             return state
         old = state.projections[operator_id]
-        new = projection.apply(old, record, value)
+        # No reset would take back what a turn that fails has changed in place.
+        own = projection.apart(old) if projection.outlives_resets else old
+        new = projection.apply(own, record, value)
         if new is old:
             return state
         return evolve(state, projections=state.projections.set(operator_id, new))

@@ -78,7 +78,8 @@ class SharingCodec(Protocol[S]):
 class OperatorProjection(Generic[S]):
     """A pure fold: no clock, no chance, no I/O; its state is best frozen, and shares structure with the state before.
 
-    A state of lists and dicts, which `apply` could change in place, is copied at each cut and at each reset.
+    A state of lists and dicts, which `apply` could change in place, is copied at each cut and at each reset; one that
+    resets leave as it is, for each record.
     `apply` receives, in log order, every valid record of its operator and those of attempts, resets and checkpoints.
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
@@ -112,6 +113,11 @@ class OperatorProjection(Generic[S]):
         if self.reads is None:
             return None
         return frozenset(payload_type_of(cls).name for cls in self.reads)
+
+    @property
+    def outlives_resets(self) -> bool:
+        """Whether a reset leaves the state, or parts of it, as they are."""
+        return self.survives_resets or self.after_reset is not None or self.after_branch is not None
 
     def apart(self, state: S) -> S:
         """The state as an object of its own, if `apply` could change it in place: the state at a cut must stay."""

@@ -12,6 +12,7 @@ from coordlog.errors import OptionError, UsageError
 from coordlog.limits import LOG_TIMEOUT_S
 from coordlog.log.interface import Log
 from coordlog.option_types import check_types
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey, why_refused
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.payloads import BatchPart
@@ -110,6 +111,8 @@ def sinks_of(sink: Sinks) -> dict[str, BatchSink]:
 def _of_batches(name: str, target: AnySink) -> BatchSink:
     if isinstance(target, ParquetSink):
         return ParquetBatches(target)
+    if isinstance(target, DatabaseTable):
+        return target.apart()
     return TableBatches(target, name) if isinstance(target, TableSink) else target
 
 

@@ -16,12 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from coordlog import Job
 from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
+from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.files.payloads import (
     FilesPublished,
 )
 from coordlog.spark_integration.files.tables.sink import TableSink
+from coordlog.testing import HandDrivenJob
+from coordlog.testing.real_attempt import RealAttempt, silent_source
 from data.table_places import JOB, Place
 from data.table_steps import (
     SAVED,
@@ -516,6 +520,25 @@ def test_two_jobs_write_to_one_table(place: Place) -> None:
     other.settle(intent(files_of(writer.final_snapshot())))
 
     assert place.rows() == SAVED + Counter([5])
+
+
+@pytest.mark.clause("H3")
+def test_one_sink_object_serves_two_jobs_at_once(place: Place) -> None:
+    sink, runs = place.new_sink(), list[tuple[HandDrivenJob, RealAttempt]]()
+    for job_id in ("first", "second"):
+        job = Job(job_id=job_id, log=MemoryLog(job_id), source=silent_source(), sink=sink)
+        for link in job._sinks:
+            link.prepare(job_id)
+        driven = HandDrivenJob(job.chain, job_id=job_id)
+        runs.append((driven, RealAttempt(driven, 0)))
+
+    for number, run in enumerate([1, 1, 0, 0]):
+        driven, attempt = runs[run]
+        attempt.read(rows(number))
+        driven.trigger()
+        attempt.take()
+
+    assert place.rows() == Counter(range(4))
 
 
 def test_another_table_of_the_name_is_refused(place: Place) -> None:

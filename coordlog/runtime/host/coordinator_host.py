@@ -186,6 +186,11 @@ class CoordinatorHost:
         slot = Slot(self, self._providers[operator_id], self._generations)
         self._slots[operator_id] = slot
         slot.coordinator = slot.provider.create(slot.context())
+        if old is not None and slot.coordinator is old.coordinator:
+            raise UsageError(
+                f"`create` of {type(slot.provider).__name__} returned the object that is closed, with what it knew "
+                "before the reset: it must return a new one each time"
+            )
         if isinstance(slot.coordinator, EventSourcedCoordinator) and not slot.provider.projection:
             raise UsageError(
                 f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "

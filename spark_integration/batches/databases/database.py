@@ -15,6 +15,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -167,6 +168,13 @@ class DatabaseTable:
             where=conninfo,
             statement_timeout_s=statement_timeout_s,
         )
+
+    def apart(self) -> DatabaseTable:
+        """A sink of the same table, not prepared: jobs that run at once need one each."""
+        sink = copy(self)
+        sink._job_id = ""  # noqa: SLF001, of the same class
+        sink._set_schema(self._schema)  # noqa: SLF001
+        return sink
 
     @property
     def destination(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
@@ -84,6 +85,12 @@ class TableSink(Sink):
     def files_of(self, operator_id: str) -> TableFiles:
         """The files of another operator in the same table, with the same options; not prepared."""
         return self._files.of_operator(operator_id)
+
+    def apart(self) -> Self:
+        """A sink of the same table and options, not prepared: jobs that run at once need one each."""
+        sink = copy(self)
+        sink._files, sink._writers = self.files_of(self._files.operator_id), _Writers()  # noqa: SLF001, of the same class
+        return sink
 
     def spec(self, operator_id: str = "sink") -> OperatorSpec:
         """The sink as a link of a chain. It keeps nothing across splits."""

@@ -118,6 +118,28 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path / "shop.db")
 
 
+def test_jobs_with_one_object_of_a_table_keep_their_staged_rows_apart(
+    shop: Shop,
+) -> None:
+    target = shop.sink()
+    first, second = BatchCase(lambda: target, "first"), BatchCase(lambda: target, "second")
+    driver, unfit = first.driver(), frame_of([3], batch_id=1)
+    unfit.columns = ["colour"]
+
+    def fail_beside(place: str) -> None:
+        if place == "staged":
+            with pytest.raises(SinkError, match="colour"):
+                driver(unfit, 1)
+
+    driver(frame_of([1]), 0)
+    other = second.driver(fail_beside)
+    other(frame_of([2]), 0)
+    other.close()
+    driver.close()
+
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+
+
 @pytest.mark.clause("H3")
 @pytest.mark.parametrize("place", ["staged", "before part sink", "committed", "after part sink"])
 def test_rows_are_moved_once_whatever_driver_stands_still_where(shop: Shop, place: str) -> None:

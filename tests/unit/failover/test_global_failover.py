@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog.api.coordinator import CoordinatorContext, OperatorCoordinator
 from coordlog.messages import Fenced, Refused
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
@@ -71,6 +72,26 @@ def test_a_panic_in_a_callback_fails_the_job_globally_like_an_exception(
     (failure,) = job.history(Kind.GLOBAL_FAILURE)
     assert f"raised {type(panic).__name__}: {panic}" in str(failure.reason)
     assert job.runtime.state.phase is Phase.FAILING
+
+
+@pytest.mark.clause("A1")
+@pytest.mark.may_fail("no reason", "the object that is closed")
+def test_a_provider_that_returns_the_closed_object_again_is_refused() -> None:
+    """What it had counted before the reset would be counted twice."""
+
+    class Keeping(NotingProvider):
+        def create(self, context: CoordinatorContext) -> OperatorCoordinator:
+            return self.newest if self.made else super().create(context)
+
+    job = HandDrivenJob(chain_of(Keeping()))
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(60)
+
+    first, second, *_ = job.history(Kind.GLOBAL_FAILURE)
+    assert "no reason" in str(first.reason)
+    assert "`create` of Keeping returned the object that is closed" in str(second.reason)
 
 
 @pytest.mark.clause("A3")

@@ -1,8 +1,10 @@
-"""A projection whose `apply` changes its state in place: cuts, and the states of a new job, stay as they were."""
+"""Projections whose states are dicts: `apply` changes them in place, or depends on their order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from coordlog.api.chain import Chain
 from coordlog.api.coordinator import EventSourcedCoordinator, provide
 from coordlog.coordinators import DerivedCodec, OperatorProjection
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.payload import Payload, event
+from coordlog.schemas.payload import Payload, event, fact, request, response
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.real_attempt import silent_source
@@ -37,12 +39,15 @@ def count(state: Counts, record: Record, value: Payload | None) -> Counts:
     return state
 
 
-def new_chain(*, has_codec: bool = True) -> Chain:
+Apply = Callable[[Counts, Record, Payload | None], Counts]
+
+
+def new_chain(apply: Apply = count, *, has_codec: bool = True) -> Chain:
     projection = OperatorProjection(
         name="in_place.counts",
         version=1,
         initial=Counts(),
-        apply=count,
+        apply=apply,
         codec=DerivedCodec(Counts) if has_codec else None,
     )
     provider = provide(Counter, operator_id="source", payload_types=[Seen], projection=projection)
@@ -124,3 +129,103 @@ def test_one_chain_serves_several_jobs_whose_states_are_apart() -> None:
         (attempt,) = job.register_all()
         send(attempt, "x")
         assert counted(job) == {"x": 1}
+
+
+def keep_newest(state: Counts, record: Record, value: Payload | None) -> Counts:
+    """The two newest keys; the oldest is dropped."""
+    if record.kind is not Kind.EVENT_TO_COORDINATOR or not isinstance(value, Seen):
+        return state
+    by_key = {**state.by_key, value.key: 1}
+    if len(by_key) > 2:
+        del by_key[next(iter(by_key))]
+    return Counts(by_key=by_key)
+
+
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("every", [3, None])
+def test_a_snapshot_keeps_the_order_of_a_dict(every: int | None) -> None:
+    options = RuntimeOptions(snapshot_every=every)
+    job = HandDrivenJob(new_chain(keep_newest), options=options)
+    (attempt,) = job.register_all()
+    send(attempt, "z", "a")
+    checkpoint(job, attempt)
+    job.crash()
+
+    restored = HandDrivenJob(new_chain(keep_newest), log=job.log, options=options)
+    (attempt,) = restored.register_all()
+    send(attempt, "m")
+
+    assert bool(restored.history(Kind.SNAPSHOT)) == (every is not None)
+    assert list(counted(restored)) == ["a", "m"]
+
+
+@fact("in_place.noted", version=1)
+class Noted(Payload):
+    key: str
+
+
+class Noting(EventSourcedCoordinator[Counts]):
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Seen) -> None:
+        self.context.record(Noted(key=event.key))
+        if event.key == "bad":
+            raise ValueError("no reason")
+
+
+def count_noted(state: Counts, record: Record, value: Payload | None) -> Counts:
+    if isinstance(value, Noted):
+        state.by_key[value.key] = state.by_key.get(value.key, 0) + 1
+    return state
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.may_fail("no reason")
+@pytest.mark.parametrize("keeps", [{"survives_resets": True}, {"after_reset": lambda old, _: old}])
+def test_a_turn_that_fails_changes_no_state_that_outlives_resets(keeps: dict[str, Any]) -> None:
+    projection = OperatorProjection(
+        name="in_place.noted",
+        version=1,
+        initial=Counts(),
+        apply=count_noted,
+        codec=DerivedCodec(Counts),
+        **keeps,
+    )
+    types = [Seen, Noted]
+    provider = provide(Noting, operator_id="source", payload_types=types, projection=projection)
+    job = HandDrivenJob(Chain(source=silent_source(provider), operators=[]))
+    (attempt,) = job.register_all()
+
+    send(attempt, "good", "bad")
+    job.stage_ends()
+    job.advance(60)
+
+    assert counted(job) == {"good": 1}
+
+
+@request("in_place.take", version=1)
+class Take(Payload):
+    key: str
+
+
+@response("in_place.taken", version=1)
+class Taken(Payload):
+    count: int
+
+
+def take(state: Counts, request: Payload) -> Payload:
+    """A query whose author has forgotten that it must change nothing."""
+    assert isinstance(request, Take)
+    return Taken(count=state.by_key.pop(request.key, 0))
+
+
+@pytest.mark.clause("J1")
+def test_a_query_changes_no_state() -> None:
+    provider = new_chain().coordinators[0]
+    provider.payload_types, provider.queries = (Seen, Take, Taken), {Take: take}
+    job = HandDrivenJob(Chain(source=silent_source(provider), operators=[]))
+    (attempt,) = job.register_all()
+    send(attempt, "x")
+
+    answers = [job.ask("source", Take(key="x")).answer() for _ in range(2)]
+
+    assert [answer.response for answer in answers] == [Taken(count=1)] * 2
+    assert counted(job) == {"x": 1}

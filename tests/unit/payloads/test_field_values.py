@@ -86,6 +86,7 @@ def read_back(hint: Any, value: object, *default: object) -> object:  # noqa: AN
         (bytes, "text", "is no bytes"),
         (list[int], [1, 1.5], "is no integer"),
         (list[str], "text", "is no list"),
+        (list[str], iter(["once"]), "is no list"),
         (dict[str, int], {1: 1}, "is no text"),
         (dict[str, int], {"a": 1.5}, "is no integer"),
         (int | None, 1.5, "is no integer"),

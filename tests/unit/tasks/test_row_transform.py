@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -101,6 +102,19 @@ def test_rows_that_a_generator_gave_before_it_raised_are_not_given_twice() -> No
 
     run = Run(row_transform(singly))
     run.pass_in(batch_of(1, 2, 0, 5))
+    assert [row["v"] for row in run.rows] == [100, 50, 20]
+
+
+def test_rows_of_a_generator_that_fills_one_array_again_stay() -> None:
+    array = np.zeros(1, np.int64)
+
+    def singly(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for number in batch.column("n").to_pylist():
+            array[0] = 100 // number
+            yield pa.record_batch({"v": pa.array(array)})
+
+    run = Run(row_transform(singly))
+    run.pass_in(batch_of(1, 2, 5))
     assert [row["v"] for row in run.rows] == [100, 50, 20]
 
 
