@@ -14,7 +14,6 @@ from coordlog.spark_integration.files.formats.bad_rows import are_rejects, split
 from coordlog.spark_integration.files.rejected_rows import decode_counts, encode_counts
 from coordlog.spark_integration.row_transforms import RowTransform
 from coordlog.spark_integration.transform import TransformOperator, name_of
-from coordlog.task.own_rows import own_rows
 
 __all__ = ["RejectsOf", "RowTransformOperator"]
 
@@ -67,8 +66,7 @@ class RowTransformOperator(TransformOperator):
             start, end = parts.pop()
             try:
                 # All of it: rows that were passed on before an error would be passed on again.
-                part = rows.slice(start, end - start)
-                output = [own_rows(each) for each in super().process(part)]
+                output = list(super().process(rows.slice(start, end - start)))
             except self._transform.errors as error:
                 if isinstance(error, _OF_NO_ROW):
                     raise
