@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -37,13 +38,16 @@ def count(state: Counts, record: Record, value: Payload | None) -> Counts:
     return state
 
 
-def new_chain(*, has_codec: bool = True) -> Chain:
+def new_chain(
+    *, has_codec: bool = True, after_reset: Callable[[Counts, Counts], Counts] | None = None
+) -> Chain:
     projection = OperatorProjection(
         name="in_place.counts",
         version=1,
         initial=Counts(),
         apply=count,
         codec=DerivedCodec(Counts) if has_codec else None,
+        after_reset=after_reset,
     )
     provider = provide(Counter, operator_id="source", payload_types=[Seen], projection=projection)
     return Chain(source=silent_source(provider), operators=[])
@@ -124,3 +128,20 @@ def test_one_chain_serves_several_jobs_whose_states_are_apart() -> None:
         (attempt,) = job.register_all()
         send(attempt, "x")
         assert counted(job) == {"x": 1}
+
+
+@pytest.mark.clause("E2")
+def test_an_after_reset_that_changes_its_state_in_place_leaves_the_cut() -> None:
+    def both(before: Counts, restored: Counts) -> Counts:
+        restored.by_key["resets"] = restored.by_key.get("resets", 0) + 1
+        return restored
+
+    chain = new_chain(after_reset=both)
+    job = HandDrivenJob(chain)
+    (attempt,) = job.register_all()
+    send(attempt, "x")
+    checkpoint(job, attempt)
+    for _ in range(2):
+        job.crash()
+        job = HandDrivenJob(chain, log=job.log)
+        assert counted(job) == {"x": 1, "resets": 1}
