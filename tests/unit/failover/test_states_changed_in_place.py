@@ -145,3 +145,14 @@ def test_an_after_reset_that_changes_its_state_in_place_leaves_the_cut() -> None
         job.crash()
         job = HandDrivenJob(chain, log=job.log)
         assert counted(job) == {"x": 1, "resets": 1}
+
+
+@pytest.mark.clause("E2")
+def test_a_state_that_cannot_be_copied_is_folded_all_the_same() -> None:
+    linked: tuple[object, ...] = ()
+    for _ in range(5_000):
+        linked = (0, linked)
+    projection = OperatorProjection(
+        name="linked", version=1, initial=linked, apply=lambda state, _record, _value: state
+    )
+    assert projection.apart(linked) is linked
