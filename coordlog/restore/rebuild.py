@@ -185,7 +185,8 @@ class Rebuild:
         if judged.header is None:
             return
         with suppress(RecordError):
-            self._furthest.add(judged.entry.offset, judged.entry.record(header=judged.header))
+            record = judged.entry.record(header=judged.header)
+            self._furthest.add(judged.entry.offset, record, self.state.job_id)
 
     def feed_all(self, stored: Sequence[StoredRecord]) -> None:
         """Fold the next records: as `feed` of each, and faster. Raises as `feed`."""

@@ -44,8 +44,10 @@ class Furthest:
         self._turn_before = -1
         """Sequence at the end of the turn before `_turn_end`, if both have the same epoch; else -1."""
 
-    def add(self, offset: int, record: Record) -> None:
-        """Add a void record."""
+    def add(self, offset: int, record: Record, job_id: str) -> None:
+        """Add a void record, unless it is another job's: that shows nothing, and must not hide one that does."""
+        if job_id and record.job_id != job_id:
+            return
         sequence = _sequence(record)
         if self._by_epoch is None or record.epoch > self._by_epoch[1].epoch:
             self._by_epoch = offset, record

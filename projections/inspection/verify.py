@@ -115,7 +115,7 @@ def verify(
         if not entry.counts:
             verified.void_count += 1
             if entry.record is not None and entry.verdict is not Verdict.FITS:
-                furthest.add(entry.offset, entry.record)
+                furthest.add(entry.offset, entry.record, fold.state.job_id)
             continue
         record = entry.record
         if record is None:

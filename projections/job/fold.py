@@ -70,9 +70,6 @@ _FOR_ALL_OPERATORS: Final = frozenset(
 )
 """Kinds that are applied to every operator's projection although they name no operator."""
 
-_SHARING: Final = frozenset({Kind.COORDINATOR_CHECKPOINTED, Kind.RESET_TO_CHECKPOINT})
-"""Kinds after which the projection of an operator is that of a cut."""
-
 
 class JobProjection:
     """Folds a job's records; pure: depends only on the job's payload types and its operators' projections.
@@ -107,13 +104,16 @@ class JobProjection:
         """The state before the first record."""
         return self.apart(JobState(projections=self._initial))
 
-    def apart(self, state: JobState) -> JobState:
+    def apart(self, state: JobState, only: str | None = None) -> JobState:
         """The state with projections that share nothing changeable with cuts, or with the states of a new job.
 
         Called wherever both would be one object, so that an `apply` that changes its state in place changes no cut.
+        `only`: the operator whose projection is copied; None for all.
         """
         projections = state.projections
         for operator_id, projection in self._operators.items():
+            if only not in (None, operator_id):
+                continue
             before = projections[operator_id]
             own = projection.apart(before)
             if own is not before:
@@ -162,8 +162,8 @@ class JobProjection:
         place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
         if phase is not None:
             place["phase"] = phase
-        if record.kind in _SHARING:
-            changed = self.apart(changed)
+        if record.kind is Kind.COORDINATOR_CHECKPOINTED:
+            changed = self.apart(changed, record.operator_id)
         projected = self._project(state, changed, record, value)
         return self.apart(with_opening(projected, record)) if is_opened_again(record) else projected
 
@@ -211,7 +211,8 @@ class JobProjection:
 
     def _reset(self, state: JobState, record: Record) -> JobState:
         initial = self._initial if state.opening is None else state.opening
-        changed = checkpoints.reset_to_checkpoint(state, record, initial)
+        # Apart before `after_reset`, which may change the state of the cut too.
+        changed = self.apart(checkpoints.reset_to_checkpoint(state, record, initial))
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
         projections = changed.projections
         for operator_id, projection in self._operators.items():

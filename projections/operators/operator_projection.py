@@ -125,8 +125,8 @@ class OperatorProjection(Generic[S]):
             return state
         try:
             return deepcopy(state)
-        except TypeError:
-            return state  # it holds an object that Python cannot copy
+        except Exception:  # noqa: BLE001, of any object in it
+            return state  # it holds an object that Python cannot copy, or is nested too deeply
 
     @property
     def own_codec(self) -> StateCodec[S] | None:

@@ -20,7 +20,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.offline.epoch import read_records
 from coordlog.projections.job.state import Phase
 from coordlog.restore.rebuild import check_complete, projection_of, rebuild
-from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import HandDrivenJob
 from fakes.kernel_fakes import (
@@ -513,6 +513,16 @@ def test_a_log_that_has_lost_records_before_others_is_refused(first: int, count:
     with pytest.raises(RestoreError, match=r"void, .* records between them are lost"):
         check_complete("job", read_records(log))
     assert log.high_watermark() == end
+
+
+@pytest.mark.clause("E9")
+def test_a_record_of_another_job_does_not_hide_that_records_are_lost() -> None:
+    job = _with_checkpoints(250)
+    log = _without(job.log, 30, 60)
+    other = replace(job.log.records[-1].record(), job_id="other", epoch=9, sequence=99_999)
+    log.store(to_unstored(other))
+    with pytest.raises(RestoreError, match=r"void, .* records between them are lost"):
+        check_complete("job", read_records(log))
 
 
 @pytest.mark.clause("E9")

@@ -42,13 +42,19 @@ def count(state: Counts, record: Record, value: Payload | None) -> Counts:
 Apply = Callable[[Counts, Record, Payload | None], Counts]
 
 
-def new_chain(apply: Apply = count, *, has_codec: bool = True) -> Chain:
+def new_chain(
+    apply: Apply = count,
+    *,
+    has_codec: bool = True,
+    after_reset: Callable[[Counts, Counts], Counts] | None = None,
+) -> Chain:
     projection = OperatorProjection(
         name="in_place.counts",
         version=1,
         initial=Counts(),
         apply=apply,
         codec=DerivedCodec(Counts) if has_codec else None,
+        after_reset=after_reset,
     )
     provider = provide(Counter, operator_id="source", payload_types=[Seen], projection=projection)
     return Chain(source=silent_source(provider), operators=[])
@@ -229,3 +235,31 @@ def test_a_query_changes_no_state() -> None:
 
     assert [answer.response for answer in answers] == [Taken(count=1)] * 2
     assert counted(job) == {"x": 1}
+
+
+@pytest.mark.clause("E2")
+def test_an_after_reset_that_changes_its_state_in_place_leaves_the_cut() -> None:
+    def both(before: Counts, restored: Counts) -> Counts:
+        restored.by_key["resets"] = restored.by_key.get("resets", 0) + 1
+        return restored
+
+    chain = new_chain(after_reset=both)
+    job = HandDrivenJob(chain)
+    (attempt,) = job.register_all()
+    send(attempt, "x")
+    checkpoint(job, attempt)
+    for _ in range(2):
+        job.crash()
+        job = HandDrivenJob(chain, log=job.log)
+        assert counted(job) == {"x": 1, "resets": 1}
+
+
+@pytest.mark.clause("E2")
+def test_a_state_that_cannot_be_copied_is_folded_all_the_same() -> None:
+    linked: tuple[object, ...] = ()
+    for _ in range(5_000):
+        linked = (0, linked)
+    projection = OperatorProjection(
+        name="linked", version=1, initial=linked, apply=lambda state, _record, _value: state
+    )
+    assert projection.apart(linked) is linked
