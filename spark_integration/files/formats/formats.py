@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -17,7 +17,7 @@ from coordlog.spark_integration.files.formats.csv.rows import CsvRows
 from coordlog.spark_integration.files.formats.csv.schema import settle_csv_schema
 from coordlog.spark_integration.files.formats.csv.sifted import sifted_csv
 from coordlog.spark_integration.files.formats.json.rows import JsonRows
-from coordlog.spark_integration.files.formats.json.schema import settle_json_schema
+from coordlog.spark_integration.files.formats.json.schema import json_fields, settle_json_schema
 from coordlog.spark_integration.files.formats.json.sifted import sifted_json
 from coordlog.spark_integration.files.formats.parquet_rows import (
     ParquetRows,
@@ -77,6 +77,10 @@ class FileFormat(Protocol):
         """The one schema of these files, or `expected`, checked against them."""
         ...
 
+    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
+        """The columns that the rows of a file have, by its first rows; of a format with a header or footer: all."""
+        ...
+
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
@@ -124,6 +128,10 @@ class CsvFormat:
         return settle_csv_schema(
             files, listed, self.options, expected, self.compression, sifts=self.sifts
         )
+
+    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
+        """See `FileFormat`."""
+        return list(schema.names)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
@@ -199,6 +207,10 @@ class _LineFormat:
     sifts: bool = False
     """True: bad rows are left out. A format that does not sift refuses them."""
 
+    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
+        """See `FileFormat`."""
+        return list(schema.names)
+
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
@@ -267,6 +279,11 @@ class JsonLinesFormat(_LineFormat):
             expected=expected,
             sifts=self.sifts,
         )
+
+    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
+        """See `FileFormat`."""
+        fields = json_fields(files, file, encoding=self.encoding, compression=self.compression)
+        return fields or list(schema.names)
 
     def read(
         self,
@@ -356,6 +373,10 @@ class ParquetFormat:
                 ) from ValueError("a packed file")
             refuse_archive(file.path, "infer")
         return settle_parquet_schema(files, listed, expected, is_given=self.is_given)
+
+    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
+        """See `FileFormat`."""
+        return list(schema.names)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int

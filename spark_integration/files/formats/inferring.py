@@ -31,8 +31,8 @@ WIDE: Final = pa.decimal128(19, 0)
 """Mark for int64 with a value that no double has, until the types of all files are known."""
 BIG_INTEGERS: Final = pa.decimal128(38, 0)
 """Type of whole numbers in JSON, some of which are beyond int64."""
-_CODE: Final = r"^-?0[0-9xX]"
-"""Texts that Arrow takes for numbers, though the number does not give them back: `007`."""
+_CODE: Final = r"^-?0[0-9xX]|^\+[0-9]+$"
+"""Texts that Arrow takes for numbers, though the number does not give them back: `007`, `+4917012345`."""
 _DEPTH_MAX: Final = 100
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BRACKET: Final = re.compile(r"[][{}]")
@@ -81,6 +81,7 @@ def _has_code(texts: pa.Array) -> bool:
     first, second = chars[ends[rows]], chars[ends[rows] + 1]
     is_doubtful = (first == ord("0")) & (second != ord("."))
     is_doubtful |= (first == ord("-")) & (second == ord("0"))
+    is_doubtful |= first == ord("+")
     is_doubtful |= (first == ord(" ")) | (first == ord("\t"))
     texts = texts.take(pa.array(rows[is_doubtful]))
     options = pc.MatchSubstringOptions(_CODE)

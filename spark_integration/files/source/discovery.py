@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -22,6 +22,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import KnownSplitsForgotten, Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
 from coordlog.spark_integration.files.formats.formats import FileFormat
+from coordlog.spark_integration.files.formats.inferring import evenly
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit, SchemaSettled
 from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
@@ -94,6 +95,7 @@ class Discovery:
                 files = readable
             else:
                 self._check_folders(files, settled.names)
+                self._check_fields(files, settled)
                 return settled
 
     def fresh(
@@ -178,6 +180,8 @@ class Discovery:
         one_schema = None if self.schemas == "each" else self._schema_for(fresh, known, settled)
         if is_checked and one_schema and (known or settled) and fresh:
             self._settled_or_none(fresh, decode_schema(one_schema))
+        if one_schema and (known or settled):
+            self._check_fields(fresh, decode_schema(one_schema))
         discovered: list[Split] = []
         for file in fresh:
             try:
@@ -201,10 +205,24 @@ class Discovery:
             ]
         return discovered
 
-    def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
+    def _check_folders(self, listed: Sequence[ListedFile], columns: Collection[str]) -> None:
         if self.partition_folders == "refuse":
             paths = (file.path for file in listed)
             check_partition_folders(self.files, paths, columns)
+
+    def _check_fields(self, listed: Sequence[ListedFile], schema: pa.Schema) -> None:
+        """Check the folders of a sample by its rows: JSON lines may lack a column of the schema, which is then null."""
+        foldered = [file for file in listed if "=" in file.path and file.size_bytes != 0]
+        if self.partition_folders != "refuse":
+            return
+        for file in evenly(foldered):
+            try:
+                columns = self.format.columns_of(self.files, file, schema)
+            except SourceError as error:
+                if error.__cause__ is None or not is_fault_of_file(error, self.files):
+                    raise
+                continue  # The file cannot be read: its reader reports it.
+            self._check_folders([file], columns)
 
     def _schema_for(
         self,

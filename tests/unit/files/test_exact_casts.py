@@ -281,3 +281,11 @@ def test_a_text_of_a_given_type_is_its_value_or_refused_with_its_row(
         assert "row 42" in refusal(lambda: read(source)).problem
     else:
         assert [row[0] for row in read(source)] == [1] * 40 + [value, 2]
+
+
+def test_numbers_of_phones_keep_their_plus(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("phone,x,y\n+491701234567,1,+1.5\n,2,2\n+4915112345678,3,3\n")
+
+    schema = FileSource(tmp_path / "a.csv").settle_schema()
+
+    assert schema.types == [pa.string(), pa.int64(), pa.float64()]

@@ -80,3 +80,33 @@ def test_a_further_path_may_be_a_partition(folder: Path) -> None:
     pq.write_table(ROWS.select(["id"]), folder / "month=2" / "day=3" / "part-0.parquet")
     with pytest.raises(SourceError, match="its folder 'day=3' holds the column"):
         source.discover()
+
+
+def test_json_rows_without_the_column_are_refused_whatever_the_schema_has(tmp_path: Path) -> None:
+    part = tmp_path / "in" / "month=1" / "part-0.json"
+    part.parent.mkdir(parents=True)
+    part.write_text('{"id":1}\n')
+    for bad_rows in ("fail", "skip"):
+        source = FileSource(
+            tmp_path / "in", format="jsonl", schema="id bigint, month bigint", bad_rows=bad_rows
+        )
+        for look in (source.check, source.discover):
+            with pytest.raises(
+                SourceError, match=r"month=1/part-0\.json: its folder 'month=1' holds"
+            ):
+                look()
+    (tmp_path / "in" / "all.json").write_text('{"id":1,"month":3}\n')
+    with pytest.raises(SourceError, match="its folder 'month=1' holds the column"):
+        FileSource(tmp_path / "in", format="jsonl").discover()
+
+
+def test_json_of_a_later_listing_is_refused_too(tmp_path: Path) -> None:
+    part = tmp_path / "in" / "month=1" / "part-0.json"
+    part.parent.mkdir(parents=True)
+    part.write_text('{"id":1,"month":null}\n')
+    source = FileSource(tmp_path / "in", format="jsonl", schema="id bigint, month bigint")
+    first = source.discover()
+    part.with_name("part-1.json").write_text('{"id":2}\n')
+
+    with pytest.raises(SourceError, match=r"month=1/part-1\.json: its folder 'month=1' holds"):
+        source.discover_again(first.splits)

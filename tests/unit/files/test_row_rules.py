@@ -126,3 +126,41 @@ def test_a_fault_in_a_split_begun_with_other_rules_excludes_options(
         read_on(reader, ReadOut())
     assert "see `delimiter=`" not in e.value.next_step
     assert "`coordlog skip`" in e.value.next_step
+
+
+def rows_of(path: Path, options: dict[str, Any]) -> list[Any]:
+    """All rows of a file."""
+    reader, read = opened(path, options), ReadOut()
+    try:
+        read_on(reader, read)
+    finally:
+        reader.close()
+    return read.rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id,name\n1,"6\\""\n2,"7\\""\n3,x\n',
+        'id,name\n1,"say \\"hi\\" now"\n2,x\n',
+        'name,id\n"6\\"",1\n"7\\"",2\n',
+    ],
+)
+def test_quotes_after_backslashes_are_refused_without_an_escape(tmp_path: Path, text: str) -> None:
+    """As Spark writes them: Arrow would make one row of two, or leave out a quote."""
+    file = tmp_path / "a.csv"
+    file.write_text(text)
+
+    problem = r"line 2: a quoted value has text behind .* set `escape=`"
+    with pytest.raises(SourceError, match=problem):
+        rows_of(file, {})
+    assert len(rows_of(file, {"csv": CsvOptions(escape="\\")})) == text.count("\n") - 1
+    assert len(rows_of(file, {"bad_rows": "skip"})) <= 1
+
+
+def test_backslashes_that_escape_nothing_are_read_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('id,name\n1,"C:\\dir\\"\n2,"a ""\\"", b"\n3,5\\" x\n"4","5"" \\x"\n')
+
+    names = [row[1] for row in rows_of(file, {})]
+    assert names == ["C:\\dir\\", 'a "\\", b', '5\\" x', '5" \\x']

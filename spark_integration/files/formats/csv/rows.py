@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
@@ -42,12 +43,14 @@ __all__ = [
     "doubtful_floats",
     "float_columns",
     "header_names",
+    "may_have_escapes",
     "number_columns",
     "open_csv",
     "open_part",
     "reading_error",
     "refused_decimals",
     "row_cutter",
+    "text_behind_quote",
     "typed_rows",
 ]
 
@@ -103,6 +106,8 @@ class CsvRows:
         self._floats = float_columns(self._schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
         self._rows = 0
+        self._may_have_escapes = may_have_escapes(options)
+        """Whether a value with a backslash is still to be checked for quotes that a writer has escaped by it."""
         self._last_value: object = None
         """Value of the last column of the last row so far."""
         self._ahead: pa.RecordBatch | None = None
@@ -193,7 +198,31 @@ class CsvRows:
         finally:
             part.text.close()
 
+    def _check_escapes(self, batch: pa.RecordBatch) -> None:
+        """Refuse backslashes before quotes, as Spark writes them: Arrow would end the value at the quote.
+
+        Before the rows go on. The whole split is cut once more, if a value has a backslash.
+        """
+        if not self._may_have_escapes or not _has_backslash(batch):
+            return
+        self._may_have_escapes = False
+        pattern = text_behind_quote(self._options)
+        part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
+        with closing(part.text):
+            cutter = row_cutter(part.text, self._options)
+            while rows := cutter.next():
+                for row in rows:
+                    if b"\\" in row.data and pattern.match(row.data):
+                        where = "a row" if part.begins_at else f"line {row.line}"
+                        raise SourceError(
+                            self._path,
+                            f"{where}: a quoted value has text behind its closing quote, and a backslash: "
+                            f"{row.data[:_SHOWN_CHARS]!r}",
+                            r"set `escape=`, `--escape '\\'`, if they escape quotes, as in CSV of Spark",
+                        )
+
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self._check_escapes(batch)
         if batch.num_rows and batch.num_columns:
             self._last_value = batch.column(batch.num_columns - 1)[-1].as_py()
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
@@ -281,6 +310,34 @@ class CsvPart:
     """Bytes of the header that `text` begins with, if the split begins later."""
     bytes_read: int
     """Bytes of the split for the progress."""
+
+
+def _has_backslash(batch: pa.RecordBatch) -> bool:
+    backslash = pc.MatchSubstringOptions("\\")
+    return any(
+        pc.call_function("any", [pc.call_function("match_substring", [column], backslash)]).as_py()
+        for column in batch.columns
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    )
+
+
+def may_have_escapes(options: CsvText) -> bool:
+    """Whether quotes have a meaning, and no character before them has one."""
+    return options.csv.escape is None and bool(options.csv.quote)
+
+
+def text_behind_quote(options: CsvText) -> re.Pattern[bytes]:
+    """Matches rows of which a quoted value goes on behind its closing quote."""
+    assert options.csv.quote, "the caller has checked"
+    quote, delimiter = (
+        re.escape(mark).encode() for mark in (options.csv.quote, options.csv.delimiter)
+    )
+    ends = rb"\r\n" + delimiter
+    quoted = rb"%b(?:[^%b]|%b%b)*+%b" % (quote, quote, quote, quote, quote)
+    plain = rb"[^%b%b][^%b]*+" % (quote, ends, ends)
+    return re.compile(
+        rb"(?:(?:%b|%b)?+[%b])*+%b[^%b%b]" % (quoted, plain, ends, quoted, quote, ends)
+    )
 
 
 def open_part(

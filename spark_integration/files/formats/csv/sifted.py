@@ -17,11 +17,13 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     doubtful_floats,
     float_columns,
     header_names,
+    may_have_escapes,
     open_csv,
     open_part,
     reading_error,
     refused_decimals,
     row_cutter,
+    text_behind_quote,
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
@@ -106,6 +108,10 @@ def _parsed(
     """
     texts: frozenset[str] = frozenset()
     floats = float_columns(columns)
+    if may_have_escapes(options) and b"\\" in data and text_behind_quote(options).match(data):
+        raise BadRowError(
+            "a quoted value has text behind its closing quote, and a backslash: see `escape=`"
+        )
     while True:
         try:
             batch = _read(data, columns, options, texts)

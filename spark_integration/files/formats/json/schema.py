@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.limits import CSV_SAMPLE_BYTES
+from coordlog.limits import CSV_SAMPLE_BYTES, CSV_SAMPLE_FILES_MAX
 from coordlog.spark_integration.files.compression import Compression, refuse_archive
 from coordlog.spark_integration.files.faults import EmptyFileError
 from coordlog.spark_integration.files.formats.inferring import (
@@ -23,7 +24,7 @@ from coordlog.spark_integration.files.formats.text.line_blocks import LineBlocks
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.schema_difference import schemas_differ
 
-__all__ = ["settle_json_schema"]
+__all__ = ["json_fields", "settle_json_schema"]
 
 
 def settle_json_schema(
@@ -85,6 +86,30 @@ def settle_json_schema(
     return pa.schema(
         pa.field(field.name, _whole(field.type, field.name, first)) for field in settled
     )
+
+
+def json_fields(
+    files: InputFiles, file: ListedFile, *, encoding: str, compression: Compression
+) -> frozenset[str]:
+    """The fields of the objects in the first lines of a file; none if no line there is an object.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    blocks = LineBlocks(
+        files,
+        file,
+        start=0,
+        end=file.size_bytes,
+        encoding=encoding,
+        compression=compression,
+        block_bytes=CSV_SAMPLE_BYTES // CSV_SAMPLE_FILES_MAX,
+    )
+    try:
+        lines = whole_objects(blocks.stream, blocks.block_bytes).split("\n")
+    finally:
+        blocks.close()
+    return frozenset(name for line in lines if line for name in json.loads(line))
 
 
 def _schema_of(
