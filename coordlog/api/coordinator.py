@@ -343,7 +343,7 @@ class EventSourcedCoordinator(OperatorCoordinator, Generic[S]):
 
     @property
     def state(self) -> S:
-        """The projection as of now, this turn's own records included."""
+        """The projection as of now, this turn's own records included; only its `apply` may change it."""
         state: S = self.context.state
         return state
 

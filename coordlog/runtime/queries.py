@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coordlog.api.chain import Chain
 from coordlog.api.coordinator import Query
 from coordlog.causes import encodable, text_of
@@ -10,6 +12,7 @@ from coordlog.kernel.inputs import Input, RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.job.state import JobState, Phase
+from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.runtime.effects import encoded_within_limit
 from coordlog.schemas.payload import payload_type_of
 
@@ -21,8 +24,8 @@ class Queries:
 
     def __init__(self, chain: Chain) -> None:
         self._types = chain.payload_types
-        self._by_key: dict[tuple[str, str], Query] = {
-            (provider.operator_id, payload_type_of(request).key): query
+        self._by_key: dict[tuple[str, str], tuple[OperatorProjection[Any] | None, Query]] = {
+            (provider.operator_id, payload_type_of(request).key): (provider.projection, query)
             for provider in chain.coordinators
             for request, query in provider.queries.items()
         }
@@ -31,9 +34,10 @@ class Queries:
         """Answer of a query, to be released after the turns up to `state`; None if the input is no query."""
         if not self._by_key or not isinstance(input_, RequestArrived):
             return None
-        query = self._by_key.get((input_.operator_id, input_.payload_type))
-        if query is None:
+        entry = self._by_key.get((input_.operator_id, input_.payload_type))
+        if entry is None:
             return None
+        projection, query = entry
         if state.phase is not Phase.RUNNING:
             return AnswerRequest(
                 request_id=input_.request_id,
@@ -42,7 +46,8 @@ class Queries:
             )
         request = self._types.decode(input_.payload_type, input_.payload)
         try:
-            response = query(state.projections[input_.operator_id], request)
+            present = state.projections[input_.operator_id]
+            response = query(projection.apart(present) if projection else present, request)
             payload_type, payload = encoded_within_limit(self._types, response)
         except RequestRefusedError as refused:
             return AnswerRequest(
