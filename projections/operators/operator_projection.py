@@ -78,8 +78,8 @@ class SharingCodec(Protocol[S]):
 class OperatorProjection(Generic[S]):
     """A pure fold: no clock, no chance, no I/O; its state is best frozen, and shares structure with the state before.
 
-    A state of lists and dicts, which `apply` could change in place, is copied at each cut and at each reset; one that
-    resets leave as it is, for each record.
+    A state of lists and dicts, which `apply` could change in place, is copied at each cut and at each reset, and for
+    each callback and query that reads it; one that resets leave as it is, for each record too.
     `apply` receives, in log order, every valid record of its operator and those of attempts, resets and checkpoints.
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the

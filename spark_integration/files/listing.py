@@ -19,6 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.linked_names import LocalRoot, is_listed_elsewhere
 from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
@@ -421,10 +422,16 @@ class InputFiles:
 
     def _walk_all(self) -> Iterator[ListedFile]:
         """All files, with those that `exclude` leaves out."""
-        for url in self.urls:
+        paths = [self._file_system(url)[1] for url in self.urls] if is_local(self.url) else []
+        roots = [self._local_root(path) for path in paths]
+        for number, url in enumerate(self.urls):
             file_system, path = self._file_system(url)
             try:
-                yield from self._walk(file_system, path, url)
+                for file in self._walk(file_system, path, url):
+                    if not roots or not is_listed_elsewhere(
+                        file.path, file.real_path, roots[number], roots, self.leaves_out
+                    ):
+                        yield file
             except SourceError:
                 raise
             except Exception as error:
@@ -433,6 +440,13 @@ class InputFiles:
     def _after(self, path: str) -> str:
         """Whole name after which the files of `path` are listed; empty: all are."""
         return f"{fixed_part(path).rstrip('/')}/{self.start_after}" if self.start_after else ""
+
+    def _local_root(self, path: str) -> LocalRoot:
+        is_glob = has_wildcard(path) and not os.path.lexists(path)
+        fixed = fixed_part(path) if is_glob else path
+        real, base, after = os.path.realpath(fixed), _real_base(path), self._after(path)
+        glob = path if is_glob else None
+        return LocalRoot(fixed=fixed, real=real, base=base, glob=glob, after=after)
 
     # `Any`: fsspec has no types.
     def _walk(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401

@@ -240,6 +240,15 @@ class _Result:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shown:
+    """State of a projection as a callback has read it."""
+
+    next_sequence: int
+    state: object
+    copy: object
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """A coordinator object with its handlers and gateways. A new object gets a new slot (clause A1: after a reset)."""
@@ -254,6 +263,39 @@ class Slot:
     handlers: dict[tuple[int, int], Callable[..., None]] = field(default_factory=dict)
     gateways: dict[int, SubtaskGateway] = field(default_factory=dict)
     """Gateways of the ready attempts, by subtask."""
+    shown: _Shown | None = None
+    """State that the running call has read last, if the code could change it in place."""
+
+    def read_state(self) -> object:
+        """The projection's state, for the coordinator's code: a copy, if the code could change it in place."""
+        projection, now = self.provider.projection, self.host.turn.state
+        if self.shown is not None and self.shown.next_sequence == now.next_sequence:
+            return self.shown.copy
+        state = now.projections.get(self.provider.operator_id)
+        if projection is None:
+            return state
+        copy = projection.apart(state)
+        if copy is not state:
+            self.shown = _Shown(now.next_sequence, state, copy)
+        return copy
+
+    def check_state(self) -> None:
+        """Raise UsageError if the coordinator has changed its state in place: no record would have the change."""
+        shown, projection = self.shown, self.provider.projection
+        codec = None if projection is None else projection.own_codec
+        if shown is None or codec is None or shown.copy == shown.state:
+            return
+        if shown.next_sequence != self.host.turn.state.next_sequence:
+            return  # `apply` may have changed the original in place
+        try:
+            is_changed = codec.encode(shown.copy) != codec.encode(shown.state)
+        except (TypeError, ValueError):
+            is_changed = True
+        if is_changed:
+            raise UsageError(
+                f"the coordinator of operator {self.provider.operator_id!r} has changed its state in place, and no "
+                "record has the change: record a fact, and change the state in the projection's `apply`"
+            )
 
     def context(self) -> CoordinatorContext:
         """Context of the coordinator object."""
@@ -294,6 +336,7 @@ class Slot:
 
     def encode(self, value: Payload) -> tuple[PayloadType, bytes]:
         """Type and bytes of a payload; a large one is in the payload store, and the bytes are its address."""
+        self.check_state()
         declared = self.host.types.of(value)
         encoded = declared.encode(value)
         return declared, self.host.payloads.seal(f"a {declared.key}", declared.key, encoded)
@@ -337,7 +380,7 @@ class _Context:
     @property
     def state(self) -> Any:  # noqa: ANN401, see the protocol
         self._slot.check("context.state")
-        return self._slot.host.turn.state.projections.get(self.operator_id)
+        return self._slot.read_state()
 
     def current_parallelism(self) -> int:
         self._slot.check("context.current_parallelism")

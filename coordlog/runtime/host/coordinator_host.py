@@ -154,6 +154,8 @@ class CoordinatorHost:
         self._calling = call, operator_id
         try:
             self._make(call, operator_id)
+            if operator_id in self._slots:
+                self._slots[operator_id].check_state()
         except (CallFailure, RecordError):
             raise  # RecordError: the fold failed, which is not the fault of a callback
         except BaseException as error:
@@ -166,6 +168,8 @@ class CoordinatorHost:
             self._fork_guard.end_copy()
             self._inside, self._calling = None, None
             self.is_redelivery, self.resetting = False, None
+            if operator_id in self._slots:
+                self._slots[operator_id].shown = None
 
     def close_all(self) -> None:
         """Close every coordinator, on workers (clause A2)."""
