@@ -34,10 +34,9 @@ class Queries:
         """Answer of a query, to be released after the turns up to `state`; None if the input is no query."""
         if not self._by_key or not isinstance(input_, RequestArrived):
             return None
-        entry = self._by_key.get((input_.operator_id, input_.payload_type))
-        if entry is None:
+        query = self._by_key.get((input_.operator_id, input_.payload_type))
+        if query is None:
             return None
-        projection, query = entry
         if state.phase is not Phase.RUNNING:
             return AnswerRequest(
                 request_id=input_.request_id,
