@@ -169,9 +169,8 @@ def _items(form: FieldForm) -> Write:
     exact, write_item = form
 
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        if isinstance(
-            value, (str, bytes, Mapping, Iterator)
-        ):  # an iterator would be empty if sent again
+        # An iterator would be empty when the event is sent again.
+        if isinstance(value, (str, bytes, Mapping, Iterator)):
             raise TypeError(f"{value!r} is no list")
         return [item if type(item) in exact else write_item(item) for item in value]
 

@@ -117,8 +117,8 @@ class ReadPlanned(Payload):
 def is_position(*, start: int, end: int, reader: str, follows: str) -> bool:
     """Whether this is a position that Spark shows when it starts a query again, and no batch.
 
-    Spark then plans no rows up to its newest position, whose batch may not have run. At 0 it is the first batch of a
-    stream.
+    For such a position Spark plans an empty range that ends there, although the batch up to it may not have run. An
+    empty range at 0 is a batch: the first one of a stream.
     """
     return 0 < start == end and follows == reader
 

@@ -8,7 +8,7 @@ from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.projections.job.state import JobState
 from coordlog.schemas.record import Record
 
-__all__ = ["Ahead", "Furthest"]
+__all__ = ["Ahead", "Furthest", "place_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,10 @@ class JobProjection:
         """The state with projections that share nothing changeable with cuts, or with the states of a new job.
 
         Called wherever both would be one object, so that an `apply` that changes its state in place changes no cut.
-        `only`: the operator whose projection is copied; None for all.
+
+        Args:
+            state: State whose projections are copied, if they are changeable.
+            only: Id of the one operator whose projection is copied; None: those of all operators.
         """
         projections = state.projections
         for operator_id, projection in self._operators.items():

@@ -77,10 +77,6 @@ class FileFormat(Protocol):
         """The one schema of these files, or `expected`, checked against them."""
         ...
 
-    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
-        """The columns that the rows of a file have, by its first rows; of a format with a header or footer: all."""
-        ...
-
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
@@ -128,10 +124,6 @@ class CsvFormat:
         return settle_csv_schema(
             files, listed, self.options, expected, self.compression, sifts=self.sifts
         )
-
-    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
-        """See `FileFormat`."""
-        return list(schema.names)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
@@ -207,10 +199,6 @@ class _LineFormat:
     sifts: bool = False
     """True: bad rows are left out. A format that does not sift refuses them."""
 
-    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
-        """See `FileFormat`."""
-        return list(schema.names)
-
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int
     ) -> Sequence[tuple[int, int]]:
@@ -280,10 +268,9 @@ class JsonLinesFormat(_LineFormat):
             sifts=self.sifts,
         )
 
-    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
-        """See `FileFormat`."""
-        fields = json_fields(files, file, encoding=self.encoding, compression=self.compression)
-        return fields or list(schema.names)
+    def fields_of(self, files: InputFiles, file: ListedFile) -> Collection[str]:
+        """Names of the fields in the first lines of a file; none if no line there is an object. Raises SourceError."""
+        return json_fields(files, file, encoding=self.encoding, compression=self.compression)
 
     def read(
         self,
@@ -373,10 +360,6 @@ class ParquetFormat:
                 ) from ValueError("a packed file")
             refuse_archive(file.path, "infer")
         return settle_parquet_schema(files, listed, expected, is_given=self.is_given)
-
-    def columns_of(self, files: InputFiles, file: ListedFile, schema: pa.Schema) -> Collection[str]:
-        """See `FileFormat`."""
-        return list(schema.names)
 
     def cut(
         self, files: InputFiles, file: ListedFile, split_bytes: int

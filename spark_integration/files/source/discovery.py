@@ -21,7 +21,7 @@ from coordlog.projections.splits.table import PlacedSplits
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import KnownSplitsForgotten, Split, SplitsDiscovered
 from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
-from coordlog.spark_integration.files.formats.formats import FileFormat
+from coordlog.spark_integration.files.formats.formats import FileFormat, JsonLinesFormat
 from coordlog.spark_integration.files.formats.inferring import evenly
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile
 from coordlog.spark_integration.files.payloads import FileChanged, FileSplit, SchemaSettled
@@ -212,17 +212,18 @@ class Discovery:
 
     def _check_fields(self, listed: Sequence[ListedFile], schema: pa.Schema) -> None:
         """Check the folders of a sample by its rows: JSON lines may lack a column of the schema, which is then null."""
-        foldered = [file for file in listed if "=" in file.path and file.size_bytes != 0]
         if self.partition_folders != "refuse":
             return
-        for file in evenly(foldered):
+        for file in evenly([one for one in listed if "=" in one.path and one.size_bytes != 0]):
+            columns: Collection[str] = ()
             try:
-                columns = self.format.columns_of(self.files, file, schema)
+                if isinstance(self.format, JsonLinesFormat):
+                    columns = self.format.fields_of(self.files, file)
             except SourceError as error:
                 if error.__cause__ is None or not is_fault_of_file(error, self.files):
                     raise
                 continue  # The file cannot be read: its reader reports it.
-            self._check_folders([file], columns)
+            self._check_folders([file], columns or schema.names)
 
     def _schema_for(
         self,

@@ -218,7 +218,7 @@ class Taken(Payload):
 
 
 def take(state: Counts, request: Payload) -> Payload:
-    """A query whose author has forgotten that it must change nothing."""
+    """A query that changes the state, which is a mistake of its author."""
     assert isinstance(request, Take)
     return Taken(count=state.by_key.pop(request.key, 0))
 

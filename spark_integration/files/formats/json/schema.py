@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -54,19 +55,8 @@ def settle_json_schema(
     settled: pa.Schema | None = expected
     first = ""
     for file in sampled:
-        blocks = LineBlocks(
-            files,
-            file,
-            start=0,
-            end=file.size_bytes,
-            encoding=encoding,
-            compression=compression,
-            block_bytes=sample_bytes,
-        )
-        try:
+        with closing(_whole_file(files, file, encoding, compression, sample_bytes)) as blocks:
             inferred = _schema_of(file.path, blocks, expected, sifts=sifts)
-        finally:
-            blocks.close()
         if inferred is None or expected is not None:
             continue
         if settled is None:
@@ -96,20 +86,24 @@ def json_fields(
     Raises:
         SourceError: The file cannot be read.
     """
-    blocks = LineBlocks(
+    block_bytes = CSV_SAMPLE_BYTES // CSV_SAMPLE_FILES_MAX
+    with closing(_whole_file(files, file, encoding, compression, block_bytes)) as blocks:
+        lines = whole_objects(blocks.stream, block_bytes).split("\n")
+    return frozenset(name for line in lines if line for name in json.loads(line))
+
+
+def _whole_file(
+    files: InputFiles, file: ListedFile, encoding: str, compression: Compression, block_bytes: int
+) -> LineBlocks:
+    return LineBlocks(
         files,
         file,
         start=0,
         end=file.size_bytes,
         encoding=encoding,
         compression=compression,
-        block_bytes=CSV_SAMPLE_BYTES // CSV_SAMPLE_FILES_MAX,
+        block_bytes=block_bytes,
     )
-    try:
-        lines = whole_objects(blocks.stream, blocks.block_bytes).split("\n")
-    finally:
-        blocks.close()
-    return frozenset(name for line in lines if line for name in json.loads(line))
 
 
 def _schema_of(
