@@ -218,7 +218,7 @@ def refuse_old(topic: str, servers: str, versions: BrokerVersionData) -> None:
 def refusal(log: str, security: Security, error: Exception) -> AccessError | None:
     """The AccessError for a connection error after which another try cannot help; None for any other error.
 
-    Probes the broker's protocol if the error does not show it: two seconds at most.
+    Probes the broker's protocol if the error does not show it: some seconds at most.
     """
     reason: Exception = error
     if isinstance(error, KeptOutError):
@@ -297,22 +297,29 @@ def _by_error(security: Security, reason: Exception, where: str, host: str) -> _
 
 
 def _by_probe(security: Security, host: str, port: int) -> _Refusal | None:
-    """The refusal behind connections that ended before the first request, found by a probe; None if unknown."""
+    """The refusal behind connections that ended before the first request, found by a probe.
+
+    None if unknown, and if the listener is what the protocol says: then the broker was starting.
+    """
     where = f"{host}:{port}"
-    if security.protocol in {"SSL", "SASL_SSL"}:
-        if _speaks_tls(host, port):
-            return _Refusal(
-                f"the broker at {where} ends each connection after its TLS handshake",
-                f"check that {_names('protocol')} is what it speaks there (SSL, or SASL_SSL where it"
-                " asks for a password), and the certificate one that it trusts",
-            )
-        return _no_tls(where) if _speaks_plainly(host, port) else None
+    is_tls, is_sasl = security.protocol.endswith("SSL"), security.protocol.startswith("SASL")
     if _speaks_tls(host, port):
+        if not is_tls:
+            return _Refusal(
+                f"the broker speaks TLS at {where}, and {_names('protocol')} is {security.protocol}",
+                "set it to SSL, or to SASL_SSL where the broker asks for a password",
+            )
+        if _asks_for_password(host, port, _tls(security)) == is_sasl:
+            return None
         return _Refusal(
-            f"the broker speaks TLS at {where}, and {_names('protocol')} is {security.protocol}",
-            "set it to SSL, or to SASL_SSL where the broker asks for a password",
+            f"the broker at {where} ends each connection after its TLS handshake",
+            f"check that {_names('protocol')} is what it speaks there (SSL, or SASL_SSL where it"
+            " asks for a password), and the certificate one that it trusts",
         )
-    if security.protocol == "PLAINTEXT" and _speaks_plainly(host, port):
+    asks = _asks_for_password(host, port)
+    if is_tls:
+        return None if asks is None else _no_tls(where)
+    if asks and not is_sasl:
         return _Refusal(
             f"the broker at {where} ends each connection at its first question: it asks for a"
             " password",
@@ -337,14 +344,23 @@ def _names(*options: str) -> str:
     return f"{', '.join(variables[:-1])} and {variables[-1]}"
 
 
-def _speaks_tls(host: str, port: int) -> bool:
+def _tls(security: Security | None = None) -> ssl.SSLContext:
+    """A probe's context: it sends no data that a stranger may not see, so it trusts every broker."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # no data is sent: the probe only detects the protocol
+    context.verify_mode = ssl.CERT_NONE
+    if security is not None and security.ssl_certfile is not None:
+        context.load_cert_chain(
+            security.ssl_certfile, security.ssl_keyfile, security.ssl_key_password
+        )
+    return context
+
+
+def _speaks_tls(host: str, port: int) -> bool:
     try:
         with (
             socket.create_connection((host, port), _PROBE_S) as connection,
-            context.wrap_socket(connection, server_hostname=host),
+            _tls().wrap_socket(connection, server_hostname=host),
         ):
             return True
     except ssl.SSLError as error:
@@ -353,16 +369,25 @@ def _speaks_tls(host: str, port: int) -> bool:
         return False
 
 
-def _speaks_plainly(host: str, port: int) -> bool:
-    """Whether Kafka answers ApiVersions 0, the only request that it answers to every client."""
-    request = struct.pack(">hhih", 18, 0, 1, -1)
+def _asks_for_password(host: str, port: int, tls: ssl.SSLContext | None = None) -> bool | None:
+    """Whether the listener authenticates by SASL; None without an answer.
+
+    Each listener answers SaslHandshake 1, also to a client without a name; one without SASL by an error (KIP-152).
+    """
+    request = struct.pack(">hhihh5s", ApiKey.SaslHandshake.value, 1, 1, -1, 5, b"PLAIN")
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((host, port), _PROBE_S) as connection,
+        socket.create_connection((host, port), _PROBE_S) as plain,
+        contextlib.nullcontext(plain)
+        if tls is None
+        else tls.wrap_socket(plain, server_hostname=host) as connection,
     ):
         connection.sendall(struct.pack(">i", len(request)) + request)
-        return connection.recv(8, socket.MSG_WAITALL)[4:] == struct.pack(">i", 1)
-    return False
+        with connection.makefile("rb") as answers:
+            _, number, error = struct.unpack(">iih", answers.read(10).ljust(10, b"\0"))
+        if number == 1:
+            return bool(error != errors.IllegalSaslStateError.errno)
+    return None
 
 
 def _shows_no_secret(record: logging.LogRecord) -> bool:

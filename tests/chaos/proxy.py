@@ -27,6 +27,8 @@ class Proxy:
         """Where the broker listens; to be set before the first client comes."""
         self.delay_s = 0.0
         """Each piece is held for so long, either way."""
+        self.left_to_end = 0
+        """So many of the next connections end at their first bytes, as at a broker that is killed or is starting."""
         self._is_half_open = False
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._loop = asyncio.new_event_loop()
@@ -85,6 +87,11 @@ class Proxy:
             self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.left_to_end > 0:
+            self.left_to_end -= 1
+            await reader.read(1)
+            writer.transport.abort()
+            return
         try:
             there = await asyncio.open_connection("127.0.0.1", self.target_port)
         except OSError:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from chaos.proxy import Proxy
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, SourceError
@@ -217,6 +219,20 @@ def test_a_wrong_way_in_is_one_clear_error_soon(
     assert problem in result.stderr
     assert next_step in result.stderr
     assert PASSWORD not in result.output
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT"])
+def test_connections_that_ended_as_the_broker_started_refuse_nobody(
+    door: SecuredBroker, listener: str
+) -> None:
+    with Proxy() as starting:
+        starting.target_port, starting.left_to_end = door.ports[listener], 5
+        servers = f"localhost:{starting.port}"
+        user = "ann" if listener.startswith("SASL") else ""
+        log = KafkaLog.for_job(JOB, servers, security=door.security(listener, user))
+        with closing(log):
+            assert log.find()
+        assert starting.left_to_end == 0, "no connection was ended"
 
 
 ASKING: dict[str, tuple[str, ...]] = {
