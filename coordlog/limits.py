@@ -545,8 +545,11 @@ KAFKA_METADATA_S: Final = 10.0
 KAFKA_GAP_S: Final = 5.0
 """How long a bounded split may return no rows before its end until the reader queries the broker for remaining rows."""
 
+KAFKA_QUIET_S: Final = 30.0
+"""How long a partition may return nothing until its reader queries its leader, and then how often."""
+
 KAFKA_TIMEOUT_S: Final = 120.0
-"""How long a source's cluster may be silent before its reader fails: as long as for the log itself."""
+"""How long a source's cluster, or a partition's leader, may be silent before a reader fails: as long as for the log."""
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 VERDICT_SLOW_INTERVALS: Final = 3.0

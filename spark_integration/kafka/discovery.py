@@ -293,11 +293,13 @@ class Discovery:
         if starting == "latest":
             return ends
         if isinstance(starting, datetime):
+            # The ends are asked for first: a record that comes between the two queries may not be older.
+            written = self.cluster.written(new)
             since = self.cluster.since(new, starting)
-            older = [partition for partition in new if since[partition] is None]
-            chosen = dict(self.cluster.written(older)) if older else {}
-            chosen.update((one, offset) for one, offset in since.items() if offset is not None)
-            return chosen
+            return {
+                partition: written[partition] if offset is None else offset
+                for partition, offset in since.items()
+            }
         assert isinstance(starting, Mapping), "the options were checked when the source was made"
         missing = [partition for partition in new if partition not in starting]
         unknown = sorted(

@@ -35,6 +35,7 @@ from coordlog.spark_integration.kafka.consumer import (
     position_gone,
 )
 from coordlog.spark_integration.kafka.discovery import recreated, renamed, split_of
+from coordlog.spark_integration.kafka.leaders import EndsOf, LeaderWatch
 from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
     KafkaReaderState,
@@ -93,12 +94,15 @@ class KafkaReader(SourceReader):
         *,
         open_consumer: OpenConsumer | None = None,
         nothing_from: NothingFrom | None = None,
+        ends_of: EndsOf | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._monotonic = options, monotonic
         self._open_consumer = open_consumer or partial(connect, options.cluster)
         self._is_closed = threading.Event()
         self._nothing_from = nothing_from or self._query_nothing_from
+        cluster = options.cluster
+        self._leaders = LeaderWatch(ends_of or cluster.written, cluster.bootstrap_servers)
         self._splits: dict[Partition, Progress] = {}
         self._fetched: deque[Fetched] = deque()
         self._to_return: deque[Progress] = deque()
@@ -239,6 +243,7 @@ class KafkaReader(SourceReader):
         """Close the connections."""
         self._is_closed.set()
         self._drop_consumer()
+        self._leaders.close()
         probe, self._probe = self._probe, None
         if probe is not None:
             probe.abandon()
@@ -322,11 +327,13 @@ class KafkaReader(SourceReader):
         if polled:
             self._answered_at = now
         moved = {partition: active[partition] for partition in active if partition in polled}
+        self._leaders.answered(moved, now)
         if not polled or now - self._checked_at >= _CHECK_S:
             self._checked_at = now
             self._check_topics(consumer, active, now)
             quiet = [active[partition] for partition in active if partition not in moved]
             self._pass_over(consumer, quiet, now)
+            self._leaders.check([progress.partition for progress in quiet], now)
         else:
             self._check_topics(consumer, moved, now)
         for partition, records in polled.items():

@@ -153,6 +153,25 @@ def test_a_moment_to_start_at_leaves_out_each_record_that_is_older(
     assert asked == [1_704_067_200_000 + expected_ms]
 
 
+def test_a_record_during_the_search_for_a_moment_is_not_passed_over() -> None:
+    """It came after the query that found no record of the moment or later."""
+
+    class Growing(FakeCluster):
+        def since(
+            self, partitions: Sequence[Partition], moment: datetime
+        ) -> dict[Partition, int | None]:
+            found = super().since(partitions, moment)
+            self.ranges = {("t", 0): (0, 6), ("t", 1): (0, 1)}
+            return found
+
+    looks = Looks(starting=datetime(2024, 1, 1, tzinfo=UTC))
+    looks.cluster = Growing()
+    looks.cluster.put("t", 5, 0)
+    looks.begin()
+    assert looks.look() == ["t/0@5..5", "t/1@0..0"]
+    assert looks.look() == ["t/0@5..6", "t/1@0..1"]
+
+
 def test_starting_holds_for_the_first_look_of_a_history_alone() -> None:
     looks = Looks(starting="latest")
     looks.cluster.put("t", 5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -11,7 +11,7 @@ from kafka import errors
 
 from coordlog.api.operator import Poll, PollStatus
 from coordlog.errors import SourceError
-from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
+from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_QUIET_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_types import Split
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition
@@ -37,6 +37,10 @@ OPTIONS = KafkaReaderOptions(
 NEVER_ASKED = cast("Callable[[Partition, int], int | None]", None)
 
 
+def all_answer(partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+    return dict.fromkeys(partitions, 0)
+
+
 def split(partition: int, start: int = 0, end: int = UNBOUNDED) -> Split:
     return split_of(("t", partition), "id-1", start, end)
 
@@ -50,6 +54,7 @@ class Reading:
         consumer: FakeConsumer | None = None,
         state: bytes | None = None,
         nothing_from: Callable[[Partition, int], int | None] = NEVER_ASKED,
+        ends_of: Callable[[Sequence[Partition]], Mapping[Partition, int]] = all_answer,
         parallelism: int = 1,
         is_batch: bool = False,
     ) -> None:
@@ -58,6 +63,7 @@ class Reading:
             OPTIONS,
             open_consumer=self.consumer,
             nothing_from=nothing_from,
+            ends_of=ends_of,
             monotonic=self.clock.monotonic_s,
         )
         self.context = FakeContext(parallelism=parallelism, is_batch=is_batch)
@@ -247,6 +253,71 @@ def test_an_idle_topic_on_a_cluster_that_answers_is_no_failure() -> None:
     reading.consumer.answered_at = reading.clock.seconds - 5
 
     assert reading.poll().status is PollStatus.WAITING
+
+
+class Leaders:
+    """Leaders of partitions: some do not answer."""
+
+    def __init__(self, *silent: Partition) -> None:
+        self.silent = set(silent)
+        self.asked: list[list[Partition]] = []
+
+    def __call__(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        self.asked.append(list(partitions))
+        if self.silent & set(partitions):
+            raise SourceError(
+                "Kafka at fake:9092", "no answer for 10.0 s (last: gone)", "see to it"
+            )
+        return all_answer(partitions)
+
+    def asked_once_more(self, reading: Reading) -> None:
+        """Let time pass until the next query has its answer."""
+        before = len(self.asked)
+        reading.clock.seconds += KAFKA_QUIET_S
+        reading.consumer.answered_at = reading.clock.seconds
+        reading.until(lambda: len(self.asked) > before and not reading.reader._leaders.is_waiting)
+
+    def asked_again_until(self, reading: Reading, seconds: float) -> None:
+        while reading.clock.seconds < seconds:
+            self.asked_once_more(reading)
+
+
+def test_a_partition_without_leader_fails_the_reader_though_others_answer() -> None:
+    leaders = Leaders(("t", 1))
+    reading = Reading(split(0), split(1, end=5), ends_of=leaders, nothing_from=lambda *_: None)
+    reading.until_open()
+    leaders.asked_once_more(reading)
+    reading.consumer.coming = [{("t", 0): records(0)}]
+    reading.until_given()
+
+    with pytest.raises(SourceError, match=r"no answer .* \(last: gone\)") as caught:
+        leaders.asked_again_until(reading, 2 * KAFKA_TIMEOUT_S)
+    assert caught.value.where == "the leader of partition t/0 or t/1 at 127.0.0.1:9"
+    assert KAFKA_TIMEOUT_S <= reading.clock.seconds <= KAFKA_TIMEOUT_S + 2 * KAFKA_QUIET_S
+
+
+def test_a_partition_whose_leader_returns_in_time_fails_no_reader() -> None:
+    leaders = Leaders()
+    reading = Reading(split(0), ends_of=leaders)
+    reading.until_open()
+    for turn in range(10):
+        leaders.silent = {("t", 0)} if turn % 2 else set()
+        leaders.asked_once_more(reading)
+
+    assert leaders.asked == [[("t", 0)]] * 10
+
+
+def test_the_leader_of_a_partition_that_returns_records_is_not_asked() -> None:
+    leaders = Leaders(("t", 0))
+    reading = Reading(split(0), ends_of=leaders)
+    for offset in range(10):
+        reading.consumer.coming = [{("t", 0): records(offset)}]
+        reading.until(lambda: len(reading.said) > offset)  # noqa: B023, called at once
+        reading.clock.seconds += KAFKA_QUIET_S - 1
+        reading.consumer.answered_at = reading.clock.seconds
+        reading.poll()
+
+    assert leaders.asked == []
 
 
 def test_a_reader_without_splits_waits_for_as_long_as_it_takes() -> None:
