@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from coordlog.errors import SourceError
 from coordlog.spark_integration.casts.exact_cast import InexactError, exact_caster, refuse_nulls
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
+from coordlog.spark_integration.files.formats.parquet_moments import ParquetInput
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
 from coordlog.spark_integration.files.missing import read_error
 from coordlog.spark_integration.files.payloads import FileSplit
@@ -65,7 +66,7 @@ class ParquetRows:
             )
             self._casts = _casts_of(split.path, file_schema, schema)
         except SourceError:
-            self._parquet.close(force=True)
+            self._parquet.close()
             raise
         metadata = self._parquet.metadata
         end = metadata.num_row_groups if split.end < 0 else split.end
@@ -78,19 +79,16 @@ class ParquetRows:
         self.bad_rows: Sequence[BadRow] = ()
         """Number of unwanted rows at the start of the next batches; the caller drops them."""
         self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
-        groups = range(first, end)
-        self._batches: Iterator[pa.RecordBatch] = (
-            self._parquet.iter_batches(
-                batch_rows, row_groups=groups, columns=schema.names, use_threads=False
-            )
-            if groups
-            else iter(())
+        self._batches: Iterator[pa.RecordBatch] = self._parquet.batches(
+            file_schema, schema.names, batch_rows, range(first, end)
         )
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
         try:
             batch = next(self._batches, None)
+        except SourceError:
+            raise
         except Exception as error:  # whatever its file system raises
             raise _unreadable(
                 self._path, f"it cannot be read on after row {self._row - 1}", error
@@ -103,7 +101,7 @@ class ParquetRows:
     def close(self) -> None:
         """Close the file."""
         self._batches = iter(())
-        self._parquet.close(force=True)
+        self._parquet.close()
 
 
 def settle_parquet_schema(
@@ -126,11 +124,12 @@ def settle_parquet_schema(
     for file in listed:
         parquet = _open(files, file)
         try:
-            expected = parquet.schema_arrow if settled is None else settled
-            plain = pa.schema(pa.field(column.name, column.type) for column in expected)
+            plain = None
+            if settled is not None:
+                plain = pa.schema(pa.field(column.name, column.type) for column in settled)
             file_schema = _check_settled(file.path, origin, parquet, plain, is_given=is_given)
         finally:
-            parquet.close(force=True)
+            parquet.close()
         settled = file_schema if settled is None else settled
         _conform(
             file.path, _no_rows(file_schema), settled, _casts_of(file.path, file_schema, settled), 1
@@ -147,7 +146,7 @@ def parquet_row_groups(
     try:
         sizes = _group_bytes(parquet.metadata, file.size_bytes)
     finally:
-        parquet.close(force=True)
+        parquet.close()
     runs: list[tuple[int, int]] = []
     start, run_bytes = 0, 0
     for i, size in enumerate(sizes):
@@ -159,10 +158,10 @@ def parquet_row_groups(
     return runs
 
 
-def _open(files: InputFiles, seen: SeenFile) -> pq.ParquetFile:
+def _open(files: InputFiles, seen: SeenFile) -> ParquetInput:
     path, opened = seen.path, files.open(seen, seeks=True)
     try:
-        return pq.ParquetFile(opened, pre_buffer=False)
+        return ParquetInput(path, opened)
     except Exception as error:  # whatever its file system raises
         opened.close()
         size = "" if seen.size_bytes < 0 else f" ({seen.size_bytes} bytes)"
@@ -198,12 +197,12 @@ def _group_bytes(metadata: pq.FileMetaData, file_bytes: int) -> Sequence[int]:
 
 
 def _check_settled(
-    path: str, origin: str, parquet: pq.ParquetFile, settled: pa.Schema, *, is_given: bool
+    path: str, origin: str, parquet: ParquetInput, settled: pa.Schema | None, *, is_given: bool
 ) -> pa.Schema:
-    """The file's schema. It must equal `settled`, unless the user has passed that schema."""
+    """The file's schema. It must equal `settled`, if there is one, unless the user has passed that schema."""
     # Nullability is not compared.
-    file_schema = pa.schema(pa.field(column.name, column.type) for column in parquet.schema_arrow)
-    if not is_given and file_schema != settled:
+    file_schema = parquet.schema(settled, is_given=is_given)
+    if settled is not None and not is_given and file_schema != settled:
         raise schemas_differ(path, origin, file_schema, settled)
     return file_schema
 

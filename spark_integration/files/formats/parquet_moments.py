@@ -1,0 +1,201 @@
+"""Parquet files whose timestamps may be of the old type INT96, which Spark writes by default.
+
+Such a timestamp has no flag for a zone. Spark writes and reads a point in time, and so does this module. A given schema
+may have a wall clock instead: that of UTC.
+
+Arrow reads INT96 in nanoseconds, where years before 1677 and after 2262 become others, or in microseconds, where
+further digits are cut. So it reads in both units, and a value with further digits is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coordlog.errors import SourceError
+
+__all__ = ["ParquetInput"]
+
+_INT96: Final = "INT96"
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+
+
+class ParquetInput:
+    """An open Parquet file. Call `close` at the end."""
+
+    def __init__(self, path: str, opened: Any) -> None:  # noqa: ANN401, a file of any file system
+        self._path = path
+        self._plain = pq.ParquetFile(opened, pre_buffer=False)
+        self.metadata = self._plain.metadata
+        columns = self._plain.schema
+        has_int96 = any(columns.column(i).physical_type == _INT96 for i in range(len(columns)))
+        self._micros: pq.ParquetFile | None = None
+        if has_int96:
+            self._micros = pq.ParquetFile(
+                opened,
+                pre_buffer=False,
+                metadata=self.metadata,
+                coerce_int96_timestamp_unit="us",
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._plain.close(force=True)
+
+    def schema(self, wanted: pa.Schema | None, *, is_given: bool) -> pa.Schema:
+        """Columns of the file; their nullability is left out.
+
+        Args:
+            wanted: Schema that the rows are to have; None if it is not settled yet.
+            is_given: Whether the user has passed `wanted`.
+        """
+        plain = pa.schema(pa.field(c.name, c.type) for c in self._plain.schema_arrow)
+        if self._micros is None or (not is_given and plain == wanted):  # of an older version
+            return plain
+        micros = self._micros.schema_arrow
+        return pa.schema(
+            pa.field(
+                column.name,
+                _moments(
+                    column.type,
+                    micros.field(i).type,
+                    _type_of(wanted, column.name) if is_given else None,
+                ),
+            )
+            for i, column in enumerate(plain)
+        )
+
+    def batches(
+        self, schema: pa.Schema, columns: Sequence[str], batch_rows: int, groups: range
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of some row groups. `schema`: the result of `schema`. `columns`: each of them once in the file.
+
+        Raises:
+            SourceError: A timestamp has digits beyond microseconds, or is no timestamp of its type.
+        """
+        if not groups:
+            return
+        plain = self._plain.iter_batches(
+            batch_rows, row_groups=groups, columns=columns, use_threads=False
+        )
+        if self._micros is None or not (old := self._old_of(columns, self._micros)):
+            yield from plain
+            return
+        micros = self._micros.iter_batches(
+            batch_rows, row_groups=groups, columns=old, use_threads=False
+        )
+        row = 1 + sum(self.metadata.row_group(i).num_rows for i in range(groups.start))
+        held = next(micros, None)
+        if held is None:  # no rows
+            return
+        for batch in plain:
+            while held.num_rows < batch.num_rows:  # the batches differ if 2 GiB of texts end one
+                held = pa.concat_batches([held, next(micros)])
+            yield self._exact(batch, held.slice(0, batch.num_rows), schema, row)
+            held = held.slice(batch.num_rows)
+            row += batch.num_rows
+
+    def _old_of(self, columns: Sequence[str], micros: pq.ParquetFile) -> list[str]:
+        """Those of the columns that have timestamps of type INT96, at any depth."""
+        plain, other = self._plain.schema_arrow, micros.schema_arrow
+        return [name for name in columns if plain.field(name).type != other.field(name).type]
+
+    def _exact(
+        self, batch: pa.RecordBatch, moments: pa.RecordBatch, schema: pa.Schema, row: int
+    ) -> pa.RecordBatch:
+        """The batch with its columns of INT96 in the types of `schema`. `row`: number of its first row."""
+        columns: list[pa.Array] = []
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            if name not in moments.schema.names:
+                columns.append(values)
+                continue
+            micros = moments.column(name)
+            if _is_finer(values, micros):
+                first = next(
+                    i
+                    for i in range(len(values))
+                    if _is_finer(values.slice(i, 1), micros.slice(i, 1))
+                )
+                raise self._refusal(
+                    f"row {row + first}, column {name!r}: a timestamp of type INT96 has digits beyond microseconds"
+                )
+            try:
+                columns.append(micros.cast(schema.field(name).type))
+            except pa.ArrowInvalid as error:
+                raise self._refusal(
+                    f"column {name!r}: a timestamp of type INT96 after row {row - 1} is not in the range of "
+                    f"{schema.field(name).type} ({error})"
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    def _refusal(self, problem: str) -> SourceError:
+        return SourceError(
+            self._path, problem, "write the column anew with timestamps of microseconds"
+        )
+
+
+def _moments(plain: pa.DataType, micros: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
+    """`plain` with moments for INT96, in which alone it differs from `micros`; with wall clocks where `wanted` has."""
+    if plain == micros:
+        return plain
+    if pa.types.is_timestamp(plain):
+        is_clock = wanted is not None and pa.types.is_timestamp(wanted) and wanted.tz is None
+        return micros if is_clock else _MOMENT
+    if pa.types.is_struct(plain):
+        fields = wanted if wanted is not None and pa.types.is_struct(wanted) else None
+        return pa.struct(
+            plain.field(i).with_type(
+                _moments(
+                    plain.field(i).type,
+                    micros.field(i).type,
+                    _type_of(fields, plain.field(i).name),
+                )
+            )
+            for i in range(plain.num_fields)
+        )
+    parts = [
+        plain.field(i).with_type(
+            _moments(
+                plain.field(i).type,
+                micros.field(i).type,
+                _part_of(wanted, plain, i),
+            )
+        )
+        for i in range(plain.num_fields)
+    ]
+    if pa.types.is_map(plain):
+        entries = parts[0].type
+        return pa.map_(entries.field(0), entries.field(1))
+    if pa.types.is_fixed_size_list(plain):
+        return pa.list_(parts[0], plain.list_size)
+    return pa.large_list(parts[0]) if pa.types.is_large_list(plain) else pa.list_(parts[0])
+
+
+def _type_of(schema: pa.Schema | pa.StructType | None, name: str) -> pa.DataType | None:
+    """Type of the one column or field of this name; None without one."""
+    numbers = [] if schema is None else schema.get_all_field_indices(name)
+    return None if schema is None or len(numbers) != 1 else schema.field(numbers[0]).type
+
+
+def _part_of(wanted: pa.DataType | None, plain: pa.DataType, number: int) -> pa.DataType | None:
+    """Type within `wanted`, if it is a map or a list as `plain` is."""
+    if wanted is None or not pa.types.is_nested(wanted) or pa.types.is_struct(wanted):
+        return None
+    is_alike = pa.types.is_map(wanted) == pa.types.is_map(plain)
+    return wanted.field(number).type if is_alike else None
+
+
+def _is_finer(plain: pa.Array, micros: pa.Array) -> bool:
+    """Whether a timestamp has digits that `micros` has not. Both have wrapped in nanoseconds in the same way."""
+    if plain.type == micros.type:
+        return False
+    if pa.types.is_struct(plain.type):
+        return any(_is_finer(*pair) for pair in zip(plain.flatten(), micros.flatten(), strict=True))
+    if pa.types.is_map(plain.type):
+        plain, micros = (part.cast(pa.list_(part.type.field(0))) for part in (plain, micros))
+    if pa.types.is_nested(plain.type):
+        return _is_finer(plain.flatten(), micros.flatten())
+    return not bool(micros.cast(plain.type, safe=False).equals(plain))
