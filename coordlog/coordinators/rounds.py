@@ -173,10 +173,13 @@ class RoundsCoordinator(EventSourcedCoordinator[RoundsState]):
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """End the round if this was the last missing contribution."""
         state, gateways = self.state, self.context.gateways
-        parts, parallelism = state.contributions, self.context.current_parallelism()
-        if self.context.is_redelivery or state.is_over or len(parts) < parallelism:
+        if self.context.is_redelivery or state.is_over:
             return
-        contributions = [parts[number] for number in range(parallelism)]
+        # A redelivered contribution is of an attempt that is over, and maybe of a subtask that the job has no more.
+        parts = {n: part for n, part in state.contributions.items() if n in gateways}
+        if len(parts) < self.context.current_parallelism():
+            return
+        contributions = [parts[number] for number in sorted(parts)]
         model, has_converged = self._iteration.combine(state.model, contributions)
         self.context.record(
             RoundEnded(

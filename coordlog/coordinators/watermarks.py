@@ -97,11 +97,6 @@ class InputTime:
     is_idle: bool = False
     is_ended: bool = False
 
-    @property
-    def holds_others(self) -> bool:
-        """Whether the other subtasks must not advance without its watermark."""
-        return not self.is_idle and not self.is_ended
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarksState:
@@ -137,6 +132,8 @@ def _fold(state: WatermarksState, record: Record, value: Payload | None) -> Wate
             goes_on = {n % parallelism for n, view in state.inputs.items() if not view.is_ended}
             ended = {n: view for n, view in state.inputs.items() if n not in goes_on}
             return replace(state, inputs=Map(ended), allowed_us=None)
+        case Kind.COORDINATORS_STARTED:
+            return WatermarksState()  # opened again: no subtask has ended
         case _:
             return state
     return replace(state, inputs=state.inputs.set(record.subtask or 0, view))
@@ -161,16 +158,20 @@ class WatermarkCoordinator(EventSourcedCoordinator[WatermarksState]):
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """Advance, if the lowest watermark permits it."""
-        subtasks = range(self.context.current_parallelism())
-        views = [self.state.inputs.get(number, InputTime()) for number in subtasks]
-        watermarks = [view.watermark_us for view in views if view.holds_others]
-        known = [watermark for watermark in watermarks if watermark is not None]
-        if not known or len(known) < len(watermarks):
-            return
-        bound = min(known) + self._max_drift_us
-        if bound != self.state.allowed_us:
-            for gateway in self.context.gateways.values():
-                gateway.send_event(AdvanceTo(time_us=bound))
+        gateways, known = self.context.gateways, list[int]()
+        for number in range(self.context.current_parallelism()):
+            view = self.state.inputs.get(number, InputTime())
+            if view.is_ended:
+                continue
+            if number not in gateways:
+                return  # a redelivered report is that of an attempt that is over
+            if view.watermark_us is not None:
+                known.append(view.watermark_us)
+            elif not view.is_idle:
+                return
+        if known and min(known) + self._max_drift_us != self.state.allowed_us:
+            for gateway in gateways.values():
+                gateway.send_event(AdvanceTo(time_us=min(known) + self._max_drift_us))
 
 
 class WatermarkProvider(CoordinatorProvider):

@@ -125,10 +125,26 @@ def test_permits_of_thrown_away_rows_return_with_the_checkpoint() -> None:
     again = Subtask(job, 0, INPUTS[0])
     settle([again, second])
     assert len(again.keeper.rows) == 2
-    assert state_of(job).share(0).held == 4
+    assert state_of(job).share(0).held == 2, "the rows before the checkpoint have used two"
     run_out(job, [again, second])
     assert len(kept_rows(job)) == LIMIT
     assert len(TRIED) > LIMIT
+
+
+def test_permits_given_back_after_a_checkpoint_do_not_return_with_it() -> None:
+    job, (first, second) = started(chain(limit=8, lease_rows=100))
+    feed(first, 1)
+    checkpoint(job, [first, second])
+    while len(second.keeper.rows) < 7:
+        second.step(2)
+        settle([first, second])
+    assert len(first.keeper.rows) == 1, "its unused permits were recalled"
+    first.fail()
+
+    again = Subtask(job, 0, INPUTS[0])
+    run_out(job, [again, second])
+    assert len(kept_rows(job)) == 8
+    assert state_of(job).left == 0
 
 
 def test_permits_of_a_lost_attempt_are_spent_if_tries_count() -> None:
@@ -168,7 +184,7 @@ def test_the_limit_holds_over_the_death_of_the_driver(counting: Counting, restor
 def test_permits_go_with_the_states_to_another_parallelism(parallelism: int) -> None:
     job, subtasks = started(chain())
     for one in subtasks:
-        one.step(3)
+        feed(one, 3)
     checkpoint(job, subtasks)
     job.crash()
 
@@ -176,7 +192,7 @@ def test_permits_go_with_the_states_to_another_parallelism(parallelism: int) -> 
     inputs = [[*range(30)], [*range(200, 230)], [*range(300, 330)]]
     subtasks = register(restored, inputs)
     settle(subtasks)
-    assert state_of(restored).handed_out == 8, "each of the two had a lease of four"
+    assert state_of(restored).handed_out == 6, "each of the two has passed three rows"
     run_out(restored, subtasks)
     assert len(kept_rows(restored)) == LIMIT
 
@@ -241,4 +257,17 @@ def test_rows_of_earlier_openings_count(counting: Counting, *, is_batch: bool) -
     longer = [[*part, *range(500, 520)] for part in INPUTS]
     run_out(again, register(again, longer))
     assert len(TRIED) == LIMIT
+    assert (state_of(again).left, state_of(again).handed_out + state_of(again).spent) == (0, LIMIT)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("counting", list(Counting))
+def test_no_permit_is_lost_by_an_opening_with_any_parallelism(
+    counting: Counting, parallelism: int
+) -> None:
+    job = HandDrivenJob(chain(counting), parallelism=2)
+    run_out(job, register(job, [part[:3] for part in INPUTS]))
+    again = HandDrivenJob(chain(counting), parallelism=parallelism, log=job.log, again=True)
+    run_out(again, register(again, [[*range(500, 530)]] * parallelism))
+    assert len(kept_rows(again)) == LIMIT
     assert (state_of(again).left, state_of(again).handed_out + state_of(again).spent) == (0, LIMIT)

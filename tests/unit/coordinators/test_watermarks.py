@@ -114,6 +114,42 @@ def test_the_others_stop_until_a_lost_attempt_has_a_successor() -> None:
     assert len(fast.keeper.rows) == len(fast.inputs)
 
 
+def test_no_row_of_an_opening_passes_before_all_subtasks_have_reported() -> None:
+    job, subtasks = started([[0], [0]])
+    run_out(job, subtasks)
+
+    again = HandDrivenJob(chain(), parallelism=2, log=job.log, again=True)
+    first = Subtask(again, 0, [0, 1, 2])
+    for _ in range(4):
+        first.step(1)
+    assert len(first.keeper.rows) == 1, "that of the first opening"
+    run_out(again, [first, Subtask(again, 1, [0, 1, 2])])
+    assert len(kept_rows(again)) == 6
+
+
+def test_a_redelivered_report_does_not_speak_for_the_next_attempt() -> None:
+    job, (first, second) = started([[0], [0]])
+    first.step(1)
+    second.step(1)
+    settle([first, second])
+    job.trigger()
+    operator = second.real.operator("watermarks")
+    assert isinstance(operator, WatermarkOperator)
+    operator._clock = lambda: 1e12
+    second.real.step()
+    settle([first, second])
+    assert job.runtime.state.completed[1].in_flight, "it was idle before the barrier"
+    job.crash()
+
+    restored = HandDrivenJob(chain(), parallelism=2, log=job.log)
+    again = Subtask(restored, 0, [0, *range(100, 110)])
+    before = len(again.keeper.rows)
+    for _ in range(4):
+        again.step(1)
+    assert len(again.keeper.rows) == before, "the second subtask has no attempt yet"
+    run_out(restored, [again, Subtask(restored, 1, [0])])
+
+
 def test_rows_without_a_time_pass() -> None:
     _, (first, _second) = started()
     batch = pa.RecordBatch.from_pydict({"n": pa.array([None, 7], pa.int64())})
