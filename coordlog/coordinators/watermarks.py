@@ -225,7 +225,11 @@ class WatermarkOperator(Operator):
         self._watermark_us = restored.watermark_us
         self._allowed_us: int | None = None
         self._reported_us: int | None = None
-        self._is_idle, self._active_s = False, self._clock()
+        self._is_idle = False
+        self._empty_s: float | None = None
+        """Time of the first call of `emit_held` without rows since the last row."""
+        self._asked_s = 0.0
+        """Time of the last such call."""
         self._report(is_exact=True)
 
     def handle_event(self, event: Payload) -> None:
@@ -235,7 +239,7 @@ class WatermarkOperator(Operator):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows up to the bound; the others are held."""
-        self._is_idle, self._active_s = False, self._clock()
+        self._is_idle, self._empty_s = False, None
         self._rows.append(batch)
         return self._passing()
 
@@ -243,11 +247,10 @@ class WatermarkOperator(Operator):
         """Held rows that may pass now; waits while rows are left. Reports that the subtask is idle."""
         yield from self._passing()
         if self._rows:
-            self._active_s = self._clock()
+            self._empty_s = None
             yield PollStatus.WAITING
-        elif not self._is_idle and self._clock() - self._active_s > self._idle_s:
-            self._is_idle, self._reported_us = True, None
-            self._context.send_event(InputIdle())
+        elif not self._is_idle:
+            self._report_idle()
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
         """Watermark and held rows."""
@@ -280,6 +283,19 @@ class WatermarkOperator(Operator):
                 self._report(is_exact=True)
                 return
         self._report(is_exact=False)
+
+    def _report_idle(self) -> None:
+        """Report that the subtask is idle, if the reader was polled in vain at the end of the idle time.
+
+        Without that poll the operators behind may have held up the reader, and not its input.
+        """
+        now_s = self._clock()
+        if self._empty_s is None:
+            self._empty_s = now_s
+        elif self._asked_s - self._empty_s > self._idle_s:
+            self._is_idle, self._reported_us = True, None
+            self._context.send_event(InputIdle())
+        self._asked_s = now_s
 
     def _advance(self, time_us: int | None) -> None:
         if time_us is not None and (self._watermark_us is None or time_us > self._watermark_us):

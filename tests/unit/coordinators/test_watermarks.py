@@ -13,6 +13,7 @@ from coordlog.api.chain import Chain
 from coordlog.coordinators import watermark_operator
 from coordlog.coordinators.watermarks import AdvanceTo, WatermarkOperator
 from coordlog.errors import OptionError
+from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
 from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
@@ -86,11 +87,26 @@ def test_an_idle_subtask_does_not_hold_the_others() -> None:
 
     operator = idle.real.operator("watermarks")
     assert isinstance(operator, WatermarkOperator)
+    idle.real.step()
     operator._clock = lambda: 1e12
+    idle.real.step()
     idle.real.step()
     settle([idle, busy])
     busy.step(2)
     assert len(busy.keeper.rows) == 2
+
+
+def test_a_subtask_is_not_idle_while_its_rows_take_long() -> None:
+    job, (slow, other) = started([[*range(5)], [0]])
+    other.step(1)
+    operator = slow.real.operator("watermarks")
+    assert isinstance(operator, WatermarkOperator)
+    for number in range(5):
+        operator._clock = lambda now=1e12 * number: now  # type: ignore[misc]
+        slow.step(1)
+        settle([slow])
+    sent = [record.payload_type for record in job.history(Kind.EVENT_TO_COORDINATOR)]
+    assert "coordlog.watermark.idle@1" not in sent
 
 
 def test_the_others_stop_until_a_lost_attempt_has_a_successor() -> None:
@@ -135,7 +151,9 @@ def test_a_redelivered_report_does_not_speak_for_the_next_attempt() -> None:
     job.trigger()
     operator = second.real.operator("watermarks")
     assert isinstance(operator, WatermarkOperator)
+    second.real.step()
     operator._clock = lambda: 1e12
+    second.real.step()
     second.real.step()
     settle([first, second])
     assert job.runtime.state.completed[1].in_flight, "it was idle before the barrier"
