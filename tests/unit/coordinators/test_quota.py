@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 import pytest
 
-from coordlog.api.chain import Chain
-from coordlog.coordinators import Counting, QuotaNow, RaiseQuota, quota_operator
+from coordlog.api.chain import Chain, OperatorSpec
+from coordlog.coordinators import (
+    Counting,
+    Iteration,
+    QuotaNow,
+    RaiseQuota,
+    quota_operator,
+    rounds_operator,
+    watermark_operator,
+)
 from coordlog.coordinators.quota import Beyond
 from coordlog.coordinators.quota_state import QuotaState
 from coordlog.errors import OptionError, RequestRefusedError
@@ -74,6 +84,33 @@ def test_as_many_rows_pass_as_the_limit_permits(limit: int, count: int, *, is_ba
     run_out(job, register(job, INPUTS), rows=5)
     assert len(kept_rows(job)) == len(TRIED) == count
     assert state_of(job).left == limit - count
+
+
+class AsTheyAre(Iteration):
+    """One round, which changes nothing."""
+
+    def contribute(self, rows: Sequence[pa.RecordBatch], model: bytes) -> bytes:
+        return b""
+
+    def combine(self, model: bytes, contributions: Sequence[bytes]) -> tuple[bytes, bool]:
+        return b"", True
+
+    def emit(self, rows: Sequence[pa.RecordBatch], model: bytes) -> Sequence[pa.RecordBatch]:
+        return rows
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        rounds_operator(AsTheyAre()),
+        watermark_operator("n", max_drift=timedelta(microseconds=10_000)),
+    ],
+    ids=["rounds", "watermarks"],
+)
+def test_rows_that_another_operator_has_held_get_their_permits(before: OperatorSpec) -> None:
+    job = HandDrivenJob(keep(before, quota_operator(LIMIT, lease_rows=4)), parallelism=2)
+    run_out(job, register(job, INPUTS), rows=20)
+    assert len(kept_rows(job)) == LIMIT
 
 
 def test_unused_permits_of_others_are_recalled_before_rows_are_dropped() -> None:
