@@ -119,6 +119,10 @@ class SubtaskRows(Payload):
     rows: list[bytes]
 
 
+_EMITTED: Final = b""
+"""State of the operator once it has emitted its rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsState:
     """State of the coordinator. Only `_fold` and snapshots create it."""
@@ -231,7 +235,8 @@ class RoundsOperator(Operator):
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """Begin with the rows of the restored checkpoint."""
         self._context = context
-        parts = [] if state is None else decode_versioned(SubtaskRows, state).rows
+        self._has_emitted = state == _EMITTED
+        parts = decode_versioned(SubtaskRows, state).rows if state else []
         self._rows = HeldRows(parts)
 
     def handle_event(self, event: Payload) -> None:
@@ -247,10 +252,14 @@ class RoundsOperator(Operator):
     def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
         """Contribute to the round in progress; after the last round, emit."""
         current = self._current
+        if self._has_emitted:
+            return ()
         if current is None:
             return PollStatus.WAITING
         batches = self._rows.batches()
         if current.is_over:
+            self._has_emitted = True
+            self._rows.clear()
             return self._iteration.emit(batches, current.model)
         if self._contributed < current.round:
             content = self._iteration.contribute(batches, current.model)
@@ -259,12 +268,16 @@ class RoundsOperator(Operator):
         return PollStatus.WAITING
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """The rows."""
+        """The rows; once they are emitted, operators behind may hold them."""
+        if self._has_emitted:
+            return Snapshot(state=_EMITTED)
         return Snapshot(state=encode_versioned(SubtaskRows(rows=self._rows.to_parts())))
 
 
 def _merged(states: Sequence[bytes]) -> bytes:
-    parts = [decode_versioned(SubtaskRows, state) for state in states]
+    parts = [decode_versioned(SubtaskRows, state) for state in states if state != _EMITTED]
+    if not parts:
+        return _EMITTED
     return encode_versioned(SubtaskRows(rows=[rows for part in parts for rows in part.rows]))
 
 

@@ -113,6 +113,27 @@ def test_rows_that_another_operator_has_held_get_their_permits(before: OperatorS
     assert len(kept_rows(job)) == LIMIT
 
 
+def test_rows_that_wait_behind_the_last_round_are_not_emitted_again() -> None:
+    def made() -> Chain:
+        return keep(
+            rounds_operator(AsTheyAre()), quota_operator(1, beyond="wait", operator_id="quota")
+        )
+
+    job = HandDrivenJob(made(), parallelism=2)
+    subtasks = register(job, INPUTS)
+    for _ in range(12):
+        for one in subtasks:
+            one.step(12)
+    checkpoint(job, subtasks)
+    job.crash()
+
+    restored = HandDrivenJob(made(), parallelism=2, log=job.log)
+    subtasks = register(restored, INPUTS)
+    restored.ask("quota", RaiseQuota(limit=100)).answer()
+    run_out(restored, subtasks)
+    assert len(kept_rows(restored)) == 24
+
+
 def test_unused_permits_of_others_are_recalled_before_rows_are_dropped() -> None:
     job, (first, second) = started(chain(limit=8, lease_rows=100))
     feed(second, 1)  # a lease of four, of which it uses one
