@@ -190,7 +190,8 @@ class Operator(ABC):
 
         `PollStatus.WAITING`, alone or as the last item, keeps the attempt from completing: `finish` is
         called again once an event of any link has been handled (clause M7). Barriers pass meanwhile, and a
-        restore calls `finish` again, so that `snapshot_state` must hold the rows that are left by then.
+        restore calls `finish` again, so that `snapshot_state` must hold the rows that are left by then. They also pass
+        after the last rows of an operator, while one behind it waits: so forget rows that `finish` has returned.
         """
         return ()
 

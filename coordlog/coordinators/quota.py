@@ -8,8 +8,9 @@ Two ways to count, over failures:
 
 - `Counting.COMMITTED`: the permits of thrown-away rows return with the checkpoint, so that the committed output has
   exactly `limit` rows. After a local failover the permits of the lost attempt stay handed out until its successor has
-  reported those in its state; after a global failover or a restore all states are those of one checkpoint. With
-  another parallelism the permits of removed subtasks are with the subtasks that get their states.
+  reported those that the rows before its checkpoint have used; the others return, because the lost attempt may have
+  given them back since. With another parallelism the permits of removed subtasks are with the subtasks that get their
+  states.
 - `Counting.TRIED`: all permits of a lost attempt are spent, also unused ones, so that at most `limit` rows are
   processed over all tries, thrown-away ones included: for calls of a paid service. A failure costs at most the leases
   that are handed out then.
@@ -186,15 +187,16 @@ class QuotaOperator(Operator):
         self._has_asked = self._is_used_up = False
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """Begin with the permits and rows of the restored checkpoint, and report the permits."""
+        """Begin with the used permits and the rows of the restored checkpoint, and report the permits."""
         self._context = context
         restored = SubtaskState(held=0, unused=0, rows=[])
         if state is not None:
             restored = decode_versioned(SubtaskState, state)
         self._rows = HeldRows(restored.rows)
-        self._held, self._unused = restored.held, restored.unused
+        # Unused ones may be another subtask's by now: the lost attempt may have given them back after the checkpoint.
+        self._held, self._unused = restored.held - restored.unused, 0
         if not self._keeps_lease:
-            self._held = self._unused = 0
+            self._held = 0
         context.send_event(PermitsHeld(held=self._held, unused=self._unused))
 
     def handle_event(self, event: Payload) -> None:

@@ -57,6 +57,7 @@ class PermitsHeld(Payload):
     held: int
     """Permits received and not returned, used ones included."""
     unused: int
+    """0: a new attempt begins without unused permits."""
 
 
 @event("coordlog.quota.requested", version=1)
@@ -159,7 +160,7 @@ class QuotaState:
     shares: Map[int, Share] = field(default_factory=Map)
     """Shares by subtask."""
     rescaled_to: int | None = None
-    """Parallelism of a reset, until an attempt starts: redelivered events have the old subtask numbers."""
+    """Another parallelism, until an attempt starts: redelivered events have the old subtask numbers."""
 
     is_streaming: bool = False
     """Whether the job takes checkpoints."""
@@ -216,16 +217,16 @@ def _fold(
             for number in sorted(state.shares):
                 state = _spent(state, number)
             return state
-        case Kind.RESET_TO_CHECKPOINT:
-            parallelism = record.attributes.get("parallelism")
-            kept = {n: s if s.is_finished else s.without_attempt() for n, s in state.shares.items()}
-            rescaled_to = None if parallelism is None else int(parallelism)
-            return replace(state, shares=Map(kept), rescaled_to=rescaled_to)
         case Kind.COORDINATOR_CHECKPOINTED if not state.is_streaming:
             return replace(state, is_streaming=True)
         case Kind.COORDINATORS_STARTED if counting is Counting.TRIED or not state.is_streaming:
             # Opened again: committed rows stay, and attempts begin without the permits of these.
             return replace(state, spent=state.spent + state.handed_out, shares=Map())
+        case Kind.RESET_TO_CHECKPOINT | Kind.COORDINATORS_STARTED:
+            parallelism = record.attributes.get("parallelism")
+            kept = {n: s if s.is_finished else s.without_attempt() for n, s in state.shares.items()}
+            rescaled_to = None if parallelism is None else int(parallelism)
+            return replace(state, shares=Map(kept), rescaled_to=rescaled_to)
         case _:
             return state
 

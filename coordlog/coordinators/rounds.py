@@ -119,6 +119,10 @@ class SubtaskRows(Payload):
     rows: list[bytes]
 
 
+_EMITTED: Final = b""
+"""State of the operator once it has emitted its rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsState:
     """State of the coordinator. Only `_fold` and snapshots create it."""
@@ -173,10 +177,13 @@ class RoundsCoordinator(EventSourcedCoordinator[RoundsState]):
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """End the round if this was the last missing contribution."""
         state, gateways = self.state, self.context.gateways
-        parts, parallelism = state.contributions, self.context.current_parallelism()
-        if self.context.is_redelivery or state.is_over or len(parts) < parallelism:
+        if self.context.is_redelivery or state.is_over:
             return
-        contributions = [parts[number] for number in range(parallelism)]
+        # A redelivered contribution is of an attempt that is over, and maybe of a subtask that the job has no more.
+        parts = {n: part for n, part in state.contributions.items() if n in gateways}
+        if len(parts) < self.context.current_parallelism():
+            return
+        contributions = [parts[number] for number in sorted(parts)]
         model, has_converged = self._iteration.combine(state.model, contributions)
         self.context.record(
             RoundEnded(
@@ -228,7 +235,8 @@ class RoundsOperator(Operator):
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """Begin with the rows of the restored checkpoint."""
         self._context = context
-        parts = [] if state is None else decode_versioned(SubtaskRows, state).rows
+        self._has_emitted = state == _EMITTED
+        parts = decode_versioned(SubtaskRows, state).rows if state else []
         self._rows = HeldRows(parts)
 
     def handle_event(self, event: Payload) -> None:
@@ -244,10 +252,14 @@ class RoundsOperator(Operator):
     def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
         """Contribute to the round in progress; after the last round, emit."""
         current = self._current
+        if self._has_emitted:
+            return ()
         if current is None:
             return PollStatus.WAITING
         batches = self._rows.batches()
         if current.is_over:
+            self._has_emitted = True
+            self._rows.clear()
             return self._iteration.emit(batches, current.model)
         if self._contributed < current.round:
             content = self._iteration.contribute(batches, current.model)
@@ -256,12 +268,16 @@ class RoundsOperator(Operator):
         return PollStatus.WAITING
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """The rows."""
+        """The rows; once they are emitted, operators behind may hold them."""
+        if self._has_emitted:
+            return Snapshot(state=_EMITTED)
         return Snapshot(state=encode_versioned(SubtaskRows(rows=self._rows.to_parts())))
 
 
 def _merged(states: Sequence[bytes]) -> bytes:
-    parts = [decode_versioned(SubtaskRows, state) for state in states]
+    parts = [decode_versioned(SubtaskRows, state) for state in states if state != _EMITTED]
+    if not parts:
+        return _EMITTED
     return encode_versioned(SubtaskRows(rows=[rows for part in parts for rows in part.rows]))
 
 

@@ -105,7 +105,7 @@ class StatisticsState(VersionedState):
     sketches: Map[int, tuple[bytes, ...]] = field(default_factory=Map)
     """Newest sketch by subtask; several after a rescaling, until the subtask has sent a merged one."""
     rescaled_to: int | None = None
-    """Parallelism of a reset, until an attempt starts: redelivered sketches have the old subtask numbers."""
+    """Another parallelism, until an attempt starts: redelivered sketches have the old subtask numbers."""
 
 
 def _fold(state: StatisticsState, record: Record, value: Payload | None) -> StatisticsState:
@@ -115,8 +115,9 @@ def _fold(state: StatisticsState, record: Record, value: Payload | None) -> Stat
         case Kind.EVENT_TO_COORDINATOR if isinstance(value, SketchTaken):
             sketches = state.sketches.set(record.subtask or 0, (value.content,))
             return replace(state, sketches=sketches)
-        case Kind.RESET_TO_CHECKPOINT if "parallelism" in record.attributes:
-            return replace(state, rescaled_to=int(record.attributes["parallelism"]))
+        case Kind.RESET_TO_CHECKPOINT | Kind.COORDINATORS_STARTED:
+            parallelism = record.attributes.get("parallelism")
+            return replace(state, rescaled_to=None if parallelism is None else int(parallelism))
         case Kind.ATTEMPT_STARTED if state.rescaled_to is not None:
             sketches = Map[int, tuple[bytes, ...]]()
             for number, contents in sorted(state.sketches.items()):

@@ -97,11 +97,6 @@ class InputTime:
     is_idle: bool = False
     is_ended: bool = False
 
-    @property
-    def holds_others(self) -> bool:
-        """Whether the other subtasks must not advance without its watermark."""
-        return not self.is_idle and not self.is_ended
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarksState:
@@ -137,6 +132,8 @@ def _fold(state: WatermarksState, record: Record, value: Payload | None) -> Wate
             goes_on = {n % parallelism for n, view in state.inputs.items() if not view.is_ended}
             ended = {n: view for n, view in state.inputs.items() if n not in goes_on}
             return replace(state, inputs=Map(ended), allowed_us=None)
+        case Kind.COORDINATORS_STARTED:
+            return WatermarksState()  # opened again: no subtask has ended
         case _:
             return state
     return replace(state, inputs=state.inputs.set(record.subtask or 0, view))
@@ -161,16 +158,20 @@ class WatermarkCoordinator(EventSourcedCoordinator[WatermarksState]):
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """Advance, if the lowest watermark permits it."""
-        subtasks = range(self.context.current_parallelism())
-        views = [self.state.inputs.get(number, InputTime()) for number in subtasks]
-        watermarks = [view.watermark_us for view in views if view.holds_others]
-        known = [watermark for watermark in watermarks if watermark is not None]
-        if not known or len(known) < len(watermarks):
-            return
-        bound = min(known) + self._max_drift_us
-        if bound != self.state.allowed_us:
-            for gateway in self.context.gateways.values():
-                gateway.send_event(AdvanceTo(time_us=bound))
+        gateways, known = self.context.gateways, list[int]()
+        for number in range(self.context.current_parallelism()):
+            view = self.state.inputs.get(number, InputTime())
+            if view.is_ended:
+                continue
+            if number not in gateways:
+                return  # a redelivered report is that of an attempt that is over
+            if view.watermark_us is not None:
+                known.append(view.watermark_us)
+            elif not view.is_idle:
+                return
+        if known and min(known) + self._max_drift_us != self.state.allowed_us:
+            for gateway in gateways.values():
+                gateway.send_event(AdvanceTo(time_us=min(known) + self._max_drift_us))
 
 
 class WatermarkProvider(CoordinatorProvider):
@@ -224,7 +225,11 @@ class WatermarkOperator(Operator):
         self._watermark_us = restored.watermark_us
         self._allowed_us: int | None = None
         self._reported_us: int | None = None
-        self._is_idle, self._active_s = False, self._clock()
+        self._is_idle = False
+        self._empty_s: float | None = None
+        """Time of the first call of `emit_held` without rows since the last row."""
+        self._asked_s = 0.0
+        """Time of the last such call."""
         self._report(is_exact=True)
 
     def handle_event(self, event: Payload) -> None:
@@ -234,7 +239,7 @@ class WatermarkOperator(Operator):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows up to the bound; the others are held."""
-        self._is_idle, self._active_s = False, self._clock()
+        self._is_idle, self._empty_s = False, None
         self._rows.append(batch)
         return self._passing()
 
@@ -242,11 +247,10 @@ class WatermarkOperator(Operator):
         """Held rows that may pass now; waits while rows are left. Reports that the subtask is idle."""
         yield from self._passing()
         if self._rows:
-            self._active_s = self._clock()
+            self._empty_s = None
             yield PollStatus.WAITING
-        elif not self._is_idle and self._clock() - self._active_s > self._idle_s:
-            self._is_idle, self._reported_us = True, None
-            self._context.send_event(InputIdle())
+        elif not self._is_idle:
+            self._report_idle()
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
         """Watermark and held rows."""
@@ -279,6 +283,19 @@ class WatermarkOperator(Operator):
                 self._report(is_exact=True)
                 return
         self._report(is_exact=False)
+
+    def _report_idle(self) -> None:
+        """Report that the subtask is idle, if the reader was polled in vain at the end of the idle time.
+
+        Without that poll the operators behind may have held up the reader, and not its input.
+        """
+        now_s = self._clock()
+        if self._empty_s is None:
+            self._empty_s = now_s
+        elif self._asked_s - self._empty_s > self._idle_s:
+            self._is_idle, self._reported_us = True, None
+            self._context.send_event(InputIdle())
+        self._asked_s = now_s
 
     def _advance(self, time_us: int | None) -> None:
         if time_us is not None and (self._watermark_us is None or time_us > self._watermark_us):

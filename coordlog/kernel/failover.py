@@ -61,7 +61,11 @@ def start(step: StepBuilder) -> None:
 
 def reopen(step: StepBuilder) -> None:
     """The first turn of a driver that opens a finished job again. Its commits are not repeated."""
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": RestoredBy.AGAIN})
+    attributes = {
+        "restore": RestoredBy.AGAIN,
+        **_rescaling(step.state, step.state.last_checkpoint),
+    }
+    step.add(Kind.COORDINATORS_STARTED, attributes=attributes)
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
@@ -122,12 +126,8 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
     attributes = {
         "restore": RestoredBy.FAILOVER if reset.is_failover else RestoredBy.ROLLBACK,
         "counted": "true" if reset.is_failover or has_failed else "false",
+        **_rescaling(step.state, reset.checkpoint_id),
     }
-    checkpoint = step.state.completed.get(reset.checkpoint_id)
-    if checkpoint is not None and checkpoint.parallelism != step.state.parallelism:
-        # Splits and states move to other subtasks (E7: rescaling).
-        attributes["parallelism_was"] = str(checkpoint.parallelism)
-        attributes["parallelism"] = str(step.state.parallelism)
     step.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=reset.checkpoint_id, attributes=attributes)
     for operator_id in step.config.operators:
         step.calls += [
@@ -140,6 +140,17 @@ def rollback(step: StepBuilder, reset: Rollback) -> None:
             CallStart(operator_id=operator_id),
         ]
     commits.settle_open(step)
+
+
+def _rescaling(state: JobState, checkpoint_id: int) -> dict[str, str]:
+    """Attributes if the attempts begin from a checkpoint of another parallelism: states move (E7: rescaling)."""
+    checkpoint = state.completed.get(checkpoint_id)
+    if checkpoint is None or checkpoint.parallelism == state.parallelism:
+        return {}
+    return {
+        "parallelism_was": str(checkpoint.parallelism),
+        "parallelism": str(state.parallelism),
+    }
 
 
 def redeliver(step: StepBuilder) -> None:

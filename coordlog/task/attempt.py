@@ -372,6 +372,7 @@ class AttemptRunner:
         self._is_finishing, self._is_finish_due = True, False
         snapshot = self._chain.finish()
         if snapshot is None:
+            self._is_finish_due = self._chain.is_finish_held
             return StepOutcome(status=StepStatus.WAITING, retry_s=_WAIT_S)
         self.check_alive()
         self.is_completed = self._is_silent = True

@@ -114,6 +114,8 @@ class OpenChain:
         self._fork_guard = ForkGuard()
         self._finished_count = 1
         """Number of links that have finished: the source, then operator by operator."""
+        self.is_finish_held = False
+        """Whether an operator holds rows of the `finish` in front of it, and waits."""
         # Readers read splits in the order in which they were added, so the first unfinished split is being
         # read. Splits of a restored state are unknown here: then only the reader has the current split.
         is_tracked = not states.get(chain.source.operator_id)
@@ -173,13 +175,19 @@ class OpenChain:
         The last rows of an operator pass the operators behind it before those finish.
 
         Returns:
-            The last snapshots, or None if an operator waits for an event (clause M7): call it again then.
+            The last snapshots, or None if an operator waits for an event (clause M7): call it again then; or, if
+            `is_finish_held`, once `emit_held` is true.
         """
+        self.is_finish_held = False
         while self._finished_count < len(self._links):
             operator = _operator(self._links[self._finished_count])
-            if self._emits_and_waits(self._finished_count, "finish", operator.finish):
+            is_waiting, has_rows = self._emit(self._finished_count, "finish", operator.finish)
+            if is_waiting:
                 return None
             self._finished_count += 1
+            if has_rows and not self.emit_held():
+                self.is_finish_held = True
+                return None
         snapshot = AttemptSnapshot(states=[], committables=[])
         for link in self._links[1:]:
             with self._calling(link, "final_snapshot"):
@@ -187,38 +195,44 @@ class OpenChain:
         self._check_size("its last snapshot", "final_snapshot", snapshot)
         return snapshot
 
-    def emit_held(self) -> bool:
+    def emit_held(self, first: int = 0) -> bool:
         """Pass on the rows that unfinished operators hold, last to first: no rows reach an operator that waits.
+
+        Args:
+            first: Place of the first operator that is called.
 
         Returns:
             Whether no operator waits (clause M8): only then the reader may be polled, or an operator finished.
         """
-        return not any(
-            self._emits_and_waits(place, "emit_held", operator.emit_held)
-            for place, operator in self._holding
-            if place >= self._finished_count
-        )
+        for place, operator in self._holding:
+            if place < max(first, self._finished_count):
+                continue
+            is_waiting, has_rows = self._emit(place, "emit_held", operator.emit_held)
+            if is_waiting or (has_rows and not self.emit_held(place + 1)):
+                return False  # an operator behind may hold the rows, and wait
+        return True
 
-    def _emits_and_waits(
+    def _emit(
         self,
         place: int,
         callback: str,
         emit: Callable[[], Iterable[pa.RecordBatch | Waiting] | Waiting],
-    ) -> bool:
-        """Pass on the rows that the operator at `place` emits. Returns whether it waits for an event."""
-        is_waiting = False
+    ) -> tuple[bool, bool]:
+        """Pass on the rows that the operator at `place` emits. Returns whether it waits, and whether it had rows."""
+        is_waiting = has_rows = False
 
         def rows() -> Iterator[pa.RecordBatch]:
-            nonlocal is_waiting
+            nonlocal is_waiting, has_rows
             result = emit()
             for item in (result,) if result is PollStatus.WAITING else result:
                 if item is PollStatus.WAITING:
                     is_waiting = True
                     return
+                has_rows = True
                 yield item
 
         self._pass_on(place, callback, rows)
-        return is_waiting
+        return is_waiting, has_rows
 
     def close(self, failure: BaseException | None, *, is_completed: bool) -> None:
         """Close each link that was created, once, first to last; a second call does nothing.

@@ -76,11 +76,11 @@ def add_up(states: Sequence[bytes]) -> bytes:
     return str(sum(int(state) for state in states)).encode()
 
 
-def keep(operator: OperatorSpec) -> Chain:
-    """The chain around an operator."""
+def keep(*operators: OperatorSpec) -> Chain:
+    """The chain around operators."""
     read = OperatorSpec(operator_id="read", create_operator=ReadCounter, merge_states=add_up)
     kept = OperatorSpec(operator_id="kept", create_operator=Keeper, merge_states=join_rows)
-    return Chain(source=silent_source(), operators=[read, operator, kept])
+    return Chain(source=silent_source(), operators=[read, *operators, kept])
 
 
 @dataclass(eq=False)

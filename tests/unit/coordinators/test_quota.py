@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 import pytest
 
-from coordlog.api.chain import Chain
-from coordlog.coordinators import Counting, QuotaNow, RaiseQuota, quota_operator
+from coordlog.api.chain import Chain, OperatorSpec
+from coordlog.coordinators import (
+    Counting,
+    Iteration,
+    QuotaNow,
+    RaiseQuota,
+    quota_operator,
+    rounds_operator,
+    watermark_operator,
+)
 from coordlog.coordinators.quota import Beyond
 from coordlog.coordinators.quota_state import QuotaState
 from coordlog.errors import OptionError, RequestRefusedError
@@ -76,6 +86,54 @@ def test_as_many_rows_pass_as_the_limit_permits(limit: int, count: int, *, is_ba
     assert state_of(job).left == limit - count
 
 
+class AsTheyAre(Iteration):
+    """One round, which changes nothing."""
+
+    def contribute(self, rows: Sequence[pa.RecordBatch], model: bytes) -> bytes:
+        return b""
+
+    def combine(self, model: bytes, contributions: Sequence[bytes]) -> tuple[bytes, bool]:
+        return b"", True
+
+    def emit(self, rows: Sequence[pa.RecordBatch], model: bytes) -> Sequence[pa.RecordBatch]:
+        return rows
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        rounds_operator(AsTheyAre()),
+        watermark_operator("n", max_drift=timedelta(microseconds=10_000)),
+    ],
+    ids=["rounds", "watermarks"],
+)
+def test_rows_that_another_operator_has_held_get_their_permits(before: OperatorSpec) -> None:
+    job = HandDrivenJob(keep(before, quota_operator(LIMIT, lease_rows=4)), parallelism=2)
+    run_out(job, register(job, INPUTS), rows=20)
+    assert len(kept_rows(job)) == LIMIT
+
+
+def test_rows_that_wait_behind_the_last_round_are_not_emitted_again() -> None:
+    def made() -> Chain:
+        return keep(
+            rounds_operator(AsTheyAre()), quota_operator(1, beyond="wait", operator_id="quota")
+        )
+
+    job = HandDrivenJob(made(), parallelism=2)
+    subtasks = register(job, INPUTS)
+    for _ in range(12):
+        for one in subtasks:
+            one.step(12)
+    checkpoint(job, subtasks)
+    job.crash()
+
+    restored = HandDrivenJob(made(), parallelism=2, log=job.log)
+    subtasks = register(restored, INPUTS)
+    restored.ask("quota", RaiseQuota(limit=100)).answer()
+    run_out(restored, subtasks)
+    assert len(kept_rows(restored)) == 24
+
+
 def test_unused_permits_of_others_are_recalled_before_rows_are_dropped() -> None:
     job, (first, second) = started(chain(limit=8, lease_rows=100))
     feed(second, 1)  # a lease of four, of which it uses one
@@ -125,10 +183,26 @@ def test_permits_of_thrown_away_rows_return_with_the_checkpoint() -> None:
     again = Subtask(job, 0, INPUTS[0])
     settle([again, second])
     assert len(again.keeper.rows) == 2
-    assert state_of(job).share(0).held == 4
+    assert state_of(job).share(0).held == 2, "the rows before the checkpoint have used two"
     run_out(job, [again, second])
     assert len(kept_rows(job)) == LIMIT
     assert len(TRIED) > LIMIT
+
+
+def test_permits_given_back_after_a_checkpoint_do_not_return_with_it() -> None:
+    job, (first, second) = started(chain(limit=8, lease_rows=100))
+    feed(first, 1)
+    checkpoint(job, [first, second])
+    while len(second.keeper.rows) < 7:
+        second.step(2)
+        settle([first, second])
+    assert len(first.keeper.rows) == 1, "its unused permits were recalled"
+    first.fail()
+
+    again = Subtask(job, 0, INPUTS[0])
+    run_out(job, [again, second])
+    assert len(kept_rows(job)) == 8
+    assert state_of(job).left == 0
 
 
 def test_permits_of_a_lost_attempt_are_spent_if_tries_count() -> None:
@@ -168,7 +242,7 @@ def test_the_limit_holds_over_the_death_of_the_driver(counting: Counting, restor
 def test_permits_go_with_the_states_to_another_parallelism(parallelism: int) -> None:
     job, subtasks = started(chain())
     for one in subtasks:
-        one.step(3)
+        feed(one, 3)
     checkpoint(job, subtasks)
     job.crash()
 
@@ -176,7 +250,7 @@ def test_permits_go_with_the_states_to_another_parallelism(parallelism: int) -> 
     inputs = [[*range(30)], [*range(200, 230)], [*range(300, 330)]]
     subtasks = register(restored, inputs)
     settle(subtasks)
-    assert state_of(restored).handed_out == 8, "each of the two had a lease of four"
+    assert state_of(restored).handed_out == 6, "each of the two has passed three rows"
     run_out(restored, subtasks)
     assert len(kept_rows(restored)) == LIMIT
 
@@ -241,4 +315,17 @@ def test_rows_of_earlier_openings_count(counting: Counting, *, is_batch: bool) -
     longer = [[*part, *range(500, 520)] for part in INPUTS]
     run_out(again, register(again, longer))
     assert len(TRIED) == LIMIT
+    assert (state_of(again).left, state_of(again).handed_out + state_of(again).spent) == (0, LIMIT)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("counting", list(Counting))
+def test_no_permit_is_lost_by_an_opening_with_any_parallelism(
+    counting: Counting, parallelism: int
+) -> None:
+    job = HandDrivenJob(chain(counting), parallelism=2)
+    run_out(job, register(job, [part[:3] for part in INPUTS]))
+    again = HandDrivenJob(chain(counting), parallelism=parallelism, log=job.log, again=True)
+    run_out(again, register(again, [[*range(500, 530)]] * parallelism))
+    assert len(kept_rows(again)) == LIMIT
     assert (state_of(again).left, state_of(again).handed_out + state_of(again).spent) == (0, LIMIT)

@@ -183,6 +183,23 @@ def test_rows_and_rounds_go_on_with_another_parallelism(parallelism: int) -> Non
     check(restored)
 
 
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 4])
+def test_a_redelivered_contribution_ends_no_round(parallelism: int) -> None:
+    job = HandDrivenJob(chain(), parallelism=3)
+    subtasks = register(job, [*INPUTS, []])
+    settle(subtasks)
+    read_all(subtasks[:2])
+    job.trigger()
+    subtasks[2].real.end()
+    settle(subtasks)
+    assert job.runtime.state.completed[1].in_flight, "it contributed before the barrier"
+    job.crash()
+
+    restored = HandDrivenJob(chain(), parallelism=parallelism, log=job.log)
+    run_out(restored, register(restored, [[]] * parallelism))
+    check(restored)
+
+
 def test_the_iteration_ends_after_the_last_round_it_may_take() -> None:
     job = HandDrivenJob(keep(rounds_operator(Means(), rounds_max=2)), parallelism=2)
     run_out(job, register(job, INPUTS))

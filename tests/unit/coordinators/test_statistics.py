@@ -133,6 +133,17 @@ def test_sketches_go_with_the_states_to_another_parallelism(parallelism: int) ->
     assert state_of(restored).versions.newest.content == f"{len(expected)} rows, {sum(expected)}"
 
 
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_each_sketch_counts_once_after_an_opening_with_any_parallelism(parallelism: int) -> None:
+    job, subtasks = started()
+    run_out(job, subtasks)
+    job.crash()
+
+    again = HandDrivenJob(chain(), parallelism=parallelism, log=job.log, again=True)
+    run_out(again, register(again, [[]] * parallelism))
+    assert state_of(again).versions.newest.content == TOTAL
+
+
 def test_no_client_sets_a_statistic() -> None:
     job, _ = started()
     with pytest.raises(RequestRefusedError):

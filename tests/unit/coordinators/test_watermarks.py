@@ -13,6 +13,7 @@ from coordlog.api.chain import Chain
 from coordlog.coordinators import watermark_operator
 from coordlog.coordinators.watermarks import AdvanceTo, WatermarkOperator
 from coordlog.errors import OptionError
+from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob, crash_sweep
 from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
@@ -86,11 +87,26 @@ def test_an_idle_subtask_does_not_hold_the_others() -> None:
 
     operator = idle.real.operator("watermarks")
     assert isinstance(operator, WatermarkOperator)
+    idle.real.step()
     operator._clock = lambda: 1e12
+    idle.real.step()
     idle.real.step()
     settle([idle, busy])
     busy.step(2)
     assert len(busy.keeper.rows) == 2
+
+
+def test_a_subtask_is_not_idle_while_its_rows_take_long() -> None:
+    job, (slow, other) = started([[*range(5)], [0]])
+    other.step(1)
+    operator = slow.real.operator("watermarks")
+    assert isinstance(operator, WatermarkOperator)
+    for number in range(5):
+        operator._clock = lambda now=1e12 * number: now  # type: ignore[misc]
+        slow.step(1)
+        settle([slow])
+    sent = [record.payload_type for record in job.history(Kind.EVENT_TO_COORDINATOR)]
+    assert "coordlog.watermark.idle@1" not in sent
 
 
 def test_the_others_stop_until_a_lost_attempt_has_a_successor() -> None:
@@ -112,6 +128,44 @@ def test_the_others_stop_until_a_lost_attempt_has_a_successor() -> None:
         step_checked(fast, [again, fast], 1)
         settle([again, fast])
     assert len(fast.keeper.rows) == len(fast.inputs)
+
+
+def test_no_row_of_an_opening_passes_before_all_subtasks_have_reported() -> None:
+    job, subtasks = started([[0], [0]])
+    run_out(job, subtasks)
+
+    again = HandDrivenJob(chain(), parallelism=2, log=job.log, again=True)
+    first = Subtask(again, 0, [0, 1, 2])
+    for _ in range(4):
+        first.step(1)
+    assert len(first.keeper.rows) == 1, "that of the first opening"
+    run_out(again, [first, Subtask(again, 1, [0, 1, 2])])
+    assert len(kept_rows(again)) == 6
+
+
+def test_a_redelivered_report_does_not_speak_for_the_next_attempt() -> None:
+    job, (first, second) = started([[0], [0]])
+    first.step(1)
+    second.step(1)
+    settle([first, second])
+    job.trigger()
+    operator = second.real.operator("watermarks")
+    assert isinstance(operator, WatermarkOperator)
+    second.real.step()
+    operator._clock = lambda: 1e12
+    second.real.step()
+    second.real.step()
+    settle([first, second])
+    assert job.runtime.state.completed[1].in_flight, "it was idle before the barrier"
+    job.crash()
+
+    restored = HandDrivenJob(chain(), parallelism=2, log=job.log)
+    again = Subtask(restored, 0, [0, *range(100, 110)])
+    before = len(again.keeper.rows)
+    for _ in range(4):
+        again.step(1)
+    assert len(again.keeper.rows) == before, "the second subtask has no attempt yet"
+    run_out(restored, [again, Subtask(restored, 1, [0])])
 
 
 def test_rows_without_a_time_pass() -> None:

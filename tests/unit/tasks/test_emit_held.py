@@ -42,6 +42,27 @@ class Gate(Operator):
         return Snapshot()
 
 
+class Latch(Gate):
+    """Waits only while it is shut and holds rows."""
+
+    def emit_held(self) -> Iterator[pa.RecordBatch | Waiting]:
+        return super().emit_held() if self.held else iter(())
+
+
+class Last(Operator):
+    """Emits its rows when it finishes."""
+
+    def __init__(self) -> None:
+        self.rows: list[pa.RecordBatch] = []
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        self.rows.append(batch)
+        return ()
+
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        return self.rows
+
+
 class Collect(Operator):
     """Keeps the rows that reach it."""
 
@@ -57,8 +78,8 @@ def batch(*rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": list(rows)})
 
 
-def opened(*gate_ids: str) -> tuple[RealAttempt, list[Gate], Collect]:
-    links = [OperatorSpec(operator_id=name, create_operator=Gate) for name in gate_ids]
+def opened(*gate_ids: str, gate: type[Gate] = Gate) -> tuple[RealAttempt, list[Gate], Collect]:
+    links = [OperatorSpec(operator_id=name, create_operator=gate) for name in gate_ids]
     last = OperatorSpec(operator_id="last", create_operator=Collect)
     job = HandDrivenJob(Chain(source=silent_source(), operators=[*links, last]))
     attempt = RealAttempt(job, 0)
@@ -126,4 +147,38 @@ def test_no_operator_finishes_while_one_waits() -> None:
 
     gate.is_shut = False
     assert attempt.end().status is StepStatus.COMPLETED
+    assert collect.rows == [1]
+
+
+def test_an_operator_that_holds_rows_of_another_is_asked_again() -> None:
+    attempt, (first, second), collect = opened("first", "second", gate=Latch)
+    first.held.append(batch(1))
+    second.is_shut = True
+
+    assert attempt.end().status is StepStatus.WAITING
+    assert (len(second.held), attempt.is_completed) == (1, False)
+
+    second.is_shut = False
+    assert attempt.end().status is StepStatus.COMPLETED
+    assert collect.rows == [1]
+
+
+def test_no_operator_finishes_while_it_holds_rows_of_a_finish() -> None:
+    links = [
+        OperatorSpec(operator_id="ends", create_operator=Last),
+        OperatorSpec(operator_id="gate", create_operator=Latch),
+        OperatorSpec(operator_id="last", create_operator=Collect),
+    ]
+    attempt = RealAttempt(HandDrivenJob(Chain(source=silent_source(), operators=links)), 0)
+    gate, collect = attempt.operator("gate"), attempt.operator("last")
+    assert isinstance(gate, Gate)
+    assert isinstance(collect, Collect)
+    attempt.read(batch(1))
+    gate.is_shut = True
+
+    assert [attempt.end().status for _ in range(2)] == [StepStatus.WAITING] * 2
+    assert (len(gate.held), collect.rows) == (1, [])
+
+    gate.is_shut = False
+    assert attempt.step().status is StepStatus.COMPLETED, "no event is needed"
     assert collect.rows == [1]
