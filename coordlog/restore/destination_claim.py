@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from coordlog.api.chain import Chain
 from coordlog.log.interface import LogIdentity
 from coordlog.projections.job.launch import FORMER_LOGS
+from coordlog.projections.job.state import JobState
 
-__all__ = ["claim_destinations", "former_logs_attributes"]
+__all__ = ["claim_destinations", "former_logs_attributes", "refuse_unknown_commits"]
 
 
 @runtime_checkable
@@ -30,6 +31,16 @@ class _LossChecking(Protocol):
 
     def refuse_lost_output(self, job_id: str) -> None:
         """Raise SinkError if the destination is new."""
+        ...
+
+
+@runtime_checkable
+class _CommitChecking(Protocol):
+    """A provider that can see whether its log has every commit of the destination."""
+
+    # `Any`: the projection is the provider's own.
+    def refuse_unknown_commits(self, job_id: str, state: Any | None) -> None:  # noqa: ANN401
+        """Raise SinkError if the destination has a commit that the state of the projection has not."""
         ...
 
 
@@ -64,3 +75,19 @@ def claim_destinations(
             provider.sink.refuse_lost_output(job_id)
         if isinstance(provider.sink, _Claiming):
             provider.sink.claim(job_id, log, former)
+
+
+def refuse_unknown_commits(chain: Chain, job_id: str, state: JobState) -> None:
+    """Refuse a destination with commits that the log has not, as an older copy of it.
+
+    Args:
+        chain: Chain of the job.
+        job_id: Id of the job.
+        state: State folded from the log once no other driver appends to it.
+
+    Raises:
+        SinkError: A destination has such commits.
+    """
+    for provider in chain.coordinators:
+        if isinstance(provider, _CommitChecking):
+            provider.refuse_unknown_commits(job_id, state.projections.get(provider.operator_id))

@@ -42,7 +42,11 @@ from coordlog.payloads.gc import clean_former
 from coordlog.payloads.offload import NO_STORE, DriverPayloads, PayloadOptions
 from coordlog.projections.job.fold import JobProjection
 from coordlog.projections.job.state import JobState, Phase, SkippedSplit, sorted_values
-from coordlog.restore.destination_claim import claim_destinations, former_logs_attributes
+from coordlog.restore.destination_claim import (
+    claim_destinations,
+    former_logs_attributes,
+    refuse_unknown_commits,
+)
 from coordlog.restore.rebuild import (
     Rebuild,
     Restored,
@@ -492,6 +496,8 @@ class JobDriver:
         if operators is not None:
             state = replace(state, launch=state.launch.set("operators", operators))
         self._check_fits(state)
+        # Only now: a driver that lived until the take-over may have committed after the first reading.
+        refuse_unknown_commits(self._chain, self._options.job_id, state)
 
     def _check_fits(self, state: JobState) -> tuple[str, ...]:
         options = self._options

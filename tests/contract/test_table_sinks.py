@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from coordlog import Job
 from coordlog.errors import DestinationMisfitError, JobMovedError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
+from coordlog.projections.job.state import JobState
+from coordlog.restore.destination_claim import refuse_unknown_commits
 from coordlog.spark_integration.files.payloads import (
     FilesPublished,
 )
+from coordlog.spark_integration.files.tables.commits import TableCommits
 from coordlog.spark_integration.files.tables.sink import TableSink
 from coordlog.testing import HandDrivenJob
 from coordlog.testing.real_attempt import RealAttempt, silent_source
@@ -491,7 +495,24 @@ def test_a_history_that_begins_does_not_write_what_an_earlier_one_has(place: Pla
     place.rewrite()
 
     error = refusal(lambda: place.sink().refuse_earlier_output(JOB))
-    assert "an earlier history of job 'ingest'" in error.problem
+    assert "has 1 commits of job 'ingest' that its log has not" in error.problem
+
+
+def test_a_history_that_lacks_a_commit_of_the_table_is_refused(place: Place) -> None:
+    """An older copy of the log: its next commit would have a number of the table, and be taken for done."""
+    state = JobState()
+    job = Job(job_id=JOB, log=MemoryLog(JOB), source=silent_source(), sink=place.new_sink())
+    for link in job._sinks:
+        link.prepare(JOB)
+    refuse_unknown_commits(job.chain, JOB, state)
+    for number in range(2):
+        files = staged(place, rows(number), attempt_number=number)
+        place.sink().settle(intent(files, number=number))
+        error = refusal(lambda: refuse_unknown_commits(job.chain, JOB, state))  # noqa: B023, called in this turn
+        assert "has 1 commits of job 'ingest' that its log has not" in error.problem
+        commits = TableCommits(following=number + 1)
+        state = replace(state, projections=state.projections.set("sink", commits))
+        refuse_unknown_commits(job.chain, JOB, state)
 
 
 def test_another_log_is_refused_and_the_driver_that_is_left_behind_stops(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -96,16 +96,32 @@ class TableCommitProvider(CoordinatorProvider):
         sink: Settles the intents.
         files_per_intent: Largest number of files of one intent, and so of one commit of the table.
         destination: Destination of the sink as the log records it, without credentials.
+        refuse_commits_from: Raises SinkError if the table has a commit of a job, its first argument, with this number
+            or a higher one.
     """
 
     payload_types: tuple[type[Payload], ...] = (StagedFile, CommitToTable, FilesPublished)
     projection: OperatorProjection[Any] | None = TABLE_COMMITS
 
     def __init__(
-        self, operator_id: str, *, sink: Sink, files_per_intent: int, destination: str
+        self,
+        operator_id: str,
+        *,
+        sink: Sink,
+        files_per_intent: int,
+        destination: str,
+        refuse_commits_from: Callable[[str, int], None],
     ) -> None:
         self.operator_id, self.sink, self.destination = operator_id, sink, destination
-        self._per_intent = files_per_intent
+        self._per_intent, self._refuse_commits_from = files_per_intent, refuse_commits_from
+
+    def refuse_unknown_commits(self, job_id: str, state: TableCommits | None) -> None:
+        """Refuse a table with commits that the log has not, as after a return to an older copy of it.
+
+        Raises:
+            SinkError: The table has some.
+        """
+        self._refuse_commits_from(job_id, (state or TABLE_COMMITS.initial).following)
 
     def create(self, context: CoordinatorContext) -> _TableCommitCoordinator:
         """A new coordinator."""

@@ -103,6 +103,7 @@ class TableSink(Sink):
                 sink=self,
                 files_per_intent=FILES_PER_INTENT,
                 destination=self.destination,
+                refuse_commits_from=self._refuse_commits_from,
             ),
             keeps_state_across_splits=False,
         )
@@ -127,14 +128,23 @@ class TableSink(Sink):
             SinkError: The table has rows that the job would write a second time.
         """
         self._files.refuse_earlier_output(job_id)
-        number = self._files.settled(_mark(0))
-        if number is not None:
+        self._refuse_commits_from(job_id, 0)
+
+    def _refuse_commits_from(self, job_id: str, following: int) -> None:
+        """Refuse a table with commits that the log has not: those of the next checkpoints would be taken for done.
+
+        Args:
+            job_id: The job.
+            following: Number of the next commit by the log.
+        """
+        newest = self._files.settled(_mark(0))
+        if newest is not None and newest >= following:
             raise SinkError(
                 self.destination,
-                f"it has {number + 1} commits of an earlier history of job {job_id!r} (mark "
-                f"{self._files.mark(_mark(0))}), and the start of the job has none of them: rows would be written a "
-                "second time",
-                "use the log that the job had, or another job id",
+                f"it has {newest + 1 - following} commits of job {job_id!r} that its log has not: mark "
+                f"{self._files.mark(_mark(0))} is {newest}, and the log's next commit is number {following}; rows "
+                "would be written a second time, or be taken for committed and be lost",
+                "use the log that the job had, or another job id with another table",
             )
 
     def refuse_lost_output(self, job_id: str) -> None:

@@ -62,6 +62,7 @@ def chain_of(sink: FakeSink, files_per_intent: int = 2) -> Chain:
                     sink=sink,
                     files_per_intent=files_per_intent,
                     destination="table",
+                    refuse_commits_from=lambda _job_id, _number: None,
                 ),
                 keeps_state_across_splits=False,
             )
