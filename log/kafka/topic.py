@@ -180,7 +180,8 @@ def check_partitions(topic: str, count: int) -> None:
             topic,
             f"it has {count} partitions, and a history with one order needs one",
             "choose another name, or remove the topic if nothing in it is needed; if partitions were added to a job's "
-            "log, run `coordlog export JOB FILE`, `coordlog delete JOB` and `coordlog adopt JOB --from FILE`",
+            "log, run `coordlog export JOB FILE`, `coordlog delete JOB --keep-payloads` and "
+            "`coordlog adopt JOB --from FILE`",
         )
 
 

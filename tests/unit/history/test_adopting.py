@@ -28,7 +28,7 @@ from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.log.append_protocol import Place as LogPlace
 from coordlog.log.appender import Patience
 from coordlog.log.copy import to_append
-from coordlog.log.interface import Log, StoredRecord
+from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
 from coordlog.offline.adopt import adopt, checked, copy_history
 from coordlog.offline.epoch import begin_epoch, check_known_types, read_records
@@ -447,6 +447,7 @@ class Place:
 
     def __init__(self, log: MemoryLog | None = None, where: str = "memory") -> None:
         self.log, self.where = log or MemoryLog("new"), where
+        self.mirror: MemoryLog | None = None
 
     def jobs(self) -> tuple[str, ...]:
         return ("driven",)
@@ -464,7 +465,7 @@ class Place:
 
     def open_topic(self, topic: str) -> Log:
         assert topic == "mirror.driven.log"
-        return self.log
+        return self.mirror or self.log
 
     def delete(self, job_id: str) -> None:
         raise AssertionError(job_id)
@@ -699,5 +700,33 @@ def test_a_mirrored_topic_goes_the_same_way(tmp_path: Path) -> None:
     here = Both()
     done = run(here, "adopt", "driven", "--from-topic", "mirror.driven.log", "--take-over")
     assert done.exit_code == Exit.DONE, done.output
+    driven.drive(here.log)
+    assert driven.rows() == ALL_ROWS
+
+
+@pytest.mark.parametrize("in_front", [0, 2])
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_mirror_of_a_pruned_log_is_adopted_at_its_new_offsets(
+    tmp_path: Path, in_front: int, *, by_file: bool
+) -> None:
+    """A mirror that was begun after the prune has the first snapshot at its own first offset."""
+    driven = DrivenJob(tmp_path, "driven", is_batch=False)
+    lost, path = MemoryLog("driven"), tmp_path / "mirror.avro"
+    driven.drive(lost, kill_driver_at=8, snapshot_every=20)
+    lost.remove_below(snapshots(lost)[-1])
+    here = Place()
+    here.mirror = MemoryLog("mirror")
+    foreign = UnstoredRecord(key=b"", value=b"foreign", header=b"", timestamp_us=0)
+    copied = [to_append(one) for one in lost.read(lost.start_offset(), lost.high_watermark())]
+    here.mirror.writer().append([foreign] * in_front + copied, timeout_s=1.0)
+    if by_file:
+        write_exported(here.mirror, "driven", path)
+    source = ("--from", str(path)) if by_file else ("--from-topic", "mirror.driven.log")
+
+    for word in ("adopted job", "adopted already"):
+        done = run(here, "adopt", "driven", *source, "--take-over")
+        assert done.exit_code == Exit.DONE, done.output
+        assert word in done.output
+    assert here.log.start_offset() == 1
     driven.drive(here.log)
     assert driven.rows() == ALL_ROWS

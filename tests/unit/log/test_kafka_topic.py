@@ -94,8 +94,10 @@ def test_the_refusal_says_what_to_run() -> None:
 
 
 def test_more_than_one_partition_is_refused() -> None:
-    with pytest.raises(TopicError, match="it has 3 partitions"):
+    with pytest.raises(TopicError, match="it has 3 partitions") as caught:
         check_topic(found(SINGLE, 1, partitions=3), Durability(), "127.0.0.1:9092")
+    # The adopted job needs its large payloads.
+    assert "`coordlog delete JOB --keep-payloads`" in caught.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
 from coordlog.offline.adopt import Adopted, checked
 from coordlog.offline.adopt import adopt as adopt_history
+from coordlog.offline.mirror import from_its_snapshot
 from coordlog.projections.inspection.verify import Verified
 from coordlog.projections.tables.payload_json import Json
 from coordlog.spark_integration.driver.liveness import NamedDriver
@@ -80,8 +81,9 @@ def adopt(
     """
     if (file is None) == (topic is None):
         raise click.UsageError("pass either --from or --from-topic")
-    source = _source(logs, job, file, topic)
+    copy = _source(logs, job, file, topic)
     try:
+        source = from_its_snapshot(copy)
         verified = checked(
             source,
             job,
@@ -104,7 +106,7 @@ def adopt(
         finally:
             target.close()
     finally:
-        source.close()
+        copy.close()
     _report(logs, job, adopted, verified, as_json=as_json)
     if adopted.is_before:
         return
