@@ -16,7 +16,7 @@ from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey, why_refused
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.payloads import BatchPart
-from coordlog.spark_integration.batches.query import key_of, ranges_of, run_for_state
+from coordlog.spark_integration.batches.query import key_of, ranges_of, run_for_state, run_of
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
 from coordlog.spark_integration.batches.table import TableBatches
@@ -143,13 +143,16 @@ class ExactlyOnce:
         self._has_begun = self._is_closed = False
         self._calls = 0
         """Batches that are being written: the thread of a query that was stopped may be late."""
+        self._written: tuple[str, BatchKey] | None = None
+        """Run and batch of the last call that has returned. Spark runs a batch once in a run."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write this batch, unless it is committed already.
 
         Raises:
-            UsageError: Called after `close`; not called by `foreachBatch`; a query without a checkpoint; another
-                query's job; a batch that is committed with other rows; a sink that has not taken its part.
+            UsageError: Called after `close`, or twice for a batch; not called by `foreachBatch`; a query without a
+                checkpoint; another query's job; a batch that is committed with other rows; a sink that has not taken
+                its part.
             DriverAliveError, RestoreError: The driver cannot start.
             SinkError: A sink failed while staging.
             SessionLostError: The Spark session ended while a sink staged.
@@ -158,6 +161,17 @@ class ExactlyOnce:
             LogError: The log failed.
         """
         key = key_of(frame, batch_id)
+        run = run_of(frame, key)
+        if run is not None and self._written == (run, key):
+            raise UsageError(
+                f"{key} has been written by an earlier call, and one call writes a whole batch: the rows of this call "
+                "are not written, nor will they be if the query is started again. Pass exactly_once a function that "
+                "returns a frame for each sink, with sink={name: sink, ...}"
+            )
+        self._write(frame, batch_id, key)
+        self._written = None if run is None else (run, key)
+
+    def _write(self, frame: DataFrame, batch_id: int, key: BatchKey) -> None:
         service = self._running(frame)
         ranges = ranges_of(frame, key)
         if why_not := why_refused(service.state, key, service.instead_of, ranges):

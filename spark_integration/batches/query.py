@@ -22,6 +22,7 @@ __all__ = [
     "key_of",
     "ranges_of",
     "run_for_state",
+    "run_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -69,14 +70,23 @@ def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
 
 def _checkpoint_root(spark: SparkSession, query_id: str) -> str | None:
     """Folder of the query's checkpoint; None if this Spark does not report it."""
+    return _of_query(spark, query_id, lambda query: query.resolvedCheckpointRoot())
+
+
+def run_of(frame: DataFrame, key: BatchKey) -> str | None:
+    """Id of the query's run, another one after each start; None if this Spark does not report it."""
+    return _of_query(frame.sparkSession, key.query_id, lambda query: query.runId())
+
+
+def _of_query(spark: SparkSession, query_id: str, read: Callable[[Any], object]) -> str | None:
     session: Any = spark  # the only way to a query of another session
     try:
         jvm = session._jvm  # noqa: SLF001
         queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
         query = queries.get(jvm.java.util.UUID.fromString(query_id))
-        return None if query is None else str(query.resolvedCheckpointRoot())
+        return None if query is None else str(read(query))
     except Exception as error:  # noqa: BLE001, any error of py4j about another Spark's internals
-        _log.debug("query=%s the folder of its checkpoint is unknown: %s", query_id, error)
+        _log.debug("query=%s Spark does not report on it: %s", query_id, error)
         return None
 
 

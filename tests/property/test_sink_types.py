@@ -28,7 +28,6 @@ VALUES = [
     pa.array([{"a": {"b": [None, {"c": 1}, {"c": None}]}}, {"a": None}, None, {"a": {"b": []}}]),
     pa.array([[[1], None, []], None, [], [None]], pa.list_(pa.list_(pa.int8()))),
     pa.array([b"sixteen bytes 16", None], pa.uuid()),
-    pa.array([1, None], pa.duration("ns")),
     pa.array([1, None], pa.time32("s")),
     pa.array([1, None], pa.time64("ns")),
     pa.array([86_400_000, None], pa.date64()),

@@ -25,18 +25,32 @@ def refused_columns(schema: pa.Schema) -> list[str]:
         return []
     refusals = [(column, _refusal_of(pa.schema([column]))) for column in schema]
     return [
-        f"column {column.name!r} of {column.type} ({error})"
-        for column, error in refusals
-        if error is not None
+        f"column {column.name!r} of {column.type} ({reason})"
+        for column, reason in refusals
+        if reason is not None
     ]
 
 
-def _refusal_of(schema: pa.Schema) -> Exception | None:
+def _refusal_of(schema: pa.Schema) -> str | None:
+    for column in schema:
+        if (reason := _unread_part(column)) is not None:
+            return reason
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
     except (pa.ArrowException, OSError) as error:
-        return error
+        return str(error)
     return None
+
+
+def _unread_part(field: pa.Field) -> str | None:
+    """Reason if Arrow would write a part of a column as values that other readers take for something else."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if pa.types.is_duration(kind):
+        return "Arrow writes a number, and other readers would read it without its unit"
+    if b"variant" in (field.metadata or {}):
+        return "Arrow writes the bytes of Spark's variant, and readers would read them without its kind"
+    parts = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return next((reason for i in parts if (reason := _unread_part(kind.field(i)))), None)
 
 
 class ParquetOutput:

@@ -192,6 +192,25 @@ def test_a_batch_that_is_committed_is_skipped_when_it_is_replayed(drivers: Drive
     assert drivers.kinds().count(Kind.COMMIT_INTENT) == 2
 
 
+def test_a_second_frame_of_one_batch_is_refused_and_not_dropped(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = ["run-1"]
+    monkeypatch.setattr(exactly_once_module, "run_of", lambda _frame, _key: runs[0], raising=False)
+    table = MemoryTable()
+    driver = drivers.make(table)
+
+    write(driver, rows=["good"])
+    with pytest.raises(UsageError, match="by an earlier call"):
+        write(driver, rows=["bad"])
+    runs[0] = "run-2"  # Spark runs the batch again
+    write(driver, rows=["good"])
+    with pytest.raises(UsageError, match="by an earlier call"):
+        write(driver, rows=["bad"])
+    write(driver, 1, rows=["more"])
+    assert table.rows == ["good", "more"]
+
+
 @pytest.mark.parametrize("has_state", [True, False])
 def test_a_skipped_batch_is_run_if_its_query_has_a_state(
     drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_state: bool

@@ -445,12 +445,24 @@ def test_a_struct_that_has_got_a_field_is_refused_and_leaves_the_schema(tmp_path
     assert one.rows == 2, "rows that fitted before still fit"
 
 
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+"""As Spark passes it on."""
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
         (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "month_day_nano_interval"),
         (pa.array([{}], pa.struct([])), "with no child field"),
         (pa.array([Decimal(1000)], pa.decimal128(5, -3)), "Scale must be a non-negative integer"),
+        (pa.array([3600], pa.duration("s")), "without its unit"),
+        (pa.array([[("a", [1])]], pa.map_(pa.string(), pa.list_(pa.duration("us")))), "its unit"),
+        (pa.array([{"value": b"", "metadata": b""}], VARIANT), "without its kind"),
     ],
 )
 def test_a_type_that_parquet_has_not_is_refused_and_not_settled(
