@@ -22,6 +22,7 @@ from coordlog.errors import SourceError
 from coordlog.spark_integration.files.linked_names import LocalRoot, is_listed_elsewhere
 from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
+from coordlog.spark_integration.files.local_names import UNNAMED, check_name, is_utf8
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.remote_names import files_below, remote_names_matching
 from coordlog.spark_integration.files.s3_names import (
@@ -64,8 +65,6 @@ _MARKS: Final = (
 _MODIFIED: Final = "modified"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WEB: Final = ("http://", "https://")
-_UNNAMED: Final = "name that is not UTF-8"
-"""Mark of a file that cannot be read: it is listed so that an error names it."""
 
 
 class SeenFile(Protocol):
@@ -261,7 +260,7 @@ class InputFiles:
             SourceError: The file cannot be opened, or has changed since it was listed.
         """
         file_system, _ = self._file_system()
-        _check_name(seen)
+        check_name(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
                 # A plain path, which the caller closes.
@@ -289,7 +288,7 @@ class InputFiles:
             SourceError: The file is gone.
         """
         file_system, _ = self._file_system()
-        _check_name(seen)
+        check_name(seen)
         if not is_local(self.url):
             _refuse_version(seen)
         try:
@@ -576,11 +575,11 @@ def _of_status(
     moment = f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest:09}Z"
     if real_path is None:
         real_path = os.path.relpath(os.path.realpath(path), _real_base(root))
-    is_named = _is_utf8(path)
+    is_named = is_utf8(path)
     return ListedFile(
         path=path if is_named else os.fsencode(path).decode(errors="backslashreplace"),
         size_bytes=status.st_size,
-        mark=f"modified {moment} file {status.st_dev}:{status.st_ino}" if is_named else _UNNAMED,
+        mark=f"modified {moment} file {status.st_dev}:{status.st_ino}" if is_named else UNNAMED,
         real_path=real_path if is_named else "",
     )
 
@@ -607,28 +606,6 @@ def _is_same_mark(seen: str, now: str) -> bool:
 def _compared(mark: str) -> str:
     """The mark without the time of a file that has an etag: two requests may give it in two precisions."""
     return mark.partition(f" {_MODIFIED} ")[0]
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _check_name(seen: SeenFile) -> None:
-    """Refuse a file whose name no record can hold: it is listed, under an escaped name, but not opened.
-
-    Raises:
-        SourceError: The name is not UTF-8.
-    """
-    if seen.mark == _UNNAMED:
-        raise SourceError(
-            seen.path,
-            "its name is not UTF-8, and is shown with escapes here: no record can hold it",
-            "rename the file",
-        ) from ValueError("a name that is not UTF-8")
 
 
 def is_local(url: str) -> bool:

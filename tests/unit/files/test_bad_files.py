@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -154,6 +155,19 @@ def test_a_name_that_is_not_utf8_is_refused_or_skipped_by_an_escaped_name(tmp_pa
     rows, skipped = read_and_skipped(source_of(tmp_path, on_error="skip"))
     assert rows == [(1,)]
     assert "its name is not UTF-8" in skipped["caf\\xe9.csv"]
+
+
+def test_a_name_is_refused_in_a_locale_that_gives_it_other_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run, with UTF-8, would take the file for another one, and read it a second time."""
+    put(tmp_path, a_csv=b"i\n1\n")
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    assert rows_of(source_of(tmp_path)) == [(1,)]
+    (tmp_path / "f\u00fcr.csv").write_bytes(b"i\n2\n")
+    for on_error in ("fail", "skip"):
+        with pytest.raises(SourceError, match=r"names of files in iso8859-1.*PYTHONUTF8=1"):
+            source_of(tmp_path, on_error=on_error).discover()
 
 
 # Left out
