@@ -21,7 +21,7 @@ from coordlog.spark_integration.driver.stage import name_lost_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["At", "Batch", "BatchSink", "PartsSink", "nowhere"]
+__all__ = ["At", "Batch", "BatchSink", "PartsSink", "nowhere", "refuse_older"]
 
 At = Callable[[str], None]
 """Called with the name of each place at which a crash would leave unfinished work."""
@@ -100,6 +100,26 @@ class _Claiming(Protocol):
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """Record this log as the writer, or raise SinkError if another log is."""
         ...
+
+
+def refuse_older(where: str, key: BatchKey, newest: int | None) -> None:
+    """Refuse to stage a batch below the newest one of its query in a table, which would take it for written.
+
+    The log does not have the batches between, so that it is an older copy. If the checkpoint is one too, Spark has
+    planned the batch anew, with the rows that came since.
+
+    Raises:
+        SinkError: It is below.
+    """
+    if newest is not None and newest > key.batch_id:
+        raise SinkError(
+            where,
+            f"the table has batch {newest} of query {key.query_id}, and the log has no batch from {key.batch_id} on: "
+            "log and checkpoint are older copies, and other rows may have this number now; to skip them would lose "
+            "rows, to write them would double some",
+            "put the newest checkpoint back; else begin a query with a new checkpoint after the rows of batch "
+            f"{newest}, with instead_of={key.query_id!r}",
+        )
 
 
 class PartsSink:

@@ -9,7 +9,7 @@ from coordlog.errors import DestinationMisfitError, FilesGoneError, SinkError
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.batches.parquet import staged_part
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
-from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere, refuse_older
 from coordlog.spark_integration.files.sink.writer import FileWriters
 from coordlog.spark_integration.files.tables.sink import TableSink
 from coordlog.spark_integration.files.tables.table_files import Addition
@@ -71,6 +71,8 @@ class TableBatches:
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`."""
+        if not batch.key.is_write:
+            refuse_older(self.destination, batch.key, self._files.settled(batch.key.query_id))
         return staged_part(frame, self.file_writers(), batch)
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:

@@ -189,6 +189,25 @@ def test_a_batch_is_known_to_a_log_that_has_lost_its_end(place: Place, kind: Kin
     assert place.rows() == Counter(range(4))
 
 
+@pytest.mark.clause("H3")
+def test_a_number_below_the_tables_newest_batch_is_not_taken_for_written(place: Place) -> None:
+    """Log and checkpoint are older copies: Spark plans the batch again, with rows that came since."""
+    case = case_of(place)
+    give(case, *(frame([number], batch_id=number) for number in range(3)))
+    case.log.lose_from(
+        [n for n, kind in enumerate(kinds(case.log)) if kind is Kind.COMMIT_INTENT][1]
+    )
+    driver = case.driver()
+    for _ in range(2):
+        with pytest.raises(SinkError, match="the table has batch 2 of query q-1"):
+            case.give(driver, 1, frame([1, 2, 3], batch_id=1))
+    case.give(driver, 2, frame([2], batch_id=2))  # the newest checkpoint is back
+    case.give(driver, 3, frame([3], batch_id=3))
+    driver.close()
+
+    assert place.rows() == Counter(range(4))
+
+
 def test_a_batch_is_known_after_the_topic_was_deleted_and_made_again(place: Place) -> None:
     case = case_of(place)
     give(case, frame([0]), frame([1], batch_id=1))

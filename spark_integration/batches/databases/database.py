@@ -49,7 +49,7 @@ from coordlog.spark_integration.batches.databases.connections import (
     mark_of,
 )
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
-from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere, refuse_older
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ class DatabaseTable:
         selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             begin(connection, cursor)
+            refuse_older(self.destination, batch.key, self._newest(connection, cursor, batch))
             refuse_one_twice(connection, cursor, self.destination, self._target, frame.columns)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
@@ -247,6 +248,17 @@ class DatabaseTable:
         )
         self._rehearse(part, batch)
         return part
+
+    def _newest(self, connection: Connection, cursor: Any, batch: Batch) -> int | None:  # noqa: ANN401, each module has its own
+        """Newest batch of the query that the table has."""
+        mark = mark_of(connection)
+        cursor.execute(
+            f"SELECT max(batch) FROM {self._prefix}{_MARKERS} "  # noqa: S608, as above
+            f"WHERE job = {mark} AND query = {mark} AND sink = {mark}",
+            (batch.job_id, batch.key.query_id, batch.sink),
+        )
+        newest = cursor.fetchone()[0]
+        return None if newest is None else int(newest)
 
     def _rehearse(self, part: BatchPart, batch: Batch) -> None:
         """Move the rows in a transaction that is rolled back: rows that the table refuses fail before the intent.

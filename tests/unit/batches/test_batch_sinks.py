@@ -471,6 +471,28 @@ def test_a_batch_already_in_the_table_is_not_checked_against_its_own_rows(shop: 
 
 
 @pytest.mark.clause("H3")
+def test_a_number_below_the_tables_newest_batch_is_not_taken_for_written(shop: Shop) -> None:
+    """Log and checkpoint are older copies: Spark plans the batch again, with rows that came since."""
+    case, ends = BatchCase(shop.sink), list[int]()
+    driver = case.driver()
+    for number in range(3):
+        driver(frame_of([number], batch_id=number), number)
+        ends.append(case.log.high_watermark())
+    driver.close()
+    case.log.lose_from(ends[0])
+    driver = case.driver()
+    for _ in range(2):
+        with pytest.raises(SinkError, match="the table has batch 2 of query q-1"):
+            driver(frame_of([1, 2, 3], batch_id=1), 1)
+    for number in (2, 3):  # the newest checkpoint is back
+        driver(frame_of([number], batch_id=number), number)
+    driver.close()
+
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(number,) for number in range(4)]
+    assert shop.tables() == TABLES
+
+
+@pytest.mark.clause("H3")
 def test_an_intent_whose_rows_the_table_has_come_to_refuse_jams_no_job(shop: Shop) -> None:
     """Another writer has put a row of the same key there since they were rehearsed."""
     shop.run("CREATE UNIQUE INDEX only_once ON orders (id)")
