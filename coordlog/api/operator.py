@@ -106,7 +106,7 @@ class PollStatus(enum.Enum):
     WAITING = "waiting"
     """Nothing now: wait for an event, a barrier, or `retry_s`. As a result of `finish`: wait for an event."""
     END = "end"
-    """No more splits will come and all are read."""
+    """No more splits will come, and all that were added have ended: otherwise it is refused."""
 
 
 Waiting = Literal[PollStatus.WAITING]
@@ -231,7 +231,7 @@ class SkippedSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """The outcome of one `SourceReader.poll`."""
+    """The outcome of one `SourceReader.poll`. A part of another status would be dropped, so it is refused."""
 
     status: PollStatus
     batch: pa.RecordBatch | None = None

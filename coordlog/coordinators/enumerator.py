@@ -311,7 +311,15 @@ def listing_pages(listing: SplitsDiscovered) -> deque[SplitsDiscovered]:
 
     Raises:
         TooLargeError: A split exceeds a record alone.
+        UsageError: Two different splits have one id: the log names work by it, so that only one would be read.
     """
+    by_id: dict[str, Split] = {}
+    for split in listing.splits:
+        if by_id.setdefault(split.split_id, split) != split:
+            raise UsageError(
+                f"the listing has two different splits with the id {split.split_id!r}, and only one would be read: "
+                "give each split an id of its own"
+            )
     pages = list(pages_of(listing.splits)) or [[]]
     last = len(pages) - 1
     return deque(

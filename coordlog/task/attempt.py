@@ -207,7 +207,14 @@ class AttemptRunner:
         for part in accepted.states:
             if part.state is not None:
                 states.setdefault(part.operator_id, []).append(part.state)
-        self._chain = OpenChain(chain, states, self, accepted.skipped_splits, self._payloads)
+        self._chain = OpenChain(
+            chain,
+            states,
+            self,
+            accepted.skipped_splits,
+            self._payloads,
+            is_batch=accepted.is_batch,
+        )
 
     def run(self, inbox: Inbox) -> None:
         """Run the attempt to its end; returns once its completion, or that of the job, is in the log.

@@ -41,6 +41,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.payload_address import address_in, plain
 from coordlog.schemas.source_types import AddSplits, NoMoreSplits
+from coordlog.task.author_faults import check_handover, check_poll, check_state
 from coordlog.task.own_rows import own_rows
 
 __all__ = ["AttemptPort", "OpenChain", "Place"]
@@ -99,7 +100,10 @@ class OpenChain:
         attempt: AttemptPort,
         skipped_splits: Collection[str] = (),
         payloads: AttemptPayloads | None = None,
+        *,
+        is_batch: bool = False,
     ) -> None:
+        self._is_batch = is_batch
         self._chain, self._states, self._attempt = chain, states, attempt
         self._payloads = payloads or AttemptPayloads(NO_STORE, -1, "")
         self._skipped_splits = tuple(skipped_splits)
@@ -116,10 +120,9 @@ class OpenChain:
         """Number of links that have finished: the source, then operator by operator."""
         self.is_finish_held = False
         """Whether an operator holds rows of the `finish` in front of it, and waits."""
-        # Readers read splits in the order in which they were added, so the first unfinished split is being
-        # read. Splits of a restored state are unknown here: then only the reader has the current split.
-        is_tracked = not states.get(chain.source.operator_id)
-        self._added: deque[str] | None = deque() if is_tracked else None
+        self._added: deque[str] = deque()
+        """Splits that were added to this attempt and have not ended; those of a restored state are unknown."""
+        self._is_restored = bool(states.get(chain.source.operator_id))
 
     @property
     def source_id(self) -> str:
@@ -153,6 +156,9 @@ class OpenChain:
                 with self._calling(link, "merge_states"):
                     state = spec.merge_states(states)
             with self._calling(link, "open"):
+                if link.operator and spec.coordinator and spec.coordinator.sink:
+                    is_flushed = self._is_batch and not self._chain.keeps_state_across_splits
+                    check_handover(link.operator, is_batch=self._is_batch, is_flushed=is_flushed)
                 (link.reader or _operator(link)).open(context, state)
         self._holding = [
             (place, link.operator)
@@ -270,21 +276,10 @@ class OpenChain:
     # Rows
 
     def poll(self) -> Poll:
-        """Poll the reader. Raises UsageError if the poll lacks the part that its status needs."""
+        """Poll the reader. Raises UsageError if the poll does not have the parts of its status."""
         with self._calling(self._links[0], "poll", is_reading=True):
             poll = self._reader.poll()
-            if poll.status is PollStatus.BATCH and poll.batch is None:
-                raise UsageError(
-                    "`poll` returned BATCH without one: return its rows as `Poll(batch=...)`"
-                )
-            if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
-                raise UsageError(
-                    "`poll` returned SPLIT_FINISHED without the split: return it as `Poll(finished=...)`"
-                )
-            if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
-                raise UsageError(
-                    "`poll` returned SPLIT_SKIPPED without the split: return it as `Poll(skipped=...)`"
-                )
+            check_poll(poll, self._added)
         return poll
 
     def process(self, batch: pa.RecordBatch) -> None:
@@ -372,7 +367,7 @@ class OpenChain:
 
     def stop_tracking(self, split_id: str) -> None:
         """Forget a split that is not being read any more."""
-        if self._added is not None and split_id in self._added:
+        if split_id in self._added:
             self._added.remove(split_id)
 
     def _pass_on(
@@ -414,8 +409,7 @@ class OpenChain:
                 _operator(link).handle_event(event)
             elif isinstance(event, AddSplits):
                 link.reader.add_splits([split.content for split in event.splits])
-                if self._added is not None:
-                    self._added.extend(split.split_id for split in event.splits)
+                self._added.extend(split.split_id for split in event.splits)
             elif isinstance(event, NoMoreSplits):
                 link.reader.notify_no_more_splits()
             else:
@@ -427,9 +421,11 @@ class OpenChain:
         for link in self._links:
             with self._calling(link, "snapshot_state"):
                 if link.reader is not None:
-                    part = Snapshot(state=link.reader.snapshot_state(checkpoint_id))
+                    state = _bytes("its state", link.reader.snapshot_state(checkpoint_id))
+                    part = Snapshot(state=state)
                 else:
                     part = _operator(link).snapshot_state(checkpoint_id)
+                check_state(link.reader or _operator(link), part.state)
                 _collect(link, self._sealed(part), snapshot)
         self._check_size(f"its snapshot for checkpoint {checkpoint_id}", "snapshot_state", snapshot)
         return snapshot
@@ -463,7 +459,7 @@ class OpenChain:
         self.calling = Place(
             operator_id=link.operator_id,
             callback=callback,
-            split_id=self._added[0] if is_reading and self._added else None,
+            split_id=self._first_added() if is_reading else None,
             event_id=event_id,
         )
         self.call_count += 1
@@ -490,7 +486,11 @@ class OpenChain:
             split_id = self._reader.current_split()
             if split_id is not None:
                 return split_id
-        return self._added[0] if self._added else None
+        return self._first_added()
+
+    def _first_added(self) -> str | None:
+        """The split that is being read, or None if it is unknown. Readers read splits in the order of addition."""
+        return self._added[0] if self._added and not self._is_restored else None
 
     def _sealed(self, snapshot: Snapshot) -> Snapshot:
         """Snapshot whose state is in the payload store if it is large."""

@@ -41,6 +41,7 @@ class TaskLink:
     create: Callable[[], Any]
     """Creates the reader of the first link, or the operator of any other."""
     is_coordinated: bool
+    has_sink: bool
     payload_types: tuple[type[Payload], ...]
     keeps_state_across_splits: bool
     groups_splits: bool
@@ -50,12 +51,17 @@ class TaskLink:
 class _Elsewhere(CoordinatorProvider):
     """Placeholder of a provider that has stayed on the driver."""
 
-    def __init__(self, operator_id: str, payload_types: tuple[type[Payload], ...]) -> None:
-        self.operator_id, self.payload_types = operator_id, payload_types
+    def __init__(self, link: TaskLink) -> None:
+        self.operator_id, self.payload_types = link.operator_id, link.payload_types
+        self.sink = self if link.has_sink else None
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
         """Never called: there are no coordinators in a task."""
         raise AssertionError(f"the coordinator of {self.operator_id!r} is on the driver")
+
+    def settle(self, intent: Payload) -> Payload | None:
+        """Never called: see `create`."""
+        raise AssertionError(f"the sink of {self.operator_id!r} is on the driver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,7 @@ class TaskChain:
                         spec.create_reader if isinstance(spec, SourceSpec) else spec.create_operator
                     ),
                     is_coordinated=spec.coordinator is not None,
+                    has_sink=spec.coordinator is not None and spec.coordinator.sink is not None,
                     payload_types=(*own, *provided),
                     keeps_state_across_splits=spec.keeps_state_across_splits,
                     groups_splits=spec.groups_splits,
@@ -94,7 +101,7 @@ class TaskChain:
             operator_id=first.operator_id,
             version=first.version,
             create_reader=first.create,
-            coordinator=_Elsewhere(first.operator_id, first.payload_types),
+            coordinator=_Elsewhere(first),
             keeps_state_across_splits=first.keeps_state_across_splits,
             groups_splits=first.groups_splits,
             merge_states=first.merge_states,
@@ -104,11 +111,7 @@ class TaskChain:
                 operator_id=link.operator_id,
                 version=link.version,
                 create_operator=link.create,
-                coordinator=(
-                    _Elsewhere(link.operator_id, link.payload_types)
-                    if link.is_coordinated
-                    else None
-                ),
+                coordinator=_Elsewhere(link) if link.is_coordinated else None,
                 payload_types=link.payload_types,
                 keeps_state_across_splits=link.keeps_state_across_splits,
                 groups_splits=link.groups_splits,

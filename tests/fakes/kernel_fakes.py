@@ -191,6 +191,12 @@ class Noting(OperatorCoordinator):
         self._note("restore", checkpoint_id, state)
 
 
+class NotingFolded(Noting):
+    """With a projection: its part of a checkpoint is its cut."""
+
+    checkpoint_coordinator = OperatorCoordinator.checkpoint_coordinator
+
+
 @dataclass(eq=False)
 class NotingProvider(CoordinatorProvider):
     """Makes `Noting` coordinators; what they were told is in `calls`."""
@@ -208,7 +214,8 @@ class NotingProvider(CoordinatorProvider):
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
         self.calls.append(("create",))
-        self.made.append(Noting(context, self))
+        kind = Noting if self.projection is None else NotingFolded
+        self.made.append(kind(context, self))
         if "create" in self.on:
             self.on["create"](self.made[-1])
         return self.made[-1]

@@ -191,6 +191,12 @@ class Counting(OperatorCoordinator):
         self.results.pop(checkpoint_id, None)
 
 
+class FoldedCounting(Counting):
+    """With a projection: its part of a checkpoint is its cut."""
+
+    checkpoint_coordinator = OperatorCoordinator.checkpoint_coordinator
+
+
 class RowsSink:
     """Notes the rows that were committed; settling again adds nothing."""
 
@@ -236,7 +242,8 @@ class CountingProvider(CoordinatorProvider):
             )
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
-        self.made.append(Counting(context, self))
+        kind = FoldedCounting if self.is_folded else Counting
+        self.made.append(kind(context, self))
         return self.made[-1]
 
 

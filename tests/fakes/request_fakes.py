@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, field
 
-from coordlog.api.coordinator import CoordinatorContext
+from coordlog.api.coordinator import CoordinatorContext, OperatorCoordinator
 from coordlog.schemas.payload import Payload, request, response
 from fakes.kernel_fakes import TYPES, Noting, NotingProvider
 
@@ -30,6 +30,12 @@ class Answering(Noting):
         return made if isinstance(made, Payload) else SoMany(n=len(self.provider.said("request")))
 
 
+class AnsweringFolded(Answering):
+    """With a projection: its part of a checkpoint is its cut."""
+
+    checkpoint_coordinator = OperatorCoordinator.checkpoint_coordinator
+
+
 @dataclass(eq=False)
 class AnsweringProvider(NotingProvider):
     """Makes `Answering` coordinators."""
@@ -38,5 +44,6 @@ class AnsweringProvider(NotingProvider):
 
     def create(self, context: CoordinatorContext) -> Noting:
         self.calls.append(("create",))
-        self.made.append(Answering(context, self))
+        kind = Answering if self.projection is None else AnsweringFolded
+        self.made.append(kind(context, self))
         return self.made[-1]

@@ -214,6 +214,7 @@ class _Result:
             return
         if self._is_done:
             return
+        self._slot.check_is_restored(state)
         sealed = self._slot.host.payloads.seal(
             "the result of a checkpoint", None, state, inline_max=RECORD_BYTES_MAX
         )
@@ -295,6 +296,16 @@ class Slot:
             raise UsageError(
                 f"the coordinator of operator {self.provider.operator_id!r} has changed its state in place, and no "
                 "record has the change: record a fact, and change the state in the projection's `apply`"
+            )
+
+    def check_is_restored(self, state: bytes) -> None:
+        """Raise UsageError if the coordinator completes a checkpoint with a state that it would not read."""
+        assert self.coordinator is not None, "it has got the checkpoint's result"
+        own = type(self.coordinator).reset_to_checkpoint
+        if state and own is OperatorCoordinator.reset_to_checkpoint:
+            raise UsageError(
+                f"{type(self.coordinator).__name__} completes a checkpoint with a state and has no "
+                "`reset_to_checkpoint`, which gets it after a failure: restore the state there"
             )
 
     def context(self) -> CoordinatorContext:

@@ -200,6 +200,12 @@ class CoordinatorHost:
                 f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "
                 f"`projection`, so that it would have no state: set {type(slot.provider).__name__}.projection"
             )
+        own = type(slot.coordinator).checkpoint_coordinator
+        if slot.provider.projection and own is not OperatorCoordinator.checkpoint_coordinator:
+            raise UsageError(
+                f"{type(slot.coordinator).__name__} has a `checkpoint_coordinator`, which is never called, because its "
+                "provider declares a `projection`: keep the state in one of them"
+            )
 
     def _make(self, call: Call, operator_id: str) -> None:
         if isinstance(call, CallCreate):

@@ -39,6 +39,7 @@ from fakes.attempt_fakes import (
     opened,
     polled,
     runner_of,
+    split_end,
 )
 from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
 
@@ -46,7 +47,7 @@ from fakes.kernel_fakes import HANDLED, NotingProvider, chain_of
 @pytest.mark.clause("L2")
 @pytest.mark.clause("M1")
 def test_a_reader_gets_all_calls_of_its_contract_in_order() -> None:
-    world = World(polls=[polled(1), END])
+    world = World(polls=[polled(1), split_end("a"), split_end("b"), END])
     coming: list[DownMessage] = [
         deliver("source", added("a", "b"), event_id=0),
         InjectBarrier(checkpoint_id=6),
@@ -71,8 +72,7 @@ def test_a_reader_gets_all_calls_of_its_contract_in_order() -> None:
         "source.snapshot(6)",
         "source.event(hello)",
         "source.no_more_splits",
-        "source.poll",
-        "source.poll",
+        *["source.poll"] * 4,
         "source.close",
     ]
     assert world.splits == [b"a", b"b"]
