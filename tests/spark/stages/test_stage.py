@@ -129,7 +129,9 @@ class Script:
                 states=(),
             ),
         )
-        splits = [Split(split_id="s", content=json.dumps(one).encode()) for one in self.splits]
+        splits = [
+            Split(split_id=str(one["id"]), content=json.dumps(one).encode()) for one in self.splits
+        ]
         self.deliver(connection_id, 0, AddSplits(splits=splits))
         if self.is_ended_by_itself:
             self.deliver(connection_id, 1, NoMoreSplits())
