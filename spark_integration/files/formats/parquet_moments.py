@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.formats.parquet_calendar import old_calendar
 
 __all__ = ["ParquetInput"]
 
@@ -40,6 +41,7 @@ class ParquetInput:
                 metadata=self.metadata,
                 coerce_int96_timestamp_unit="us",
             )
+        self._old_calendar = old_calendar(self.metadata.metadata, has_int96=has_int96)
 
     def close(self) -> None:
         """Close the file."""
@@ -74,8 +76,38 @@ class ParquetInput:
         """Rows of some row groups. `schema`: the result of `schema`. `columns`: each of them once in the file.
 
         Raises:
-            SourceError: A timestamp has digits beyond microseconds, or is no timestamp of its type.
+            SourceError: A timestamp has digits beyond microseconds, or is no timestamp of its type; or a value is a day
+                of another calendar.
         """
+        row = self._first_row(groups)
+        for batch in self._batches(schema, columns, batch_rows, groups):
+            self._check_calendar(batch, row)
+            yield batch
+            row += batch.num_rows
+
+    def _first_row(self, groups: range) -> int:
+        """Number of the first row of these groups, 1 first."""
+        return 1 + sum(int(self.metadata.row_group(i).num_rows) for i in range(groups.start))
+
+    def _check_calendar(self, batch: pa.RecordBatch, row: int) -> None:
+        calendar = self._old_calendar
+        if calendar is None:
+            return
+        old = [] if self._micros is None else self._old_of(batch.schema.names, self._micros)
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            early = calendar.early_row(values, has_int96=name in old)
+            if early is not None:
+                raise SourceError(
+                    self._path,
+                    f"row {row + early}, column {name!r}: the value is before 1582-10-15, or a time before 1900, and "
+                    "Spark wrote the file in the calendar of Spark 2: it is another day here",
+                    "write the file anew with Spark 3 or later, with "
+                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and int96RebaseModeInWrite=CORRECTED",
+                )
+
+    def _batches(
+        self, schema: pa.Schema, columns: Sequence[str], batch_rows: int, groups: range
+    ) -> Iterator[pa.RecordBatch]:
         if not groups:
             return
         plain = self._plain.iter_batches(
@@ -87,7 +119,7 @@ class ParquetInput:
         micros = self._micros.iter_batches(
             batch_rows, row_groups=groups, columns=old, use_threads=False
         )
-        row = 1 + sum(self.metadata.row_group(i).num_rows for i in range(groups.start))
+        row = self._first_row(groups)
         held = next(micros, None)
         if held is None:  # no rows
             return
