@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from coordlog.api.operator import OperatorContext, Snapshot
+from coordlog.api.operator import OperatorContext
 from coordlog.errors import CoordlogError, RowFailuresError
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects, split_of, unplaced
-from coordlog.spark_integration.files.rejected_rows import decode_counts, encode_counts
 from coordlog.spark_integration.row_transforms import RowTransform
 from coordlog.spark_integration.transform import TransformOperator, name_of
 
@@ -28,8 +27,6 @@ _OF_NO_ROW = (MemoryError, ImportError, NameError, NotImplementedError, Coordlog
 class RowTransformOperator(TransformOperator):
     """Calls a function for each batch, and for parts of a batch at which it raises.
 
-    Its state is the number of rows that were left out of each unfinished split.
-
     Args:
         transform: Function, and the errors that are faults of a row.
         rejects_of: Factory of batches for the source's followers; None: the rows are counted alone.
@@ -39,15 +36,13 @@ class RowTransformOperator(TransformOperator):
         super().__init__(transform.function)
         self._transform, self._rejects_of = transform, rejects_of
         self._name = ""
-        self._counts: dict[str, int] = {}
-        """Rows that were left out, by split."""
         self._in_a_row = 0
         """Failed rows since the last good one."""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """Continue the counts in `state`."""
+        super().open(context, state)
         self._name = context.operator_id
-        self._counts = {} if state is None else decode_counts(state)
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Output of the rows at which the function does not raise; then the others, as rejects.
@@ -112,15 +107,7 @@ class RowTransformOperator(TransformOperator):
 
     def left_out(self, split_id: str) -> int:
         """As `Operator.left_out`."""
-        count = self._counts.pop(split_id, 0)
+        count = super().left_out(split_id)
         if count and self._rejects_of is None:
             _log.warning("%s: %s left out %d rows at which it raises", split_id, self._name, count)
         return count
-
-    def discard_split(self, split_id: str) -> None:
-        """Forget the split's count."""
-        self._counts.pop(split_id, None)
-
-    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """Counts of unfinished splits; no state if there are none."""
-        return Snapshot(state=encode_counts(self._counts) if self._counts else None)

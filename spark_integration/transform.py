@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from coordlog.api.chain import OperatorSpec
-from coordlog.api.operator import Operator
+from coordlog.api.operator import Operator, OperatorContext, Snapshot
 from coordlog.errors import TransformMisfitError
 from coordlog.option_types import check_types
 from coordlog.spark_integration.files.formats.bad_rows import are_rejects
-from coordlog.spark_integration.files.rejected_rows import merge_counts
+from coordlog.spark_integration.files.rejected_rows import (
+    decode_counts,
+    encode_counts,
+    merge_counts,
+)
 from coordlog.spark_integration.row_transforms import RowTransform
 from coordlog.task.own_rows import own_rows
 
@@ -34,16 +38,23 @@ PandasFunction = Callable[["pd.DataFrame"], "pd.DataFrame | Iterable[pd.DataFram
 
 
 class TransformOperator(Operator):
-    """Calls a function for each batch; keeps no state between batches.
+    """Calls a function for each batch; keeps no rows between batches.
 
     An error of the function is raised unchanged: it fails this attempt, with the names of operator
-    and callback.
+    and callback. The state is the number of rows that were left out of each unfinished split: by an earlier run, if
+    this one leaves out none.
     """
 
     emits_own_memory = True
 
     def __init__(self, function: TransformFunction) -> None:
         self._function = function
+        self._counts: dict[str, int] = {}
+        """Rows that were left out, by split."""
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Continue the counts in `state`."""
+        self._counts = {} if state is None else decode_counts(state)
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Record batches that the function returns for `batch`; rejects of the source pass through unchanged.
@@ -69,6 +80,18 @@ class TransformOperator(Operator):
             if not isinstance(item, pa.RecordBatch):
                 raise _wrong_type(self._function, "gave", item, expected)
             yield own_rows(item)
+
+    def left_out(self, split_id: str) -> int:
+        """As `Operator.left_out`."""
+        return self._counts.pop(split_id, 0)
+
+    def discard_split(self, split_id: str) -> None:
+        """Forget the split's count."""
+        self._counts.pop(split_id, None)
+
+    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
+        """Counts of unfinished splits; no state if there are none."""
+        return Snapshot(state=encode_counts(self._counts) if self._counts else None)
 
 
 def _is_frame(value: object) -> bool:

@@ -195,6 +195,14 @@ class CoordinatorContext(Protocol):
         ...
 
     @property
+    def finished_subtasks(self) -> frozenset[int]:
+        """Subtasks that have completed: unless a reset begins them again, they get no further attempt.
+
+        They may have completed before the operator was added to the job: then they have sent nothing.
+        """
+        ...
+
+    @property
     def gateways(self) -> Mapping[int, SubtaskGateway]:
         """Gateways of the newest attempts by subtask, in the order in which they became ready; read-only.
 

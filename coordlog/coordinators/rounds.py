@@ -181,7 +181,8 @@ class RoundsCoordinator(EventSourcedCoordinator[RoundsState]):
             return
         # A redelivered contribution is of an attempt that is over, and maybe of a subtask that the job has no more.
         parts = {n: part for n, part in state.contributions.items() if n in gateways}
-        if len(parts) < self.context.current_parallelism():
+        absent = self.context.finished_subtasks - parts.keys()  # before the operator was added
+        if len(parts) < self.context.current_parallelism() - len(absent):
             return
         contributions = [parts[number] for number in sorted(parts)]
         model, has_converged = self._iteration.combine(state.model, contributions)

@@ -189,14 +189,16 @@ def _fold(state: VersionsState, record: Record, value: Payload | None) -> Versio
         case Kind.COORDINATOR_CHECKPOINTED:
             return replace(state, at_cuts=state.at_cuts.set(number, state.newest))
         case Kind.CHECKPOINT_COMPLETED:
-            return _taken_effect(state, number, state.at_cuts[number])
+            # Without a cut the operator is newer than the checkpoint.
+            at_cut = state.at_cuts.get(number)
+            return state if at_cut is None else _taken_effect(state, number, at_cut)
         case Kind.CHECKPOINT_ABORTED:
             at_cuts = {k: v for k, v in state.at_cuts.items() if k != number}
             return replace(state, at_cuts=Map(at_cuts))
         case Kind.RESET_TO_CHECKPOINT:
             at_reset = state.at_reset
             state = replace(state, at_cuts=Map(), at_reset=_NONE)
-            if number == NO_CHECKPOINT:
+            if number == NO_CHECKPOINT or not at_reset.number:
                 return replace(state, in_force=state.newest)
             return _taken_effect(state, number, at_reset)
         case _:
@@ -212,7 +214,8 @@ def _taken_effect(state: VersionsState, checkpoint_id: int, version: Version) ->
 def _keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsState:
     """The state before a reset's record: each published version survives, and takes effect at a later checkpoint.
 
-    After a reset to the start the newest version is in force for all rows, which are all read again.
+    After a reset to the start the newest version is in force for all rows, which are all read again; likewise after one
+    to a checkpoint that is older than the operator, which has seen none of the rows before.
     """
     newest = max(before.newest, at_cut.newest, key=attrgetter("number"))
     return replace(at_cut, newest=newest, at_reset=at_cut.newest)

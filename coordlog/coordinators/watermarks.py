@@ -159,9 +159,10 @@ class WatermarkCoordinator(EventSourcedCoordinator[WatermarksState]):
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
         """Advance, if the lowest watermark permits it."""
         gateways, known = self.context.gateways, list[int]()
+        finished = self.context.finished_subtasks
         for number in range(self.context.current_parallelism()):
             view = self.state.inputs.get(number, InputTime())
-            if view.is_ended:
+            if view.is_ended or number in finished:
                 continue
             if number not in gateways:
                 return  # a redelivered report is that of an attempt that is over

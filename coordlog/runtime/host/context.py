@@ -398,6 +398,14 @@ class _Context:
         return self._slot.host.turn.state.parallelism
 
     @property
+    def finished_subtasks(self) -> frozenset[int]:
+        self._slot.check("context.finished_subtasks")
+        subtasks = self._slot.host.turn.state.subtasks
+        return frozenset(
+            number for number, subtask in subtasks.items() if subtask.completion is not None
+        )
+
+    @property
     def gateways(self) -> Mapping[int, SubtaskGateway]:
         self._slot.check("context.gateways")
         return MappingProxyType(self._slot.gateways)

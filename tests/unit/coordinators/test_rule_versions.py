@@ -13,6 +13,7 @@ from coordlog.coordinators.versions import VersionAccepted, VersionsState
 from coordlog.errors import RequestRefusedError
 from coordlog.limits import VERSION_BYTES_MAX
 from coordlog.schemas.record import Kind
+from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing import HandDrivenJob, crash_sweep
 from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
 
@@ -23,6 +24,10 @@ def judge(batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:
     """Adds the version to each row; the content is its number again."""
     assert int(version.content) == version.number
     return batch.append_column("version", pa.array([version.number] * batch.num_rows))
+
+
+def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def chain() -> Chain:
@@ -262,3 +267,31 @@ def test_a_subtask_that_had_finished_is_reopened_with_the_version_in_force() -> 
     settle(subtasks)
     step(subtasks)
     assert [versions_of(one)[-2:] for one in subtasks] == [[2, 2]] * 2
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_rules_are_added_to_a_job_that_has_checkpoints(crashes: int) -> None:
+    before = HandDrivenJob(keep(transform_spec(unchanged)), parallelism=2)
+    subtasks = register(before, INPUTS)
+    settle(subtasks)
+    step(subtasks)
+    checkpoint(before, subtasks)
+    before.crash()
+
+    job = HandDrivenJob(chain(), log=before.log, parallelism=2)
+    for _ in range(crashes):
+        publish(job)
+        job.crash()
+        job = HandDrivenJob(chain(), log=before.log, parallelism=2)
+    subtasks = register(job, INPUTS)
+    settle(subtasks)
+    step(subtasks)
+    newest = 1 + crashes
+    assert [one.keeper.rows[-1]["version"] for one in subtasks] == [newest] * 2
+    assert spans(job) == {}, "no rule has judged the rows before"
+    publish(job, newest + 1)
+    settle(subtasks)
+    checkpoint(job, subtasks)
+    step(subtasks)
+    assert [one.keeper.rows[-1]["version"] for one in subtasks] == [newest + 1] * 2
+    assert spans(job) == {2: newest}

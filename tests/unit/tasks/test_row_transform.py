@@ -261,6 +261,22 @@ def test_the_counts_of_unfinished_splits_survive_a_restore() -> None:
     assert again.operator.snapshot_state(2).state is None
 
 
+def test_counts_stay_if_the_function_is_not_declared_any_more() -> None:
+    """Else the end of the split would report the rows that an earlier run left out as good ones."""
+    before = Run(row_transform(inverse))
+    before.pass_in(batch_of(0, 0, split_id="a"))
+    before.pass_in(batch_of(0, split_id="b"))
+    state = before.operator.snapshot_state(1).state
+
+    plain = transform_spec(inverse).create_operator()
+    plain.open(FakeContext(operator_id="transform"), state)
+    assert plain.snapshot_state(2).state == state
+    assert plain.left_out("a") == 2
+    plain.discard_split("b")
+    assert plain.left_out("b") == 0
+    assert plain.snapshot_state(3).state is None
+
+
 def test_an_abandoned_split_has_no_count_any_more() -> None:
     run = Run(row_transform(inverse))
     run.pass_in(batch_of(0))
