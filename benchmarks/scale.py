@@ -30,7 +30,7 @@ from coordlog.api.coordinator import (
     CoordinatorProvider,
     OperatorCoordinator,
 )
-from coordlog.api.operator import Poll, PollStatus, SourceReader
+from coordlog.api.operator import OperatorContext, Poll, PollStatus, SourceReader
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import AckCheckpoint, DownMessage, InjectBarrier, Register
 from coordlog.projections.job.state import JobState
@@ -66,6 +66,9 @@ class Figures:
 
 # --- the job: a source that waits ----------------------------------------------------------------------------------
 class _Waiting(SourceReader):
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Nothing is restored."""
+
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """None come."""
 
@@ -84,6 +87,9 @@ class _Coordinator(OperatorCoordinator):
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
         result.complete(bytes(_STATE_BYTES))
+
+    def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
+        """Nothing is restored."""
 
 
 class Provider(CoordinatorProvider):

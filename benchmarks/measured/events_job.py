@@ -147,6 +147,9 @@ class _Coordinator(OperatorCoordinator):
         self._sent_s[self._sent] = time.perf_counter()
         self.context.gateways[subtask].send_event(Ping(number=self._sent, text=_TEXT))
 
+    def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
+        """Nothing is restored."""
+
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
         """Take the cut; then, if so measured, send an event to each subtask, which the checkpoint holds."""
         result.complete(bytes(100))

@@ -55,6 +55,9 @@ class _Coordinator(OperatorCoordinator):
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
         result.complete(bytes(100))
 
+    def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
+        """Nothing is restored."""
+
 
 class _Provider(CoordinatorProvider):
     operator_id = "source"
