@@ -57,7 +57,7 @@ class PermitsHeld(Payload):
     held: int
     """Permits received and not returned, used ones included."""
     unused: int
-    """0: a new attempt begins without unused permits."""
+    """Always 0, because an attempt begins without unused permits; higher only in older records."""
 
 
 @event("coordlog.quota.requested", version=1)

@@ -20,7 +20,7 @@ _PARTS: Final = ("batch", "rejects", "finished", "skipped")
 
 
 def check_poll(poll: Poll, unread: Sequence[str]) -> None:
-    """Refuse a poll whose parts are not those of its status, or that ends before all splits have ended.
+    """Refuse a poll with parts of another status, and an `END` before all splits have ended.
 
     Args:
         poll: Result of the reader's `poll`.
@@ -49,7 +49,7 @@ def check_poll(poll: Poll, unread: Sequence[str]) -> None:
 
 
 def check_handover(operator: Operator, *, is_batch: bool, is_flushed: bool) -> None:
-    """Refuse an operator with a sink that hands over committables in some calls, and lacks one that it needs.
+    """Refuse an operator with a sink that returns committables in some calls, and lacks a call in which it must.
 
     Args:
         operator: The operator.

@@ -22,7 +22,7 @@ from coordlog.errors import SourceError
 from coordlog.spark_integration.files.linked_names import LocalRoot, is_listed_elsewhere
 from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
-from coordlog.spark_integration.files.local_names import UNNAMED, check_name, is_utf8
+from coordlog.spark_integration.files.local_names import UNNAMED, check_locale, check_name, is_utf8
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.remote_names import files_below, remote_names_matching
 from coordlog.spark_integration.files.s3_names import (
@@ -575,6 +575,7 @@ def _of_status(
     moment = f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest:09}Z"
     if real_path is None:
         real_path = os.path.relpath(os.path.realpath(path), _real_base(root))
+    check_locale(path)
     is_named = is_utf8(path)
     return ListedFile(
         path=path if is_named else os.fsencode(path).decode(errors="backslashreplace"),

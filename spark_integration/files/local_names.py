@@ -10,18 +10,17 @@ from coordlog.errors import SourceError
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.listing import SeenFile
 
-__all__ = ["UNNAMED", "check_name", "is_utf8"]
+__all__ = ["UNNAMED", "check_locale", "check_name", "is_utf8"]
 
 UNNAMED: Final = "name that is not UTF-8"
 """Mark of a file that cannot be read: it is listed so that an error names it."""
 
 
-def is_utf8(path: str) -> bool:
-    """Whether the name of a local file is UTF-8.
+def check_locale(path: str) -> None:
+    """Refuse a name that has other characters in this process than in one with UTF-8.
 
     Raises:
-        SourceError: This process gives it other characters than a process with UTF-8, which would take it for another
-            file and read it a second time.
+        SourceError: Another process would take the file for another one, and read it a second time.
     """
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8" and not path.isascii():
@@ -31,6 +30,10 @@ def is_utf8(path: str) -> bool:
             "another name, and be read a second time",
             "set PYTHONUTF8=1, or a locale with UTF-8",
         )
+
+
+def is_utf8(path: str) -> bool:
+    """Whether the name of a local file is UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

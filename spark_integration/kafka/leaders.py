@@ -34,12 +34,7 @@ class LeaderWatch:
         self._query: Background[Mapping[Partition, int]] | None = None
         self._queried: list[Partition] = []
         self._silent_since: float | None = None
-        """Time at which the first of the queries since the last answer had failed."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a query has no answer yet."""
-        return self._query is not None
+        """Time at which a query failed first after the last answer; None if the last query was answered."""
 
     def answered(self, partitions: Collection[Partition], now: float) -> None:
         """These partitions have returned records at `now`, monotonic seconds."""

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.api.operator import Operator, OperatorContext, Snapshot
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing import FakeAttempt, HandDrivenJob, RealAttempt, RowsReader, silent_source
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "checkpoint",
     "keep",
     "kept_rows",
+    "log_with_a_finished_subtask",
     "register",
     "run_out",
     "settle",
@@ -200,3 +203,16 @@ def states_at(job: HandDrivenJob, operator_id: str) -> list[bytes]:
 def kept_rows(job: HandDrivenJob) -> list[dict[str, int]]:
     """The rows that have come out of a finished job."""
     return [row for state in states_at(job, "kept") for row in json.loads(state)]
+
+
+def log_with_a_finished_subtask(rows: Sequence[int]) -> MemoryLog:
+    """Log of a job without an operator under test, of two subtasks: 0 has finished, and 1 begins to read `rows`."""
+    job = HandDrivenJob(keep(transform_spec(lambda batch: batch)), parallelism=2)
+    subtasks = register(job, [[], rows])
+    settle(subtasks)
+    for subtask in subtasks:
+        subtask.step()
+    checkpoint(job, subtasks)
+    assert subtasks[0].real.is_completed
+    job.crash()
+    return job.log

@@ -79,15 +79,16 @@ class ParquetInput:
             SourceError: A timestamp has digits beyond microseconds, or is no timestamp of its type; or a value is a day
                 of another calendar.
         """
-        row = self._first_row(groups)
-        for batch in self._batches(schema, columns, batch_rows, groups):
+        row = self.first_row(groups.start)
+        for plain, moments in self._read(columns, batch_rows, groups):
+            batch = plain if moments is None else self._exact(plain, moments, schema, row)
             self._check_calendar(batch, row)
             yield batch
             row += batch.num_rows
 
-    def _first_row(self, groups: range) -> int:
-        """Number of the first row of these groups, 1 first."""
-        return 1 + sum(int(self.metadata.row_group(i).num_rows) for i in range(groups.start))
+    def first_row(self, group: int) -> int:
+        """Number of the first row of a row group, 1 first."""
+        return 1 + sum(int(self.metadata.row_group(i).num_rows) for i in range(group))
 
     def _check_calendar(self, batch: pa.RecordBatch, row: int) -> None:
         calendar = self._old_calendar
@@ -105,30 +106,29 @@ class ParquetInput:
                     "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and int96RebaseModeInWrite=CORRECTED",
                 )
 
-    def _batches(
-        self, schema: pa.Schema, columns: Sequence[str], batch_rows: int, groups: range
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Sequence[str], batch_rows: int, groups: range
+    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+        """Batches as Arrow reads them, with their columns of INT96 in microseconds; None without such columns."""
         if not groups:
             return
         plain = self._plain.iter_batches(
             batch_rows, row_groups=groups, columns=columns, use_threads=False
         )
         if self._micros is None or not (old := self._old_of(columns, self._micros)):
-            yield from plain
+            yield from ((batch, None) for batch in plain)
             return
         micros = self._micros.iter_batches(
             batch_rows, row_groups=groups, columns=old, use_threads=False
         )
-        row = self._first_row(groups)
         held = next(micros, None)
         if held is None:  # no rows
             return
         for batch in plain:
             while held.num_rows < batch.num_rows:  # the batches differ if 2 GiB of texts end one
                 held = pa.concat_batches([held, next(micros)])
-            yield self._exact(batch, held.slice(0, batch.num_rows), schema, row)
+            yield batch, held.slice(0, batch.num_rows)
             held = held.slice(batch.num_rows)
-            row += batch.num_rows
 
     def _old_of(self, columns: Sequence[str], micros: pq.ParquetFile) -> list[str]:
         """Those of the columns that have timestamps of type INT96, at any depth."""
@@ -176,28 +176,14 @@ def _moments(plain: pa.DataType, micros: pa.DataType, wanted: pa.DataType | None
     if pa.types.is_timestamp(plain):
         is_clock = wanted is not None and pa.types.is_timestamp(wanted) and wanted.tz is None
         return micros if is_clock else _MOMENT
-    if pa.types.is_struct(plain):
-        fields = wanted if wanted is not None and pa.types.is_struct(wanted) else None
-        return pa.struct(
-            plain.field(i).with_type(
-                _moments(
-                    plain.field(i).type,
-                    micros.field(i).type,
-                    _type_of(fields, plain.field(i).name),
-                )
-            )
-            for i in range(plain.num_fields)
-        )
     parts = [
         plain.field(i).with_type(
-            _moments(
-                plain.field(i).type,
-                micros.field(i).type,
-                _part_of(wanted, plain, i),
-            )
+            _moments(plain.field(i).type, micros.field(i).type, _part_of(wanted, plain, i))
         )
         for i in range(plain.num_fields)
     ]
+    if pa.types.is_struct(plain):
+        return pa.struct(parts)
     if pa.types.is_map(plain):
         entries = parts[0].type
         return pa.map_(entries.field(0), entries.field(1))
@@ -213,9 +199,12 @@ def _type_of(schema: pa.Schema | pa.StructType | None, name: str) -> pa.DataType
 
 
 def _part_of(wanted: pa.DataType | None, plain: pa.DataType, number: int) -> pa.DataType | None:
-    """Type within `wanted`, if it is a map or a list as `plain` is."""
-    if wanted is None or not pa.types.is_nested(wanted) or pa.types.is_struct(wanted):
+    """Type of a part of `plain` within `wanted`, if that is of the same kind; of a struct, the field of its name."""
+    if wanted is None or not pa.types.is_nested(wanted):
         return None
+    if pa.types.is_struct(wanted) or pa.types.is_struct(plain):
+        are_structs = pa.types.is_struct(wanted) and pa.types.is_struct(plain)
+        return _type_of(wanted, plain.field(number).name) if are_structs else None
     is_alike = pa.types.is_map(wanted) == pa.types.is_map(plain)
     return wanted.field(number).type if is_alike else None
 

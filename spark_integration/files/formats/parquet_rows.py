@@ -78,7 +78,7 @@ class ParquetRows:
         self.skip_rows = skip_rows
         self.bad_rows: Sequence[BadRow] = ()
         """Number of unwanted rows at the start of the next batches; the caller drops them."""
-        self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
+        self._row = self._parquet.first_row(first)
         self._batches: Iterator[pa.RecordBatch] = self._parquet.batches(
             file_schema, schema.names, batch_rows, range(first, end)
         )

@@ -196,7 +196,7 @@ def test_a_second_frame_of_one_batch_is_refused_and_not_dropped(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = ["run-1"]
-    monkeypatch.setattr(exactly_once_module, "run_of", lambda _frame, _key: runs[0], raising=False)
+    monkeypatch.setattr(exactly_once_module, "run_of", lambda _frame, _key: runs[0])
     table = MemoryTable()
     driver = drivers.make(table)
 

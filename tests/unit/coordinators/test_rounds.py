@@ -13,9 +13,17 @@ from coordlog.api.chain import Chain
 from coordlog.coordinators import Iteration, RoundEnded, rounds_operator
 from coordlog.errors import OptionError
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing import HandDrivenJob, crash_sweep
-from jobs.row_jobs import Subtask, checkpoint, keep, kept_rows, register, run_out, settle
+from jobs.row_jobs import (
+    Subtask,
+    checkpoint,
+    keep,
+    kept_rows,
+    log_with_a_finished_subtask,
+    register,
+    run_out,
+    settle,
+)
 
 INPUTS: Final = [[0, 1, 2, 20, 21], [22, 3, 40, 41]]
 
@@ -238,16 +246,7 @@ def test_every_crash_leaves_the_same_models(*, is_batch: bool) -> None:
 
 
 def test_an_operator_is_added_after_a_subtask_has_finished() -> None:
-    before = HandDrivenJob(keep(transform_spec(lambda batch: batch)), parallelism=2)
-    first, second = register(before, [[], INPUTS[1]])
-    run = [first, second]
-    settle(run)
-    first.step()
-    second.step()
-    checkpoint(before, run)
-    assert first.real.is_completed
-    before.crash()
-
-    job = HandDrivenJob(chain(), log=before.log, parallelism=2)
+    log = log_with_a_finished_subtask(INPUTS[1])
+    job = HandDrivenJob(chain(), log=log, parallelism=2)
     run_out(job, register(job, [[], INPUTS[1]]))
     assert [row["n"] for row in kept_rows(job)] == INPUTS[1]

@@ -69,7 +69,7 @@ class Dropping(Operator):
 
 
 def job_of(reader: SourceReader) -> HandDrivenJob:
-    """A job whose reader this is, of one split, `a`."""
+    """A job of one split, `a`, which this reader reads."""
     splits = [Split(split_id="a", content=b"a")]
     source = SourceSpec(
         operator_id="source",

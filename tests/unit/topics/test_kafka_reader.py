@@ -275,7 +275,7 @@ class Leaders:
         before = len(self.asked)
         reading.clock.seconds += KAFKA_QUIET_S
         reading.consumer.answered_at = reading.clock.seconds
-        reading.until(lambda: len(self.asked) > before and not reading.reader._leaders.is_waiting)
+        reading.until(lambda: len(self.asked) > before and reading.reader._leaders._query is None)
 
     def asked_again_until(self, reading: Reading, seconds: float) -> None:
         while reading.clock.seconds < seconds:
