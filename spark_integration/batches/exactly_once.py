@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import LOG_TIMEOUT_S
@@ -37,6 +37,8 @@ AnySink = BatchSink | ParquetSink | DeltaSink | IcebergSink
 Sinks = AnySink | Mapping[str, AnySink]
 _ONLY = "sink"
 """Name of a sink without others."""
+_WRITTEN: Final[dict[tuple[str, str], tuple[str | None, BatchKey]]] = {}
+"""By job's log: run and batch of the last call of any object here that has returned. A run has each batch once."""
 
 
 def exactly_once(
@@ -143,8 +145,6 @@ class ExactlyOnce:
         self._has_begun = self._is_closed = False
         self._calls = 0
         """Batches that are being written: the thread of a query that was stopped may be late."""
-        self._written: tuple[str, BatchKey] | None = None
-        """Run and batch of the last call that has returned. Spark runs a batch once in a run."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write this batch, unless it is committed already.
@@ -161,18 +161,18 @@ class ExactlyOnce:
             LogError: The log failed.
         """
         key = key_of(frame, batch_id)
-        run = run_of(frame, key)
-        if run is not None and self._written == (run, key):
+        service = self._running(frame)
+        written = run_of(frame, key), key
+        if written[0] is not None and _WRITTEN.get(service.log_id) == written:
             raise UsageError(
                 f"{key} has been written by an earlier call, and one call writes a whole batch: the rows of this call "
                 "are not written, nor will they be if the query is started again. Pass exactly_once a function that "
                 "returns a frame for each sink, with sink={name: sink, ...}"
             )
-        self._write(frame, batch_id, key)
-        self._written = None if run is None else (run, key)
+        self._write(frame, batch_id, key, service)
+        _WRITTEN[service.log_id] = written
 
-    def _write(self, frame: DataFrame, batch_id: int, key: BatchKey) -> None:
-        service = self._running(frame)
+    def _write(self, frame: DataFrame, batch_id: int, key: BatchKey, service: BatchService) -> None:
         ranges = ranges_of(frame, key)
         if why_not := why_refused(service.state, key, service.instead_of, ranges):
             raise UsageError(f"job {service.job_id}: {why_not}")

@@ -113,6 +113,7 @@ class BatchService:
         self._driver: JobDriver | None = None
         self._surroundings: StagelessSurroundings | None = None
         self._spark: SparkSession | None = None
+        self._log_id = ("", "")
         self._changed = threading.Condition()
         self._released_to = -1
         """Sequence of the newest released record."""
@@ -163,6 +164,7 @@ class BatchService:
         self._error, self._released_to = None, -1
         driver.start()
         self._driver, self._surroundings, self._spark = driver, surroundings, spark
+        self._log_id = (log.identity.cluster_id, log.identity.topic_id)
 
     def _provider(self) -> BatchProvider:
         targets = [f"{name}={sink.destination}" for name, sink in sorted(self.sinks.items())]
@@ -202,6 +204,11 @@ class BatchService:
     def driver_id(self) -> str:
         """Id of the driver; after `start`."""
         return self._parts.driver_id
+
+    @property
+    def log_id(self) -> tuple[str, str]:
+        """Ids of the log's cluster and topic; after `start`."""
+        return self._log_id
 
     @property
     def endpoint(self) -> str:

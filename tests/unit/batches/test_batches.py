@@ -211,6 +211,21 @@ def test_a_second_frame_of_one_batch_is_refused_and_not_dropped(
     assert table.rows == ["good", "more"]
 
 
+def test_a_second_frame_of_a_batch_is_refused_by_another_object_too(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exactly_once_module, "run_of", lambda _frame, _key: "run-1")
+    good, bad, elsewhere = MemoryTable(), MemoryTable(), MemoryTable()
+    with drivers.make(good) as driver:
+        write(driver, rows=["good"])
+    with drivers.make(bad) as driver, pytest.raises(UsageError, match="by an earlier call"):
+        write(driver, rows=["bad"])
+    drivers.log = MemoryLog()
+    with drivers.make(elsewhere) as driver:
+        write(driver, rows=["good"])
+    assert (good.rows, bad.rows, elsewhere.rows) == (["good"], [], ["good"])
+
+
 @pytest.mark.parametrize("has_state", [True, False])
 def test_a_skipped_batch_is_run_if_its_query_has_a_state(
     drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_state: bool
