@@ -69,7 +69,7 @@ def check_handover(operator: Operator, *, is_batch: bool, is_flushed: bool) -> N
         if not _has_own(operator, call):
             raise UsageError(
                 f"{type(operator).__name__} has a sink and no `{call}`: rows that it holds by then would be lost; "
-                "return their committables there"
+                "return their committables there, or `Snapshot()` if it holds none"
             )
 
 
