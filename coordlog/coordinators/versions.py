@@ -157,6 +157,8 @@ class VersionsState:
     """Version of the rows before each completed checkpoint without a `VersionOfRows`."""
     at_reset: Version = _NONE
     """Newest version at the cut to which a reset goes back, between `_keep_published` and the reset's record."""
+    completed: int = NO_CHECKPOINT
+    """Newest checkpoint that has completed in this state. That of a cut has not, except if the job was opened again."""
 
     @property
     def versions(self) -> VersionsState:
@@ -200,7 +202,7 @@ def _fold(state: VersionsState, record: Record, value: Payload | None) -> Versio
             state = replace(state, at_cuts=Map(), at_reset=_NONE)
             if number == NO_CHECKPOINT or not at_reset.number:
                 return replace(state, in_force=state.newest)
-            return _taken_effect(state, number, at_reset)
+            return state if state.completed == number else _taken_effect(state, number, at_reset)
         case _:
             return state
 
@@ -208,7 +210,13 @@ def _fold(state: VersionsState, record: Record, value: Payload | None) -> Versio
 def _taken_effect(state: VersionsState, checkpoint_id: int, version: Version) -> VersionsState:
     later = {k: v for k, v in state.at_cuts.items() if k > checkpoint_id}
     unreported = state.unreported.set(checkpoint_id, state.in_force.number)
-    return replace(state, in_force=version, at_cuts=Map(later), unreported=unreported)
+    return replace(
+        state,
+        in_force=version,
+        at_cuts=Map(later),
+        unreported=unreported,
+        completed=checkpoint_id,
+    )
 
 
 def _keep_published(before: VersionsState, at_cut: VersionsState) -> VersionsState:

@@ -269,6 +269,27 @@ def test_a_subtask_that_had_finished_is_reopened_with_the_version_in_force() -> 
     assert [versions_of(one)[-2:] for one in subtasks] == [[2, 2]] * 2
 
 
+@pytest.mark.parametrize("restore", ["rollback", "resume"])
+def test_a_restore_to_a_reopening_does_not_change_earlier_versions(restore: str) -> None:
+    job, subtasks = started()
+    step(subtasks)
+    publish(job)
+    for _ in range(7):
+        step(subtasks)
+    run_out(job, subtasks)
+    assert spans(job) == {1: 1}
+
+    HandDrivenJob(chain(), parallelism=2, log=job.log, again=True).crash()
+    again = HandDrivenJob(chain(), parallelism=2, log=job.log, restore=restore)
+    subtasks = register(again, [[*part, 500, 501] for part in INPUTS])
+    settle(subtasks)
+    step(subtasks)
+
+    assert [versions_of(one)[-2:] for one in subtasks] == [[2, 2]] * 2
+    run_out(again, subtasks)
+    assert spans(again) == {1: 1, 2: 2}
+
+
 @pytest.mark.parametrize("crashes", [0, 1])
 def test_rules_are_added_to_a_job_that_has_checkpoints(crashes: int) -> None:
     before = HandDrivenJob(keep(transform_spec(unchanged)), parallelism=2)
