@@ -223,9 +223,7 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
     os.makedirs(drafts, exist_ok=True)  # noqa: PTH103
     draft = f"{drafts}/{uuid4().hex}"
     try:
-        shutil.copyfile(name, draft)
-        status = os.stat(name)  # noqa: PTH116
-        os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+        _copy(name, draft)
         sync_path(Path(draft))
         at("copied")
         os.link(draft, target)
@@ -234,6 +232,19 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
     return True
+
+
+def _copy(name: str, draft: str) -> None:
+    """Copy a file with its owner, group, mode, ACL and time, as a move does: no other user may read the copy."""
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    shutil.copyfile(name, draft)
+    status = os.stat(name)  # noqa: PTH116
+    os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for uid, gid in ((-1, status.st_gid), (status.st_uid, -1)):
+        with suppress(OSError):  # only root may give a file away
+            os.chown(draft, uid, gid)
+    with suppress(PermissionError):  # of a file system with rights of its own
+        shutil.copystat(name, draft)
 
 
 def _is_copy(name: str, target: str) -> bool:

@@ -266,6 +266,32 @@ def test_a_name_of_the_archive_with_other_content_is_no_copy(
     assert sorted(contents) == ["i\n0\n", "i\n1\n"]
 
 
+@pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
+def test_an_archived_file_keeps_its_mode_and_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    """A file that only its owner may read is for no other user in the archive either."""
+    if not is_linked:
+        _without_links_to(tmp_path / "done", monkeypatch)
+    modes: set[int] = set()
+
+    def see(step: str) -> None:
+        if step == "copied":
+            modes.update(
+                path.stat().st_mode for path in (tmp_path / "done").rglob("*") if path.is_file()
+            )
+
+    path = write(folder / "day/a.csv")
+    path.chmod(0o600)
+    os.utime(path, ns=(1_000, 2_000))
+    status = path.stat()
+    dispose(files_of(folder), read_file(folder, target=tmp_path / "done/a.csv"), see)
+
+    archived = (tmp_path / "done/a.csv").stat()
+    assert (archived.st_mode, archived.st_mtime_ns) == (status.st_mode, status.st_mtime_ns)
+    assert modes <= {status.st_mode}, "nor is its draft"
+
+
 def test_a_link_stays_and_so_does_its_target(folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "far/a.csv")
     (folder / "day/a.csv").symlink_to(tmp_path / "far/a.csv")
