@@ -329,20 +329,38 @@ def test_a_file_below_a_link_to_a_folder_stays(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("gone", ["in", "in/day"])
+@pytest.mark.parametrize("target", ["done/day/a.csv", None])
 def test_a_file_whose_folder_is_gone_is_not_taken_for_deleted(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+    folder: Path, tmp_path: Path, gone: str, target: str | None
 ) -> None:
-    """Its file system may not be mounted at the moment: known no more, it would be read again."""
+    """Known no more, it would be read again with its folder."""
     path = write(folder / "day/a.csv")
-    file = read_file(folder)
-    if gone == "in/day":  # as below a point of mounting
-        monkeypatch.setattr(os.path, "isdir", lambda name: str(name).rstrip("/") == str(folder))
-        file = replace(file, mark=file.mark.replace(" file ", " file 9"))
+    file = read_file(folder, target=None if target is None else tmp_path / target)
     (tmp_path / gone).rename(tmp_path / "away")
-    with pytest.raises(NotDisposedError, match=r"is not there|is on another file system") as raised:
+    with pytest.raises(NotDisposedError, match="is not there") as raised:
         dispose(files_of(folder), file)
     assert not raised.value.is_final
     assert not path.exists()
+
+
+def test_a_file_below_an_empty_point_of_mounting_is_not_taken_for_deleted(folder: Path) -> None:
+    path = write(folder / "day/a.csv")
+    file = read_file(folder)
+    path.unlink()
+    with pytest.raises(NotDisposedError, match="is on another file system") as raised:
+        dispose(files_of(folder), replace(file, mark=file.mark.replace(" file ", " file 9")))
+    assert not raised.value.is_final
+
+
+def test_an_archived_file_whose_emptied_folder_was_removed_is_done(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = write(folder / "day/a.csv")
+    file = read_file(folder, target=tmp_path / "done/a.csv")
+    dispose(files_of(folder), file)
+    path.parent.rmdir()
+    dispose(files_of(folder), file)  # its outcome was lost in a crash
+    assert names_below(tmp_path / "done") == ["a.csv"]
 
 
 def test_a_file_is_archived_beside_a_link_of_its_name_that_leads_nowhere(
