@@ -20,7 +20,6 @@ __all__ = [
     "is_mounted",
     "is_of_content",
     "not_to_be_listed",
-    "present_folder",
     "read_error",
     "unreadable",
 ]
@@ -44,7 +43,7 @@ def cause_of(seen: SeenFile, error: Exception) -> Exception:
         is_of_file = getattr(origin, "status", None) in _OF_WEB_FILES
         return origin if isinstance(origin, Exception) and not is_of_file else error
     if " file " in seen.mark:
-        folder = present_folder(seen.path)
+        folder = _present_folder(seen.path)
         if not is_mounted(folder, seen) and not os.listdir(folder):  # noqa: PTH208, plain paths as in a listing
             problem = "its folder is empty and on another file system than the file was"
             return OSError(errno.ENODEV, problem, folder)
@@ -65,7 +64,7 @@ def read_error(path: str, problem: str, next_step: str, error: Exception) -> Sou
     return kind(path, f"{problem}: {str(error) or type(error).__name__}", next_step)
 
 
-def present_folder(path: str) -> str:
+def _present_folder(path: str) -> str:
     """The nearest folder above a local path that exists."""
     folder = os.path.dirname(path)  # noqa: PTH120, plain paths as in a listing
     while not os.path.isdir(folder):  # noqa: PTH112

@@ -21,7 +21,7 @@ from uuid import uuid4
 from coordlog.log.local.fsync import sync_path
 from coordlog.spark_integration.files.links import is_behind_link
 from coordlog.spark_integration.files.listing import InputFiles, ListedFile, seen_as
-from coordlog.spark_integration.files.missing import is_mounted, present_folder
+from coordlog.spark_integration.files.missing import is_mounted
 from coordlog.spark_integration.files.payloads import ReadFile
 
 __all__ = ["NotDisposedError", "dispose"]
@@ -107,7 +107,8 @@ def _dispose_local(files: InputFiles, file: ReadFile, at: At) -> None:
                 raise
     with suppress(OSError):
         os.rmdir(aside)  # noqa: PTH106, as above
-    sync_path(Path(folder))
+    with suppress(FileNotFoundError):  # the emptied folder was removed meanwhile
+        sync_path(Path(folder))
 
 
 def _dispose_aside(files: InputFiles, file: ReadFile, name: str, at: At) -> None:
@@ -137,11 +138,12 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
                 "a link leads to it, and the file may be in use elsewhere", is_final=True
             )
         now = files.seen_at(file.path, file.path)
-        if _is_archived(files, file, now):
-            return False
+        if files.difference(file, now) is not None and _is_archived(files, file):
+            return False  # another file has its name now
         _check_same(files, file, now)
         at("checked")
-        os.makedirs(aside, exist_ok=True)  # noqa: PTH103
+        with suppress(FileExistsError):
+            os.mkdir(aside)  # noqa: PTH102, not its parents: they may have been moved away
         at("folder made")
         # Never the same name twice: a rename replaces, and another driver may do the same.
         os.rename(file.path, f"{aside}/{uuid4().hex}")  # noqa: PTH104
@@ -153,12 +155,10 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
     return True
 
 
-def _is_archived(files: InputFiles, file: ReadFile, now: ListedFile) -> bool:
-    """Whether an earlier try has archived the file, and another has its name now."""
-    if not file.target or files.difference(file, now) is None:
-        return False
+def _is_archived(files: InputFiles, file: ReadFile) -> bool:
+    """Whether an earlier try has archived the file."""
     moment = file.mark.partition(" file ")[0]  # to the nanosecond; a copy has another inode
-    for target in (file.target, f"{file.target}.{_identity(file)}"):
+    for target in (file.target, f"{file.target}.{_identity(file)}") if file.target else ():
         with suppress(FileNotFoundError, NotADirectoryError):
             copy = files.seen_at(target, file.path)
             if (copy.size_bytes, copy.mark.partition(" file ")[0]) == (file.size_bytes, moment):
@@ -167,11 +167,12 @@ def _is_archived(files: InputFiles, file: ReadFile, now: ListedFile) -> bool:
 
 
 def _check_gone(files: InputFiles, file: ReadFile) -> None:
-    """Check that the file is gone, and not its folders or its file system: it would come back, and be read twice."""
-    root = file.path.removesuffix(files.below_root(file.path))
-    if not os.path.isdir(root):  # noqa: PTH112, plain paths as in a listing
-        raise NotDisposedError(f"{root} is not there")
-    folder = present_folder(file.path)
+    """Check that the file is gone, and not its folder or its file system: it would come back, and be read twice."""
+    folder = os.path.dirname(file.path)  # noqa: PTH120, plain paths as in a listing
+    if _is_archived(files, file):
+        return
+    if not os.path.isdir(folder):  # noqa: PTH112, as above
+        raise NotDisposedError(f"{folder} is not there")
     if not is_mounted(folder, file):
         raise NotDisposedError(f"{folder} is on another file system than the file was")
 
@@ -223,9 +224,7 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
     os.makedirs(drafts, exist_ok=True)  # noqa: PTH103
     draft = f"{drafts}/{uuid4().hex}"
     try:
-        shutil.copyfile(name, draft)
-        status = os.stat(name)  # noqa: PTH116
-        os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+        _copy(name, draft)
         sync_path(Path(draft))
         at("copied")
         os.link(draft, target)
@@ -234,6 +233,19 @@ def _has_taken(name: str, target: str, file: ReadFile, at: At) -> bool:
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
     return True
+
+
+def _copy(name: str, draft: str) -> None:
+    """Copy a file with its owner, group, mode, ACL and time, as a move does: no other user may read the copy."""
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    shutil.copyfile(name, draft)
+    status = os.stat(name)  # noqa: PTH116
+    os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for uid, gid in ((-1, status.st_gid), (status.st_uid, -1)):
+        with suppress(OSError):  # only root may give a file away
+            os.chown(draft, uid, gid)
+    with suppress(PermissionError):  # of a file system with rights of its own
+        shutil.copystat(name, draft)
 
 
 def _is_copy(name: str, target: str) -> bool:

@@ -266,6 +266,32 @@ def test_a_name_of_the_archive_with_other_content_is_no_copy(
     assert sorted(contents) == ["i\n0\n", "i\n1\n"]
 
 
+@pytest.mark.parametrize("is_linked", [True, False], ids=["one file system", "two"])
+def test_an_archived_file_keeps_its_mode_and_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    """A file that only its owner may read is for no other user in the archive either."""
+    if not is_linked:
+        _without_links_to(tmp_path / "done", monkeypatch)
+    modes: set[int] = set()
+
+    def see(step: str) -> None:
+        if step == "copied":
+            modes.update(
+                path.stat().st_mode for path in (tmp_path / "done").rglob("*") if path.is_file()
+            )
+
+    path = write(folder / "day/a.csv")
+    path.chmod(0o600)
+    os.utime(path, ns=(1_000, 2_000))
+    status = path.stat()
+    dispose(files_of(folder), read_file(folder, target=tmp_path / "done/a.csv"), see)
+
+    archived = (tmp_path / "done/a.csv").stat()
+    assert (archived.st_mode, archived.st_mtime_ns) == (status.st_mode, status.st_mtime_ns)
+    assert modes <= {status.st_mode}, "nor is its draft"
+
+
 def test_a_link_stays_and_so_does_its_target(folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "far/a.csv")
     (folder / "day/a.csv").symlink_to(tmp_path / "far/a.csv")
@@ -303,20 +329,38 @@ def test_a_file_below_a_link_to_a_folder_stays(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("gone", ["in", "in/day"])
+@pytest.mark.parametrize("target", ["done/day/a.csv", None])
 def test_a_file_whose_folder_is_gone_is_not_taken_for_deleted(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+    folder: Path, tmp_path: Path, gone: str, target: str | None
 ) -> None:
-    """Its file system may not be mounted at the moment: known no more, it would be read again."""
+    """Known no more, it would be read again with its folder."""
     path = write(folder / "day/a.csv")
-    file = read_file(folder)
-    if gone == "in/day":  # as below a point of mounting
-        monkeypatch.setattr(os.path, "isdir", lambda name: str(name).rstrip("/") == str(folder))
-        file = replace(file, mark=file.mark.replace(" file ", " file 9"))
+    file = read_file(folder, target=None if target is None else tmp_path / target)
     (tmp_path / gone).rename(tmp_path / "away")
-    with pytest.raises(NotDisposedError, match=r"is not there|is on another file system") as raised:
+    with pytest.raises(NotDisposedError, match="is not there") as raised:
         dispose(files_of(folder), file)
     assert not raised.value.is_final
     assert not path.exists()
+
+
+def test_a_file_below_an_empty_point_of_mounting_is_not_taken_for_deleted(folder: Path) -> None:
+    path = write(folder / "day/a.csv")
+    file = read_file(folder)
+    path.unlink()
+    with pytest.raises(NotDisposedError, match="is on another file system") as raised:
+        dispose(files_of(folder), replace(file, mark=file.mark.replace(" file ", " file 9")))
+    assert not raised.value.is_final
+
+
+def test_an_archived_file_whose_emptied_folder_was_removed_is_done(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = write(folder / "day/a.csv")
+    file = read_file(folder, target=tmp_path / "done/a.csv")
+    dispose(files_of(folder), file)
+    path.parent.rmdir()
+    dispose(files_of(folder), file)  # its outcome was lost in a crash
+    assert names_below(tmp_path / "done") == ["a.csv"]
 
 
 def test_a_file_is_archived_beside_a_link_of_its_name_that_leads_nowhere(
