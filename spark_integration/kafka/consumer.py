@@ -8,6 +8,7 @@ Its oddities, and the remedies (3.0.12, read and tried):
 * Its `position` passes markers and records that compaction removed only if a later batch exists; if
   none does, `nothing_from` finds the end.
 * It raises nothing while no broker answers: `answered_at` is the time of the last answer.
+* It fails at the marker of a transaction if compaction has left an empty batch of it: `_PartitionRecords`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kafka import KafkaConsumer, errors
+from kafka.consumer.fetcher import Fetcher
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from coordlog.errors import SourceError
@@ -176,6 +178,8 @@ def connect(
         )
     except (errors.KafkaError, OSError, RuntimeError) as error:
         raise _meaning(cluster, error) from error
+    fetcher: Any = client._fetcher  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
+    fetcher.PartitionRecords = _PartitionRecords
     consumer = _KafkaConsumer(cluster, client)
     try:
         consumer.assign(positions)
@@ -183,6 +187,19 @@ def connect(
         consumer.close()
         raise
     return consumer
+
+
+_Records: Any = Fetcher.PartitionRecords
+
+
+class _PartitionRecords(_Records):  # type: ignore[misc]  # the client has no types
+    """The records of an answer, also behind a marker without a record.
+
+    Compaction keeps the empty batch of a marker that is the last of its producer: it has the producer's epoch.
+    """
+
+    def _contains_abort_marker(self, batch: Any) -> bool:  # noqa: ANN401
+        return batch.records_count > 0 and bool(super()._contains_abort_marker(batch))
 
 
 class _KafkaConsumer:

@@ -24,6 +24,8 @@ Decode = Literal["utf8", "json"]
 _ROW: Final = re.compile(r"^JSON parse error: | in row \d+$")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
+_NO_TIME: Final = -1
+"""Kafka's number for none; a time before 1970 is negative too."""
 _NEXT_STEP: Final = "read it without `decode`, and take it apart in a transform"
 _UNREADABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException)
 
@@ -151,7 +153,7 @@ class RowFormat:
             pa.array([partition[1]] * count, pa.int32()),
             pa.array([record.offset for record in records], pa.int64()),
             pa.array(
-                [record.timestamp if record.timestamp >= 0 else None for record in records],
+                [None if record.timestamp == _NO_TIME else record.timestamp for record in records],
                 _TIMESTAMP,
             ),
             pa.array(

@@ -80,6 +80,22 @@ def test_a_bounded_reader_gives_each_record_once_with_all_that_it_has(topics: To
     assert third["timestamp"] == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
 
 
+def test_a_time_before_1970_is_no_missing_time(topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, 0, ["ten years before"], timestamp_ms=-315_619_200_000)
+    topics.fill(topic, 0, ["5 s before"], timestamp_ms=-5_000)
+    source = topics.source(topic)
+
+    with closing(opened(source, listed(source).splits)) as reader:
+        out = read(reader, ReadOut(), rows=2)
+
+    times = [one for batch in out.batches for one in batch.column("timestamp").to_pylist()]
+    assert times == [
+        dt.datetime(1960, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(1969, 12, 31, 23, 59, 55, tzinfo=dt.UTC),
+    ]
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_markers_and_aborted_records_at_the_end_do_not_hold_up_the_end(
     topics: Topics, isolation: str
