@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -53,6 +52,8 @@ _STAGED = payload_type_of(StagedFile)
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OPTIONS: Final = ("job", "endpoint", "driver", "sink", "instead_of", "write_id")
 """Options of a batch write. Others are refused: a misspelled `write_id` would double the rows of a repeated write."""
+_LOCATION: Final = re.compile(r"(?:([^/:]+):)?(?://[^/]*)?(.*)", re.DOTALL)
+"""Scheme and path of a checkpoint, as Hadoop reads them: it decodes nothing, so that `%20` stays three characters."""
 _FIRST_POLL_S: Final = 0.01
 _LONGEST_POLL_S: Final = 1.0
 
@@ -324,9 +325,10 @@ def stream_writer(
 
 def _ranges(checkpoint: str, batch_id: int) -> str:
     """`ranges_of` a batch, from a checkpoint on a disk of this machine; else empty: no JVM is at hand here."""
-    url = urlsplit(checkpoint)
-    path = unquote(url.path) if url.scheme == "file" else checkpoint
-    if not checkpoint or url.scheme not in ("", "file"):
+    location = _LOCATION.fullmatch(checkpoint)
+    assert location is not None, "it matches any text"
+    scheme, path = location.groups()
+    if not path or scheme not in (None, "file"):
         return ""
 
     def read(name: str, end_bytes: int | None) -> bytes | None:
