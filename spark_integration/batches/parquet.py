@@ -64,6 +64,10 @@ class ParquetBatches:
         """See `BatchSink`."""
         self._sink.prepare(job_id)
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """See `ParquetSink.refuse_lost_output`."""
+        self._sink.refuse_lost_output(job_id)
+
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See `ParquetSink.claim`: without the claim, a job whose log was lost would write its last batch again."""
         self._sink.claim(job_id, log, former)

@@ -102,6 +102,15 @@ class _Claiming(Protocol):
         ...
 
 
+@runtime_checkable
+class _LossChecking(Protocol):
+    """A sink that can see whether its destination is that of its earlier batches."""
+
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Raise SinkError if the destination is new."""
+        ...
+
+
 def refuse_older(where: str, key: BatchKey, newest: int | None) -> None:
     """Refuse to stage a batch below the newest one of its query in a table, which would take it for written.
 
@@ -133,6 +142,16 @@ class PartsSink:
         """Session of the driver; set before the first `settle`."""
         self.refusals: dict[str, str] = {}
         """Reason, by sink, why it has not taken its part of its newest batch."""
+
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Refuse a sink whose destination has no trace of the job, which has committed there. Before `claim`.
+
+        Raises:
+            SinkError: The destination was removed, or its file system is not mounted.
+        """
+        for _, sink in sorted(self._sinks.items()):
+            if isinstance(sink, _LossChecking):
+                sink.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """Claim each sink that supports claims for this log. Called before anything is appended."""

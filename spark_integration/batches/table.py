@@ -51,6 +51,10 @@ class TableBatches:
         """See `BatchSink`."""
         self._files.prepare(job_id)
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """See `TableSink.refuse_lost_output`."""
+        self._files.refuse_lost_output(job_id)
+
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See that no other log of a job of this id writes to the table: its batches would be others.
 

@@ -50,23 +50,25 @@ class TableClaims:
             "number BIGINT, content TEXT, PRIMARY KEY (job, target, number))"
         )
 
+    def is_claimed(self, connection: Connection, cursor: Any, job_id: str) -> bool:  # noqa: ANN401, as above
+        """Whether a log of the job has claimed the table; within the caller's transaction."""
+        return self._keeper(connection, cursor, job_id).read_claim(0) is not None
+
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """Claim the table, see `claim_for`; from now on `check_held` compares with this claim."""
         self._job_id = job_id
         with self._opened("the log that writes there cannot be looked up") as (connection, cursor):
             begin(connection, cursor)
-            keeper = self._keeper(connection, cursor)
+            keeper = self._keeper(connection, cursor, job_id)
             self._claim = claim_for(keeper, job_id, log, former)
 
     def check_held(self, connection: Connection, cursor: Any) -> None:  # noqa: ANN401, as above
         """Raise JobMovedError if another log has claimed the table since; within the caller's transaction."""
         if self._claim is not None:
-            check_held(self._keeper(connection, cursor), self._claim)
+            check_held(self._keeper(connection, cursor, self._job_id), self._claim)
 
-    def _keeper(self, connection: Connection, cursor: Any) -> _Keeper:  # noqa: ANN401, as above
-        return _Keeper(
-            connection, cursor, self._table, (self._job_id, self._target), self._destination
-        )
+    def _keeper(self, connection: Connection, cursor: Any, job_id: str) -> _Keeper:  # noqa: ANN401, as above
+        return _Keeper(connection, cursor, self._table, (job_id, self._target), self._destination)
 
 
 class _Keeper:

@@ -204,6 +204,30 @@ class DatabaseTable:
             cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
             connection.rollback()
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Refuse a database without a trace of the job, which has committed batches there. Before `claim`.
+
+        Raises:
+            SinkError: The database, or its schema, is another one: neither a claim nor a marker is there.
+        """
+        with self._open("it cannot be looked up") as (connection, cursor):
+            begin(connection, cursor)
+            if self._claims.is_claimed(connection, cursor, job_id):
+                return
+            mark = mark_of(connection)
+            cursor.execute(
+                f"SELECT 1 FROM {self._prefix}{_MARKERS} WHERE job = {mark} LIMIT 1",  # noqa: S608, as below
+                (job_id,),
+            )
+            if cursor.fetchone() is None:
+                raise SinkError(
+                    self.destination,
+                    f"the destination of job {job_id!r} was removed: its log has commits there, and {_MARKERS} "
+                    "has none of them",
+                    "mount it or put it back as it was; to write all rows again, run another job id with "
+                    "another checkpoint",
+                )
+
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """Check that no other log of a job of this id writes to the table: it would remove this job's staged rows.
 

@@ -144,7 +144,7 @@ class Destination:
                 f"the destination of job {job_id!r} was removed: its log has commits there, and 0 files "
                 "are left",
                 "mount it or put it back as it was; to write all rows again, run another job id at another "
-                "destination",
+                "destination, a query also with another checkpoint",
             )
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:

@@ -1,0 +1,154 @@
+"""Batches whose destination was removed between two drivers, such as a folder without its mount: they are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyarrow import dataset
+from pyiceberg.catalog import load_catalog
+
+from coordlog.errors import SinkError
+from coordlog.spark_integration.batches import service
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
+from coordlog.spark_integration.batches.exactly_once import AnySink
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.tables.delta import DeltaSink
+from coordlog.spark_integration.files.tables.iceberg import IcebergSink
+from fakes.batch_fakes import ArrowFrame
+from jobs.batch_cases import BatchCase
+
+KINDS = ["parquet", "delta", "iceberg", "sqlite"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    monkeypatch.setattr(service, "_END_CHECK_S", 0.02)  # how soon the end of a driver is seen
+
+
+class Mount:
+    """A folder that may be away, with a destination of one kind."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, kind
+        self._away = folder.with_name(f"{folder.name}-away")
+        self.make()
+
+    def make(self) -> None:
+        """The folder, and what its user makes in it: a table of a database."""
+        self.folder.mkdir()
+        if self.kind == "sqlite":
+            self._run("CREATE TABLE t (i BIGINT)")
+
+    def leave(self) -> None:
+        self.folder.rename(self._away)
+        self.make()
+
+    def return_(self) -> None:
+        self.folder.rename(self.folder.with_name(f"{self.folder.name}-other"))
+        self._away.rename(self.folder)
+
+    def sink(self) -> AnySink:
+        match self.kind:
+            case "delta":
+                return DeltaSink(self.folder / "t")
+            case "iceberg":
+                return IcebergSink("ns.t", catalog="local", properties=self._catalog)
+            case "sqlite":
+                return DatabaseTable.sqlite(self.folder / "shop.db", "t")
+            case _:
+                return ParquetSink(self.folder / "t")
+
+    def rows(self) -> list[int]:
+        match self.kind:
+            case "delta":
+                found = DeltaTable(self.folder / "t").to_pyarrow_table()["i"].to_pylist()
+            case "iceberg":
+                table = load_catalog("local", **self._catalog).load_table("ns.t")
+                found = table.scan().to_arrow()["i"].to_pylist()
+            case "sqlite":
+                found = [row[0] for row in self._run("SELECT i FROM t")]
+            case _:
+                found = dataset.dataset(self.folder / "t").to_table()["i"].to_pylist()
+        return sorted(found)
+
+    @property
+    def _catalog(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+
+    def _run(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "shop.db")) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+
+def give(case: BatchCase, batch_id: int) -> None:
+    """One batch, by a driver of its own; its row has the batch's number."""
+    driver = case.driver()
+    try:
+        table = pa.table({"i": pa.array([batch_id], pa.int64())})
+        case.give(driver, batch_id, ArrowFrame([table], batch_id=batch_id))
+    finally:
+        driver.close()
+
+
+@pytest.fixture
+def make_mount(tmp_path: Path) -> Callable[[str], Mount]:
+    return lambda kind: Mount(tmp_path / kind, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_refused_until_its_destination_is_back(
+    make_mount: Callable[[str], Mount], kind: str
+) -> None:
+    mount = make_mount(kind)
+    case = BatchCase(mount.sink)
+    give(case, 0)
+    mount.leave()
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"of job 'case' was removed.*mount it or put it back"):
+            give(case, 1)
+    mount.return_()
+    give(case, 1)
+
+    assert mount.rows() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sqlite"])
+def test_a_batch_may_go_to_another_destination(
+    make_mount: Callable[[str], Mount], tmp_path: Path, kind: str
+) -> None:
+    first = make_mount(kind)
+    case = BatchCase(first.sink)
+    give(case, 0)
+    second = Mount(tmp_path / "second", kind)
+    case.make_sink = second.sink
+    give(case, 1)
+
+    assert (first.rows(), second.rows()) == ([0], [1])
+
+
+def test_a_table_whose_claims_were_deleted_takes_the_next_batch(
+    make_mount: Callable[[str], Mount],
+) -> None:
+    """As an error message advises it: the markers of the batches show that the database is the same."""
+    mount = make_mount("sqlite")
+    case = BatchCase(mount.sink)
+    give(case, 0)
+    with closing(sqlite3.connect(mount.folder / "shop.db")) as connection, connection:
+        connection.execute("DELETE FROM coordlog_claims")
+    give(case, 1)
+
+    assert mount.rows() == [0, 1]
