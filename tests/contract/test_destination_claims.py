@@ -40,6 +40,10 @@ class ClaimingSink(BatchSink, Protocol):
         """Raise SinkError if another one does."""
         ...
 
+    def refuse_lost_output(self, job_id: str) -> None:
+        """Raise SinkError if nothing of the job is there."""
+        ...
+
 
 @dataclass(frozen=True)
 class Place:
@@ -314,6 +318,15 @@ def test_a_job_with_a_deleted_log_starts_anew_if_no_row_is_written_twice(
         problem = refusal(place, log_of("here", "3")).problem
         assert "an earlier history of job 'ingest' has published" in problem
         place.claim(log_of("here", "2"))
+
+
+def test_a_destination_without_a_trace_of_a_job_with_commits_is_refused(place: Place) -> None:
+    with pytest.raises(SinkError, match=f"of job '{JOB}' was removed.*mount it or put it back"):
+        place.sink().refuse_lost_output(JOB)
+    before = place.claim(HERE)
+    before.settle(before.stage(frame(1), batch()), batch())
+
+    place.sink().refuse_lost_output(JOB)
 
 
 def test_what_does_not_say_which_log_writes_is_an_error(place: Place) -> None:
