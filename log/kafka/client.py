@@ -156,7 +156,7 @@ class Connection:
                 self.name,
                 self.security,
                 operation=needs,
-                topic=self.topic,
+                topic=_refused_topic(error) or self.topic,
                 servers=self.bootstrap_servers,
             )
         return refusal(self.name, self.security, error)
@@ -179,6 +179,12 @@ class Connection:
         if refused is not None:
             return refused
         return self.unavailable(doing, began, error)
+
+
+def _refused_topic(error: Exception) -> str:
+    """The first topic that the client's error names; empty if it names none. A consumer may read several."""
+    topics: object = error.args[0] if error.args else None
+    return min(map(str, topics), default="") if isinstance(topics, (set, frozenset)) else ""
 
 
 def described(error: object) -> str:

@@ -525,3 +525,20 @@ def test_records_of_a_codec_that_the_client_lacks_name_what_to_install() -> None
     with pytest.raises(SourceError, match="lz4 compression codec not found") as caught:
         consumer.poll(1)
     assert "pip install 'kafka-python[" in caught.value.next_step
+
+
+def test_a_missing_right_names_the_topic_that_may_not_be_read() -> None:
+    class Client:
+        def assign(self, _partitions: object) -> None: ...
+
+        def seek(self, _partition: object, _offset: int) -> None: ...
+
+        def poll(self, **_bounds: int) -> None:
+            raise errors.TopicAuthorizationFailedError({"u", "t"})
+
+    consumer = _KafkaConsumer(OPTIONS.cluster, Client())
+    consumer.assign({("t", 0): Position(0), ("u", 0): Position(0), ("v", 0): Position(0)})
+
+    with pytest.raises(SourceError, match="the operation Read on topic t;") as caught:
+        consumer.poll(1)
+    assert caught.value.next_step.endswith("--operation Read --topic t")
