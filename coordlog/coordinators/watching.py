@@ -33,8 +33,9 @@ Relist = Callable[[Sequence[Split], frozenset[str], frozenset[str]], Relisted]
 """New listing of the unassigned splits at a start. Arguments: known splits, skipped ids, unassigned ids."""
 
 
-Release = Callable[[SplitsState], Sequence[Payload]]
-"""Intents for the input of splits of which a completed checkpoint has every row, and before them facts to record."""
+Release = Callable[[SplitsState, int], Sequence[Payload]]
+"""Intents for the input of splits of which a completed checkpoint has every row, and before them facts to record.
+Arguments: the state, the checkpoint."""
 
 
 class SplitWatch(Protocol):
@@ -136,7 +137,7 @@ class WatchingEnumerator(SplitEnumerator):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Commit the intents to release the input of splits that the checkpoint has."""
         if self._release is not None and checkpoint_id >= 0:
-            for payload in self._release(self._context.state):
+            for payload in self._release(self._context.state, checkpoint_id):
                 if isinstance(payload, ReleaseSplits):
                     self._context.commit(checkpoint_id, payload)
                 else:

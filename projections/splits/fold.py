@@ -163,15 +163,15 @@ class SplitsState:
         passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
 
-    def is_committed(self, ordinal: int) -> bool:
-        """Whether a completed checkpoint has every row of this split, if the source can be listed again."""
+    def is_committed(self, ordinal: int, checkpoint_id: int) -> bool:
+        """Whether this completed checkpoint, the last one, has every row of this split."""
         place = self.splits.place_at(ordinal)
         if not isinstance(place, Finished) or is_gap(place):
             return False
         if place.sequence < 0 or ordinal < self.listed_before:
             return True
-        # A checkpoint that was cut after the end of a subtask has all rows of that subtask.
-        return self.reader(place.subtask).is_completed and place.sequence < self.last_cut
+        # The end of a subtask is its ack of each checkpoint that waits for it, also of one that was cut before.
+        return self.reader(place.subtask).is_completed and _is_over_before(place, checkpoint_id)
 
     @property
     def waiting_count(self) -> int:

@@ -24,6 +24,7 @@ from coordlog.log.local.call_timeout import NotAnsweredError, answered
 from coordlog.projections.splits.fold import SplitsState
 from coordlog.projections.splits.table import Finished, SplitsByOrdinal
 from coordlog.schemas.payload import Payload, decode_versioned, encode_versioned
+from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.schemas.source_types import (
     ReleasedInput,
     ReleaseSplits,
@@ -92,24 +93,25 @@ class CommittedSplits:
     """Finds the splits of a job of which a completed checkpoint has every row, each once. Mailbox only."""
 
     def __init__(self) -> None:
-        self._scanned = SplitsState()
+        self._scanned, self._checkpoint_id = SplitsState(), NO_CHECKPOINT
         self._waiting: set[str] = set()
         """Finished splits that are not committed yet."""
 
-    def since_last(self, state: SplitsState) -> list[int]:
-        """Ordinals of the splits that are committed since the last call."""
-        splits, before = state.splits, self._scanned
+    def since_last(self, state: SplitsState, checkpoint_id: int) -> list[int]:
+        """Ordinals of the splits that this completed checkpoint has, and the last call has not returned."""
+        splits, before, checkpoint_before = state.splits, self._scanned, self._checkpoint_id
         waiting = (splits.ordinals[name] for name in self._waiting if name in splits)
         ordinals = sorted({*splits.changed_since(before.splits), *waiting})
-        self._scanned, self._waiting = state, set()
+        self._scanned, self._checkpoint_id, self._waiting = state, checkpoint_id, set()
         committed: list[int] = []
         for ordinal in ordinals:
             name = splits.name_at(ordinal)
-            if not state.is_committed(ordinal):
+            if not state.is_committed(ordinal, checkpoint_id):
                 if isinstance(splits.place_at(ordinal), Finished):
                     self._waiting.add(name)
                 continue
-            if before.splits.ordinals.get(name) != ordinal or not before.is_committed(ordinal):
+            was_known = before.splits.ordinals.get(name) == ordinal
+            if not was_known or not before.is_committed(ordinal, checkpoint_before):
                 committed.append(ordinal)
         return committed
 

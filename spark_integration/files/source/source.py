@@ -554,9 +554,9 @@ class FileSource:
 
         committed, splits = self._committed_files(watch), CommittedSplits()
 
-        def release(state: SplitsState) -> Sequence[Payload]:
+        def release(state: SplitsState, checkpoint_id: int) -> Sequence[Payload]:
             assert committed is not None, "without it nothing is released"
-            intents = committed.intents(state.splits, splits.since_last(state))
+            intents = committed.intents(state.splits, splits.since_last(state, checkpoint_id))
             return [*(watch.before_forgetting(state.in_order()) if intents else ()), *intents]
 
         return WatchingEnumerator(

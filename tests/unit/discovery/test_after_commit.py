@@ -301,6 +301,25 @@ def test_the_last_files_of_a_job_go_with_its_last_checkpoint(folder: Path) -> No
     assert (job.present, job.archived) == ([], ["a.csv", "b.csv"])
 
 
+@pytest.mark.clause("F8")
+def test_the_last_files_go_with_a_checkpoint_that_the_end_acks(folder: Path) -> None:
+    """The subtask ends while a checkpoint waits for it: its end is its ack, and no further checkpoint follows."""
+    for name in ("a.csv", "b.csv"):
+        write(folder / name)
+    job = Watched(folder, parallelism=2)
+    job.look()
+    (other,) = job.others
+    other.complete()
+    job.read()
+    last = job.job.trigger()
+    assert last is not None
+    ack_all(job.attempt)
+    job.attempt.complete(committables=[("sink", b"rows")])
+    assert job.job.runtime.state.last_checkpoint == last
+    job.settle()
+    assert (job.present, job.archived, job.known) == ([], ["a.csv", "b.csv"], [])
+
+
 def test_a_driver_that_dies_after_the_intent_leaves_the_rest_to_the_next(folder: Path) -> None:
     write(folder / "a.csv")
     write(folder / "b.csv")
@@ -358,7 +377,7 @@ def test_a_file_mended_before_the_watch_is_released_as_it_was_read(folder: Path)
     job = Watched(folder)
     job.look()
     job.read()
-    job.checkpoint()
+    checkpoint_id = job.checkpoint()
     was = decode_split(state_of(job.job).splits[str(path)].split.content)
     change = FileChanged(
         path=str(path),
@@ -370,7 +389,7 @@ def test_a_file_mended_before_the_watch_is_released_as_it_was_read(folder: Path)
     files = InputFiles(url=str(folder))
     read = CommittedFiles(files, None, ReleaseResults(), lambda: {str(path): change})
     state = state_of(job.job)
-    (intent,) = read.intents(state.splits, CommittedSplits().since_last(state))
+    (intent,) = read.intents(state.splits, CommittedSplits().since_last(state, checkpoint_id))
     (released,) = intent.inputs
     file = decode_versioned(ReadFile, released.content)
     assert (file.path, file.size_bytes, file.mark) == (str(path), 9, "modified later")
