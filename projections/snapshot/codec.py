@@ -261,14 +261,16 @@ class SnapshotCodec:
             snapshot: The snapshot.
             open_payload: Opens a state that is in the payload store.
             upcasts: Read states of projections that an earlier schema has encoded: added fields have their defaults,
-                which may differ from a fold from the start.
+                which may differ from a fold from the start. An operator that the driver of the snapshot did not have
+                begins with its initial state.
 
         Raises:
             SnapshotUnusableError: The snapshot is damaged, of another version, or of another job.
             PayloadLostError, PayloadStoreError: A projection's state is outside the log, and cannot be read.
         """
         body = _body_of(snapshot)
-        readers = self._readers(body, upcasts=upcasts)
+        added = self._added(body) if upcasts else Map[str, object]()
+        readers = self._readers(body, added, upcasts=upcasts)
         self._check_types(body)
         states = self._states_in(body, open_payload, readers)
         operators = self._projection.operators
@@ -277,16 +279,17 @@ class SnapshotCodec:
             return states[place] if isinstance(place, int) and operator_id in operators else None
 
         state = _with_projections(body.job_state, state_at)
-        projections = {
-            key: held for key, held in sorted_items(state.projections) if key in operators
-        }
+
+        def of_operators(held: Map[str, object]) -> Map[str, object]:
+            return added.update({key: one for key, one in sorted_items(held) if key in operators})
+
+        projections, opening = of_operators(state.projections), state.opening
         if len(projections) != len(operators):
             raise SnapshotUnusableError("it does not hold the state of every projection")
-        opening = state.opening
         if opening is not None:
-            opening = Map({key: held for key, held in sorted_items(opening) if key in operators})
+            opening = of_operators(opening)
         return DecodedSnapshot(
-            state=evolve(state, projections=Map(projections), opening=opening),
+            state=evolve(state, projections=projections, opening=opening),
             checkpoint_offset=body.checkpoint_offset,
         )
 
@@ -325,11 +328,26 @@ class SnapshotCodec:
                 ) from error
         return states
 
-    def _readers(self, body: _Body, *, upcasts: bool) -> Mapping[str, Callable[[bytes], object]]:
-        """Readers of the states of projections without a sharing codec, by operator."""
+    def _added(self, body: _Body) -> Map[str, object]:
+        """Initial states of the operators that the driver of a snapshot did not have."""
+        launched = {one.operator_id for one in body.job_state.launch_info.operators}
+        return Map(
+            {
+                operator_id: projection.initial
+                for operator_id, projection in self._projection.operators.items()
+                if operator_id not in launched
+            }
+        )
+
+    def _readers(
+        self, body: _Body, added: Map[str, object], *, upcasts: bool
+    ) -> Mapping[str, Callable[[bytes], object]]:
+        """Readers of the states of projections without a sharing codec, by operator; none of `added` ones."""
         recorded = {projection.operator_id: projection for projection in body.projections}
         readers: dict[str, Callable[[bytes], object]] = {}
         for current in self._refs():
+            if current.operator_id in added:
+                continue
             stored = recorded.get(current.operator_id)
             versions = (
                 current.version,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from immutables import Map
 
-from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
 )
-from coordlog.api.operator import Poll, PollStatus, SourceReader
+from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import RestoreError
@@ -25,6 +27,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import SnapshotWanted
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import EnumeratorState
@@ -154,6 +157,21 @@ def chain_of(state_type: type[Any], *, version: int = 1) -> Chain:
     return Chain(source=source, operators=[])
 
 
+class Passing(Operator):
+    """Passes no row on."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        return ()
+
+
+def with_added(chain: Chain) -> Chain:
+    """The chain with a further operator, whose coordinator is another of the source's kind."""
+    provider = copy(chain.coordinators[0])
+    provider.operator_id = "added"
+    added = OperatorSpec(operator_id="added", create_operator=Passing, coordinator=provider)
+    return Chain(source=chain.source, operators=[added])
+
+
 def counted(log: MemoryLog, chain: Chain, events: int) -> HandDrivenJob:
     job = HandDrivenJob(chain, log=log, options=RuntimeOptions(snapshot_every=5))
     attempt, *_ = job.register_all()
@@ -208,6 +226,40 @@ def test_another_version_is_refused_with_the_reason(
         HandDrivenJob(chain, log=pruned)
     assert "start the version of the job that pruned it" in str(refused.value)
     assert pruned.high_watermark() == before
+
+
+@pytest.mark.clause("E9")
+def test_an_operator_is_added_to_a_job_with_a_pruned_log(pruned: MemoryLog) -> None:
+    chain = with_added(chain_of(FIRST))
+    job = HandDrivenJob(chain, log=pruned, options=RuntimeOptions(snapshot_every=5))
+    assert job.runtime.state.projections["source"] == FIRST(count=30)
+    assert job.runtime.state.projections["added"] == FIRST(count=0)
+    attempt, *_ = job.register_all()
+    attempt.send("added", EnumeratorState(content=b"x"))
+    job.crash()
+
+    again = HandDrivenJob(with_added(chain_of(FIRST)), log=pruned)
+    assert again.runtime.state.projections["source"] == FIRST(count=30)
+    assert again.runtime.state.projections["added"] == FIRST(count=1)
+
+
+@pytest.mark.clause("E9")
+def test_a_finished_job_with_a_pruned_log_is_opened_with_one_more() -> None:
+    log = MemoryLog("job in memory")
+    job = counted(log, chain_of(FIRST), 3)
+    job.attempts[1].complete()
+    job.ask("", SnapshotWanted(why="a prune"))
+    job.crash()
+    first = HandDrivenJob(
+        chain_of(FIRST), log=log, again=True, options=RuntimeOptions(snapshot_every=5)
+    )
+    first.ask("", SnapshotWanted(why="a prune"))
+    log.delete_below(snapshots_in(log)[-1])
+    first.crash()
+
+    added = HandDrivenJob(with_added(chain_of(FIRST)), log=log, restore="rollback")
+    assert added.runtime.state.projections["source"] == FIRST(count=3)
+    assert added.runtime.state.projections["added"] == FIRST(count=0)
 
 
 def test_a_prune_warns_that_versions_of_projections_are_bound_by_it(tmp_path: Path) -> None:
