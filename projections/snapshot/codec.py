@@ -262,7 +262,7 @@ class SnapshotCodec:
             open_payload: Opens a state that is in the payload store.
             upcasts: Read states of projections that an earlier schema has encoded: added fields have their defaults,
                 which may differ from a fold from the start. An operator that the driver of the snapshot did not have
-                begins with its initial state.
+                begins with its initial state, and types of a removed operator may be missing.
 
         Raises:
             SnapshotUnusableError: The snapshot is damaged, of another version, or of another job.
@@ -271,7 +271,7 @@ class SnapshotCodec:
         body = _body_of(snapshot)
         added = self._added(body) if upcasts else Map[str, object]()
         readers = self._readers(body, added, upcasts=upcasts)
-        self._check_types(body)
+        self._check_types(body, upcasts=upcasts)
         states = self._states_in(body, open_payload, readers)
         operators = self._projection.operators
 
@@ -367,27 +367,29 @@ class SnapshotCodec:
             readers[current.operator_id] = _upcasting(stored, current, own, upcasts=upcasts)
         return readers
 
-    def _check_types(self, body: _Body) -> None:
+    def _check_types(self, body: _Body, *, upcasts: bool) -> None:
         """Refuse a snapshot with a type that a fold from the start may refuse: the fold must find that itself.
 
         An undeclared type is accepted if no operator of the present job has used it. That holds if it was undeclared
-        for the driver that took the snapshot, and that driver had all operators of the present job.
+        for the driver that took the snapshot, and that driver had all operators of the present job. With `upcasts`
+        there is no fold from the start: it is accepted if it was undeclared, or if an operator was removed.
         """
         state = body.job_state
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
+        launched = {operator.operator_id for operator in state.launch_info.operators}
+        is_removal = upcasts and self._operators is not None and not launched <= self._operators
         for key, fingerprint in sorted_items(state.types):
             if self._types.get(key, fingerprint) != fingerprint:
                 raise SnapshotUnusableError(f"payload type {key} has another schema in it")
         for key in undeclared:
-            if key not in body.undeclared_types:
+            if key not in body.undeclared_types and not is_removal:
                 raise SnapshotUnusableError(f"payload type {key} in it is not one of this job's")
-        if undeclared:
-            launched = {operator.operator_id for operator in state.launch_info.operators}
-            if self._operators is None or not self._operators <= launched:
-                raise SnapshotUnusableError(
-                    f"payload type {undeclared[0]} in it is not one of this job's, which has "
-                    "operators that its driver did not have"
-                )
+        is_same = self._operators is not None and self._operators <= launched
+        if undeclared and not upcasts and not is_same:
+            raise SnapshotUnusableError(
+                f"payload type {undeclared[0]} in it is not one of this job's, which has "
+                "operators that its driver did not have"
+            )
 
 
 def _fingerprint_of(projection: OperatorProjection[Any]) -> str:

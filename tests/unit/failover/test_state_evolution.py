@@ -28,7 +28,7 @@ from coordlog.projections.operators.operator_projection import OperatorProjectio
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import SnapshotWanted
-from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload import Payload, event
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import EnumeratorState
 from coordlog.testing.driven_job import HandDrivenJob
@@ -164,11 +164,19 @@ class Passing(Operator):
         return ()
 
 
-def with_added(chain: Chain) -> Chain:
+@event("evolution.noted", version=1)
+class Noted(Payload):
+    """Sent by no other operator."""
+
+    count: int
+
+
+def with_added(chain: Chain, *types: type[Payload], operator_id: str = "added") -> Chain:
     """The chain with a further operator, whose coordinator is another of the source's kind."""
     provider = copy(chain.coordinators[0])
-    provider.operator_id = "added"
-    added = OperatorSpec(operator_id="added", create_operator=Passing, coordinator=provider)
+    provider.operator_id = operator_id
+    provider.payload_types = (*provider.payload_types, *types)
+    added = OperatorSpec(operator_id=operator_id, create_operator=Passing, coordinator=provider)
     return Chain(source=chain.source, operators=[added])
 
 
@@ -241,6 +249,36 @@ def test_an_operator_is_added_to_a_job_with_a_pruned_log(pruned: MemoryLog) -> N
     again = HandDrivenJob(with_added(chain_of(FIRST)), log=pruned)
     assert again.runtime.state.projections["source"] == FIRST(count=30)
     assert again.runtime.state.projections["added"] == FIRST(count=1)
+
+
+@pytest.mark.clause("E8")
+def test_an_operator_is_removed_from_a_job_with_a_pruned_log() -> None:
+    log, options = MemoryLog("job in memory"), RuntimeOptions(snapshot_every=5)
+    job = HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
+    attempt, *_ = job.register_all()
+    for _ in range(9):
+        attempt.send("added", Noted(count=1))
+    job.crash()
+    log.delete_below(snapshots_in(log)[-1])
+
+    HandDrivenJob(chain_of(FIRST), log=log, options=options).crash()
+    others = with_added(chain_of(FIRST), operator_id="another")
+    again = HandDrivenJob(others, log=log, options=options)
+    assert again.runtime.state.projections["another"] == FIRST(count=0)
+
+
+@pytest.mark.clause("E9")
+def test_a_type_of_an_operator_that_stays_is_still_needed_on_a_pruned_log() -> None:
+    log, options = MemoryLog("job in memory"), RuntimeOptions(snapshot_every=5)
+    job = HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
+    attempt, *_ = job.register_all()
+    for _ in range(9):
+        attempt.send("added", Noted(count=1))
+    job.crash()
+    log.delete_below(snapshots_in(log)[-1])
+
+    with pytest.raises(RestoreError, match=r"payload type evolution\.noted@1 in it is not one of"):
+        HandDrivenJob(with_added(chain_of(FIRST)), log=log, options=options)
 
 
 @pytest.mark.clause("E9")
