@@ -300,6 +300,9 @@ TABLE_COMMIT_TRIES: Final = 30
 TABLE_COMMIT_WAIT_S: Final = 10.0
 """Longest pause between two of them; the first are shorter."""
 
+TABLE_MARKS_MISSING: Final = 16
+"""Marks of parts that a table lacks in a row, after which a start looks for no further one."""
+
 TABLE_FOOTER_THREADS: Final = 8
 """Threads that read the footers of new data files, each a request to an object store."""
 

@@ -515,6 +515,16 @@ def test_a_history_that_lacks_a_commit_of_the_table_is_refused(place: Place) -> 
         refuse_unknown_commits(job.chain, JOB, state)
 
 
+def test_a_history_that_lacks_a_later_part_of_a_checkpoint_is_refused(place: Place) -> None:
+    """A driver was killed after the second part of a checkpoint, and before the first."""
+    place.sink().settle(intent(staged(place, rows(0))))
+    later = staged(place, rows(1), attempt_number=1)
+    place.sink().settle(intent(later, number=1, part=2))
+    error = refusal(lambda: place.sink()._refuse_commits_from(JOB, 1))
+    assert f"mark coordlog.commits.{JOB}.sink/2 is 1" in error.problem
+    place.sink()._refuse_commits_from(JOB, 2)
+
+
 def test_another_log_is_refused_and_the_driver_that_is_left_behind_stops(
     place: Place,
 ) -> None:

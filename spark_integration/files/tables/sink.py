@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -137,12 +138,18 @@ class TableSink(Sink):
             job_id: The job.
             following: Number of the next commit by the log.
         """
-        newest = self._files.settled(_mark(0))
-        if newest is not None and newest >= following:
+        # Each part has its own: a driver may have died after any of them.
+        marks = self._files.settled_in_turn(map(_mark, itertools.count()))
+        unknown = {mark: number for mark, number in marks.items() if number >= following}
+        if unknown:
+            newest = max(unknown.values())
+            named = ", ".join(
+                f"mark {self._files.mark(mark)} is {number}" for mark, number in unknown.items()
+            )
             raise SinkError(
                 self.destination,
-                f"it has {newest + 1 - following} commits of job {job_id!r} that its log has not: mark "
-                f"{self._files.mark(_mark(0))} is {newest}, and the log's next commit is number {following}; rows "
+                f"it has {newest + 1 - following} commits of job {job_id!r} that its log has not: "
+                f"{named}, and the log's next commit is number {following}; rows "
                 "would be written a second time, or be taken for committed and be lost",
                 "use the log that the job had, or another job id with another table",
             )

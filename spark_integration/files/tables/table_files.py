@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from coordlog.errors import SinkError, UsageError
-from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_COMMIT_WAIT_S
+from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_COMMIT_WAIT_S, TABLE_MARKS_MISSING
 from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.files.names import HIDDEN, escaped
 from coordlog.spark_integration.files.payloads import StagedFile
@@ -203,6 +203,21 @@ class TableFiles:
             SinkError: The table cannot be read, or is another one.
         """
         return self._look().settled(self.mark(mark))
+
+    def settled_in_turn(self, marks: Iterable[str]) -> dict[str, int]:
+        """Values of the marks that the table has, in one look, up to `TABLE_MARKS_MISSING` missing ones in a row.
+
+        Raises:
+            SinkError: The table cannot be read, or is another one.
+        """
+        look, numbers, missing = self._look(), dict[str, int](), 0
+        for mark in marks:
+            number = look.settled(self.mark(mark))
+            if number is not None:
+                numbers[mark], missing = number, 0
+            elif (missing := missing + 1) == TABLE_MARKS_MISSING:
+                break
+        return numbers
 
     def claim(
         self,
