@@ -11,7 +11,7 @@ from coordlog.log.interface import LogIdentity
 from coordlog.projections.job.launch import FORMER_LOGS
 from coordlog.projections.job.state import JobState
 
-__all__ = ["claim_destinations", "former_logs_attributes", "refuse_unknown_commits"]
+__all__ = ["LossChecking", "claim_destinations", "former_logs_attributes", "refuse_unknown_commits"]
 
 
 @runtime_checkable
@@ -26,7 +26,7 @@ class _Claiming(Protocol):
 
 
 @runtime_checkable
-class _LossChecking(Protocol):
+class LossChecking(Protocol):
     """A sink that can see whether its destination is that of its earlier commits."""
 
     def refuse_lost_output(self, job_id: str) -> None:
@@ -71,7 +71,7 @@ def claim_destinations(
     """
     for provider in chain.coordinators:
         place = (provider.operator_id, provider.destination)
-        if place in committed and isinstance(provider.sink, _LossChecking):
+        if place in committed and isinstance(provider.sink, LossChecking):
             provider.sink.refuse_lost_output(job_id)
         if isinstance(provider.sink, _Claiming):
             provider.sink.claim(job_id, log, former)

@@ -162,15 +162,15 @@ class ExactlyOnce:
         """
         key = key_of(frame, batch_id)
         service = self._running(frame)
-        written = run_of(frame, key), key
-        if written[0] is not None and _WRITTEN.get(service.log_id) == written:
+        run = run_of(frame, key)
+        if run is not None and _WRITTEN.get(service.log_id) == (run, key):
             raise UsageError(
                 f"{key} has been written by an earlier call, and one call writes a whole batch: the rows of this call "
                 "are not written, nor will they be if the query is started again. Pass exactly_once a function that "
                 "returns a frame for each sink, with sink={name: sink, ...}"
             )
         self._write(frame, batch_id, key, service)
-        _WRITTEN[service.log_id] = written
+        _WRITTEN[service.log_id] = (run, key)
 
     def _write(self, frame: DataFrame, batch_id: int, key: BatchKey, service: BatchService) -> None:
         ranges = ranges_of(frame, key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from coordlog.errors import SinkError
 from coordlog.log.interface import LogIdentity
+from coordlog.restore.destination_claim import LossChecking
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import (
@@ -102,15 +103,6 @@ class _Claiming(Protocol):
         ...
 
 
-@runtime_checkable
-class _LossChecking(Protocol):
-    """A sink that can see whether its destination is that of its earlier batches."""
-
-    def refuse_lost_output(self, job_id: str) -> None:
-        """Raise SinkError if the destination is new."""
-        ...
-
-
 def refuse_older(where: str, key: BatchKey, newest: int | None) -> None:
     """Refuse to stage a batch below the newest one of its query in a table, which would take it for written.
 
@@ -144,13 +136,13 @@ class PartsSink:
         """Reason, by sink, why it has not taken its part of its newest batch."""
 
     def refuse_lost_output(self, job_id: str) -> None:
-        """Refuse a sink whose destination has no trace of the job, which has committed there. Before `claim`.
+        """Refuse a destination without a trace of the job, which has committed there. Called before `claim`.
 
         Raises:
             SinkError: The destination was removed, or its file system is not mounted.
         """
         for _, sink in sorted(self._sinks.items()):
-            if isinstance(sink, _LossChecking):
+            if isinstance(sink, LossChecking):
                 sink.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:

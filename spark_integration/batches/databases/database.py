@@ -205,7 +205,7 @@ class DatabaseTable:
             connection.rollback()
 
     def refuse_lost_output(self, job_id: str) -> None:
-        """Refuse a database without a trace of the job, which has committed batches there. Before `claim`.
+        """Refuse a database without a trace of the job, which has committed batches there. Called before `claim`.
 
         Raises:
             SinkError: The database, or its schema, is another one: neither a claim nor a marker is there.

@@ -1,4 +1,4 @@
-"""What a Kafka source reads of a compacted topic: transactions whose markers are empty batches, and gaps."""
+"""A Kafka source reads a compacted topic, in which the marker of a transaction is a batch without a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches whose destination was removed between two drivers, such as a folder without its mount: they are refused."""
+"""A start is refused if the destination of earlier batches was removed, such as a folder without its mount."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ class Mount:
     def rows(self) -> list[int]:
         match self.kind:
             case "delta":
-                found = DeltaTable(self.folder / "t").to_pyarrow_table()["i"].to_pylist()
+                values = DeltaTable(self.folder / "t").to_pyarrow_table()["i"].to_pylist()
             case "iceberg":
                 table = load_catalog("local", **self._catalog).load_table("ns.t")
-                found = table.scan().to_arrow()["i"].to_pylist()
+                values = table.scan().to_arrow()["i"].to_pylist()
             case "sqlite":
-                found = [row[0] for row in self._run("SELECT i FROM t")]
+                values = [row[0] for row in self._run("SELECT i FROM t")]
             case _:
-                found = dataset.dataset(self.folder / "t").to_table()["i"].to_pylist()
-        return sorted(found)
+                values = dataset.dataset(self.folder / "t").to_table()["i"].to_pylist()
+        return sorted(values)
 
     @property
     def _catalog(self) -> dict[str, str]:

@@ -172,7 +172,7 @@ class Noted(Payload):
 
 
 def with_added(chain: Chain, *types: type[Payload], operator_id: str = "added") -> Chain:
-    """The chain with a further operator, whose coordinator is another of the source's kind."""
+    """The chain with one more operator. Its coordinator is of the same class as the source's."""
     provider = copy(chain.coordinators[0])
     provider.operator_id = operator_id
     provider.payload_types = (*provider.payload_types, *types)
@@ -199,6 +199,19 @@ def pruned() -> MemoryLog:
     log = MemoryLog("job in memory")
     counted(log, chain_of(FIRST), 30).crash()
     log.delete_below(snapshots_in(log)[2])
+    return log
+
+
+def pruned_with_added() -> MemoryLog:
+    """Begins with a snapshot, of a job whose added operator has used a payload type of its own."""
+    log = MemoryLog("job in memory")
+    chain, options = with_added(chain_of(FIRST), Noted), RuntimeOptions(snapshot_every=5)
+    job = HandDrivenJob(chain, log=log, options=options)
+    attempt, *_ = job.register_all()
+    for _ in range(9):
+        attempt.send("added", Noted(count=1))
+    job.crash()
+    log.delete_below(snapshots_in(log)[-1])
     return log
 
 
@@ -253,14 +266,7 @@ def test_an_operator_is_added_to_a_job_with_a_pruned_log(pruned: MemoryLog) -> N
 
 @pytest.mark.clause("E8")
 def test_an_operator_is_removed_from_a_job_with_a_pruned_log() -> None:
-    log, options = MemoryLog("job in memory"), RuntimeOptions(snapshot_every=5)
-    job = HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
-    attempt, *_ = job.register_all()
-    for _ in range(9):
-        attempt.send("added", Noted(count=1))
-    job.crash()
-    log.delete_below(snapshots_in(log)[-1])
-
+    log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
     HandDrivenJob(chain_of(FIRST), log=log, options=options).crash()
     others = with_added(chain_of(FIRST), operator_id="another")
     again = HandDrivenJob(others, log=log, options=options)
@@ -269,14 +275,7 @@ def test_an_operator_is_removed_from_a_job_with_a_pruned_log() -> None:
 
 @pytest.mark.clause("E9")
 def test_a_type_of_an_operator_that_stays_is_still_needed_on_a_pruned_log() -> None:
-    log, options = MemoryLog("job in memory"), RuntimeOptions(snapshot_every=5)
-    job = HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
-    attempt, *_ = job.register_all()
-    for _ in range(9):
-        attempt.send("added", Noted(count=1))
-    job.crash()
-    log.delete_below(snapshots_in(log)[-1])
-
+    log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
     with pytest.raises(RestoreError, match=r"payload type evolution\.noted@1 in it is not one of"):
         HandDrivenJob(with_added(chain_of(FIRST)), log=log, options=options)
 
