@@ -84,18 +84,24 @@ class KeptOutError(errors.KafkaError):  # type: ignore[misc]  # the client has n
         self.reason, self.host, self.port, self.is_certain = reason, host, port, is_certain
 
 
-class _WholeReading:
-    """A transport's reading that keeps the bytes that arrive together with the connection's end.
+class _WholeConnection:
+    """A transport that keeps the bytes that arrive together with the connection's end, and closes at once.
 
-    kafka-python drops them: a broker's error for a wrong password, for example.
+    kafka-python drops those bytes: a broker's error for a wrong password, for example. Before it closes, its loop sends
+    what is unsent: after a client's `close` the loop does not run, and the garbage collector finds an open socket.
     """
+
+    def close(self) -> None:
+        """See `asyncio.BaseTransport`. Nobody waits for an answer to what is unsent."""
+        self._write_buffer.clear()  # type: ignore[attr-defined]  # of the class beside it
+        super().close()  # type: ignore[misc]
 
     def _sock_recv(self) -> tuple[bytes, Exception | None]:
         data, error = super()._sock_recv()  # type: ignore[misc]  # of the class beside it
         return (data, None) if data else (data, error)  # the next reading finds the end again
 
 
-class _PlainTransport(_WholeReading, KafkaTCPTransport):  # type: ignore[misc]  # no types
+class _PlainTransport(_WholeConnection, KafkaTCPTransport):  # type: ignore[misc]  # no types
     """Also sends at once what the socket takes, which nearly always is all.
 
     kafka-python first waits until the selector reports that the socket is writable, in two further passes of its loop;
@@ -114,7 +120,7 @@ class _PlainTransport(_WholeReading, KafkaTCPTransport):  # type: ignore[misc]  
             super().write(rest)
 
 
-class _TlsTransport(_WholeReading, KafkaSSLTransport):  # type: ignore[misc]  # no types
+class _TlsTransport(_WholeConnection, KafkaSSLTransport):  # type: ignore[misc]  # no types
     pass
 
 

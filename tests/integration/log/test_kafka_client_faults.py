@@ -172,6 +172,23 @@ def test_a_request_that_the_socket_takes_in_parts_is_sent_whole() -> None:
         assert received == b"".join(requests)
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_closed"), [(KafkaTCPTransport, False), (remedies._PlainTransport, True)]
+)
+def test_the_client_leaves_a_socket_open_that_has_bytes_to_send(
+    kind: type[KafkaTCPTransport], *, is_closed: bool
+) -> None:
+    ours, brokers = socket.socketpair()
+    with ours, brokers:
+        ours.settimeout(0)
+        transport: Any = kind(_LaterNet(), ours, host="broker")
+        transport.set_protocol(_Protocol())
+        transport.write(bytes(5_000_000))  # more than the socket takes
+        transport.close()
+        # A client that is closed runs its loop no more.
+        assert (ours.fileno() == -1) is is_closed
+
+
 def test_a_broken_connection_is_found_by_the_clients_own_sending() -> None:
     net = _LaterNet()
     lost: list[Exception] = []
