@@ -261,8 +261,8 @@ class SnapshotCodec:
             snapshot: The snapshot.
             open_payload: Opens a state that is in the payload store.
             upcasts: Read states of projections that an earlier schema has encoded: added fields have their defaults,
-                which may differ from a fold from the start. An operator that the driver of the snapshot did not have
-                begins with its initial state, and types of a removed operator may be missing.
+                which may differ from a fold from the start. An operator that the job did not have up to
+                the snapshot begins with its initial state, and types of a removed operator may be missing.
 
         Raises:
             SnapshotUnusableError: The snapshot is damaged, of another version, or of another job.
@@ -329,8 +329,14 @@ class SnapshotCodec:
         return states
 
     def _added(self, body: _Body) -> Map[str, object]:
-        """Initial states of the operators that the driver of a snapshot did not have."""
+        """Initial states of the operators that the job did not have up to a snapshot."""
         launched = {one.operator_id for one in body.job_state.launch_info.operators}
+        former = self._projection.operators.keys() & {*body.job_state.former_operators}
+        if former:
+            raise SnapshotUnusableError(
+                f"operator {min(former)!r} had been removed from the job before it, and its state with the older "
+                "records: only under another id it is new"
+            )
         return Map(
             {
                 operator_id: projection.initial

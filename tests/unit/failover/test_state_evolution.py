@@ -273,6 +273,23 @@ def test_an_operator_is_removed_from_a_job_with_a_pruned_log() -> None:
     assert again.runtime.state.projections["another"] == FIRST(count=0)
 
 
+@pytest.mark.clause("E8")
+def test_an_operator_that_comes_back_after_a_prune_is_refused() -> None:
+    log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
+    without = counted(log, chain_of(FIRST), 9)
+    without.crash()
+    whole = HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
+    assert whole.runtime.state.projections["added"] == FIRST(count=9)
+    whole.crash()
+
+    counted(log, chain_of(FIRST), 9).crash()
+    log.delete_below(snapshots_in(log)[-1])
+    before = log.high_watermark()
+    with pytest.raises(RestoreError, match="operator 'added' had been removed from the job"):
+        HandDrivenJob(with_added(chain_of(FIRST), Noted), log=log, options=options)
+    assert log.high_watermark() == before
+
+
 @pytest.mark.clause("E9")
 def test_a_type_of_an_operator_that_stays_is_still_needed_on_a_pruned_log() -> None:
     log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
