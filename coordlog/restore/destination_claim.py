@@ -35,6 +35,15 @@ class LossChecking(Protocol):
 
 
 @runtime_checkable
+class _OfParts(Protocol):
+    """A sink of several destinations, all of which its provider's `destination` names."""
+
+    def refuse_lost_parts(self, job_id: str, committed: Collection[str]) -> None:
+        """Raise SinkError if a destination that one of `committed` names is new."""
+        ...
+
+
+@runtime_checkable
 class _CommitChecking(Protocol):
     """A provider that can see whether its log has every commit of the destination."""
 
@@ -70,8 +79,10 @@ def claim_destinations(
             appended.
     """
     for provider in chain.coordinators:
-        place = (provider.operator_id, provider.destination)
-        if place in committed and isinstance(provider.sink, LossChecking):
+        places = {place for operator_id, place in committed if operator_id == provider.operator_id}
+        if isinstance(provider.sink, _OfParts):
+            provider.sink.refuse_lost_parts(job_id, places)
+        elif provider.destination in places and isinstance(provider.sink, LossChecking):
             provider.sink.refuse_lost_output(job_id)
         if isinstance(provider.sink, _Claiming):
             provider.sink.claim(job_id, log, former)

@@ -167,11 +167,8 @@ class BatchService:
         self._log_id = (log.identity.cluster_id, log.identity.topic_id)
 
     def _provider(self) -> BatchProvider:
-        targets = [f"{name}={sink.destination}" for name, sink in sorted(self.sinks.items())]
         return BatchProvider(
-            sink=self._parts,
-            sinks=frozenset(self.sinks),
-            destination=" ".join(targets),
+            sink=self._parts, sinks=frozenset(self.sinks), destination=self._parts.destination
         )
 
     def close(self) -> None:

@@ -135,14 +135,24 @@ class PartsSink:
         self.refusals: dict[str, str] = {}
         """Reason, by sink, why it has not taken its part of its newest batch."""
 
-    def refuse_lost_output(self, job_id: str) -> None:
+    @property
+    def destination(self) -> str:
+        """Names and destinations of the sinks, for the log."""
+        return " ".join(f"{name}={sink.destination}" for name, sink in sorted(self._sinks.items()))
+
+    def refuse_lost_parts(self, job_id: str, committed: Collection[str]) -> None:
         """Refuse a destination without a trace of the job, which has committed there. Called before `claim`.
+
+        Args:
+            job_id: Id of the job.
+            committed: `destination` of each start that has committed; the sinks may have had other names.
 
         Raises:
             SinkError: The destination was removed, or its file system is not mounted.
         """
         for _, sink in sorted(self._sinks.items()):
-            if isinstance(sink, LossChecking):
+            is_committed = any(f"={sink.destination} " in f"{earlier} " for earlier in committed)
+            if is_committed and isinstance(sink, LossChecking):
                 sink.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:

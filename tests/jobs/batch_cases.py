@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import InheritableThread
 
 from coordlog.errors import CoordlogError
 from coordlog.log.memory import MemoryLog
-from coordlog.spark_integration.batches.exactly_once import AnySink, ExactlyOnce, sinks_of
+from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, Sinks, sinks_of
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, nowhere
 from fakes.batch_fakes import Stop
@@ -30,12 +30,16 @@ Frame = Any
 class BatchCase:
     """One job's batches; each driver has a sink object of its own, as in a process of its own."""
 
-    def __init__(self, make_sink: Callable[[], AnySink], job_id: str = "case") -> None:
+    def __init__(self, make_sink: Callable[[], Sinks], job_id: str = "case") -> None:
         self.make_sink, self.log, self.job_id = make_sink, MemoryLog(), job_id
 
     def driver(self, at: At = nowhere) -> ExactlyOnce:
+        def to_each(frame: Frame, _batch_id: int) -> Mapping[str, Frame]:
+            """Every sink gets all rows."""
+            return dict.fromkeys(sinks_of(self.make_sink()), frame)
+
         return ExactlyOnce(
-            None,
+            to_each,
             service=lambda: BatchService(
                 job_id=self.job_id,
                 log=self.log,
@@ -85,7 +89,7 @@ class StreamCase(BatchCase):
     """The same, given as a query of a Spark session gives them."""
 
     def __init__(
-        self, spark: SparkSession, make_sink: Callable[[], AnySink], job_id: str = "case"
+        self, spark: SparkSession, make_sink: Callable[[], Sinks], job_id: str = "case"
     ) -> None:
         super().__init__(make_sink, job_id)
         self.spark, self.query_id = spark, str(uuid.uuid4())

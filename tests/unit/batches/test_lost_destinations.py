@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from coordlog.errors import SinkError
 from coordlog.spark_integration.batches import service
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
-from coordlog.spark_integration.batches.exactly_once import AnySink
+from coordlog.spark_integration.batches.exactly_once import AnySink, Sinks
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.files.tables.iceberg import IcebergSink
@@ -124,6 +126,25 @@ def test_a_batch_is_refused_until_its_destination_is_back(
     give(case, 1)
 
     assert mount.rows() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sqlite"])
+def test_a_batch_is_refused_though_its_sinks_have_changed(
+    make_mount: Callable[[str], Mount], tmp_path: Path, kind: str
+) -> None:
+    mount, beside = make_mount(kind), Mount(tmp_path / "beside", kind)
+    case = BatchCase(lambda: {"a": mount.sink()})
+    give(case, 0)
+    mount.leave()
+    changed: list[Sinks] = [mount.sink(), {"a": mount.sink(), "beside": beside.sink()}]
+    for sinks in changed:
+        case.make_sink = partial(copy, sinks)
+        with pytest.raises(SinkError, match="of job 'case' was removed"):
+            give(case, 1)
+    mount.return_()
+    give(case, 1)
+
+    assert (mount.rows(), beside.rows()) == ([0, 1], [1])
 
 
 @pytest.mark.parametrize("kind", ["parquet", "sqlite"])
