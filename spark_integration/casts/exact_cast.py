@@ -22,6 +22,7 @@ __all__ = [
     "exact_caster",
     "exact_from_json",
     "exact_from_text",
+    "is_list",
     "refuse_nulls",
 ]
 
@@ -148,7 +149,7 @@ def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
             lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
             lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,
             pa.types.is_struct,
-            _is_list,
+            is_list,
             pa.types.is_map,
         )
     )
@@ -222,7 +223,7 @@ def _cast(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
         return _cast_struct(leaf, values, target)
     if pa.types.is_map(source) and pa.types.is_map(target):
         return _cast_map(leaf, values, target)
-    if _is_list(source) and _is_list(target):
+    if is_list(source) and is_list(target):
         return _cast_list(leaf, values, target)
     if pa.types.is_nested(source) or pa.types.is_nested(target):
         raise _Misfit(source, target, "they are of different kinds", is_kind=True)
@@ -369,7 +370,8 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether `kind` is a list of any of Arrow's layouts."""
     types = pa.types
     return bool(
         types.is_list(kind)

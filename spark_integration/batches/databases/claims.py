@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -85,6 +86,9 @@ class _Keeper:
         self._connection, self._cursor = connection, cursor
         self._table, self._key = table, key
         self._mark = mark_of(connection)
+        # SQLite's names have no case: each spelling is the same table.
+        is_sqlite = isinstance(connection, sqlite3.Connection)
+        self._named = "lower(target) = lower({})" if is_sqlite else "target = {}"
         self.where = destination
 
     @property
@@ -93,15 +97,15 @@ class _Keeper:
         job_id, target = self._key
         return (
             "if the other log is gone for good: DELETE FROM "  # noqa: S608, for people
-            f"{self._table} WHERE job = '{job_id}' AND target = '{target}'"
+            f"{self._table} WHERE job = '{job_id}' AND " + self._named.format(f"'{target}'")
         )
 
     def read_claim(self, number: int) -> bytes | None:
         """See `ClaimKeeper`."""
         mark = self._mark
         self._cursor.execute(
-            f"SELECT content FROM {self._table} WHERE job = {mark} AND target = {mark} "  # noqa: S608, a name of ours
-            f"AND number = {mark}",
+            f"SELECT content FROM {self._table} WHERE job = {mark} "  # noqa: S608, a name of ours
+            f"AND {self._named.format(mark)} AND number = {mark}",
             (*self._key, number),
         )
         row = self._cursor.fetchone()

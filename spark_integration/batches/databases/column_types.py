@@ -10,13 +10,20 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordlog.errors import SinkError
-from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast, exact_from_text
+from coordlog.spark_integration.casts.exact_cast import (
+    InexactError,
+    exact_cast,
+    exact_from_text,
+    is_list,
+)
+from coordlog.spark_integration.casts.exact_numbers import is_number
 
 __all__ = ["column_types", "exact_rows", "refuse_one_twice", "table_types"]
 
@@ -38,7 +45,7 @@ SELECT DISTINCT ON (name) name, format_type(type, modifier) || suffix FROM colum
 _NUMERIC: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _DIGITS: Final = 76
 """Most digits of a number of Arrow."""
-_VARCHAR: Final = re.compile(r"character varying\((\d+)\)")
+_LIMITED: Final = re.compile(r"character(?: varying)?\((\d+)\)")
 _TIME: Final = re.compile(r"(timestamp|time)(?:\((\d)\))? (with|without) time zone")
 _TYPES: Final = {
     "smallint": pa.int16(),
@@ -56,6 +63,8 @@ _CHANGED: Final = re.compile(
     r'money|name|"char"|interval\W.*|time(\(\d\))? with time zone|numeric\(\d+,-\d+\)'
 )
 """Types into which PostgreSQL rounds or cuts values, or adds the zone of the session."""
+_OF_NUMBERS: Final = frozenset({"numeric", "json", "jsonb"})
+"""Types of PostgreSQL that keep each number, though they have no type in Arrow."""
 _LIKE_A_NUMBER: Final = r"^[\s\v]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[\s\v]*$"
 _NUMBERS: Final = frozenset({"INT", "NUM", "REAL"})
 """Affinities of SQLite that convert texts to numbers."""
@@ -216,12 +225,53 @@ def _in_postgresql(values: pa.Array, kind: str) -> pa.Array:
             "PostgreSQL would change values without an error",
         )
     target = _arrow_type(element)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    _refuse_other_shape(values, kind, is_array=element != kind)
     if target is None:
+        _refuse_other_kind(values, kind, element)
         return values
     cast = exact_cast(values, target if element == kind else _array_type(values.type, target))
-    if (length := _VARCHAR.fullmatch(element)) is not None:
+    if (length := _LIMITED.fullmatch(element)) is not None:
         _refuse_long(values, cast, kind, int(length[1]))
     return cast
+
+
+def _refuse_other_shape(values: pa.Array, kind: str, *, is_array: bool) -> None:
+    """Refuse lists for a column without arrays, and lists in lists that are null or empty.
+
+    PostgreSQL reads the text of a list: `{}` is an empty object of JSON, and of `{{},{}}` and `{NULL}` it keeps one
+    dimension.
+    """
+    if not pa.types.is_nested(values.type):
+        return
+    if not (is_array and is_list(values.type)):
+        raise _inexact(values, kind, "they are of different kinds")
+    inner = values.flatten()
+    while is_list(inner.type):
+        sizes = pc.call_function("list_value_length", [inner])
+        if inner.null_count or pc.index(sizes, pa.scalar(0, sizes.type)).as_py() >= 0:
+            raise _inexact(values, kind, "PostgreSQL has no null and no empty list in a list")
+        inner = inner.flatten()
+
+
+def _refuse_other_kind(values: pa.Array, kind: str, element: str) -> None:
+    """Refuse what is no text for a column of a type that is not known here: it would be read as a text.
+
+    So 5 would be five seconds of an `interval`, and -1 the largest `xid`.
+    """
+    inner = values
+    while is_list(inner.type):
+        inner = inner.flatten()
+    types, source = pa.types, inner.type
+    is_text = types.is_string(source) or types.is_large_string(source) or types.is_null(source)
+    is_same = (
+        is_number(source)
+        if element in _OF_NUMBERS
+        else types.is_duration(source) and element == "interval"
+    )
+    if not (is_text or is_same):
+        raise _inexact(values, kind, "PostgreSQL would read it as a text")
 
 
 def _refuse_long(values: pa.Array, texts: pa.Array, kind: str, most: int) -> None:
@@ -286,8 +336,7 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
             _refuse(values, is_nan, affinity, "SQLite makes null of it")
         return values
     if types.is_decimal(kind) and affinity in _NUMBERS:
-        # SQLite converts the text to a double, which must have the same decimal digits.
-        return exact_from_text(values.cast(pa.string()), pa.float64())
+        return _doubles_of(values, affinity)
     if is_text and affinity in _NUMBERS:
         is_like = pc.call_function(
             "match_substring_regex", [values], pc.MatchSubstringOptions(_LIKE_A_NUMBER)
@@ -297,6 +346,15 @@ def _in_sqlite(values: pa.Array, affinity: str) -> pa.Array:
         # The zone is the session's: in another session the same moment would be another text.
         return values.cast(pa.timestamp(kind.unit, "UTC"))
     return values
+
+
+def _doubles_of(values: pa.Array, affinity: str) -> pa.Array:
+    """Decimals as doubles, which must show the same decimal digits: SQLite has no other fractions."""
+    doubles = exact_from_text(values.cast(pa.string()), pa.float64())
+    pairs = zip(doubles.to_pylist(), values.to_pylist(), strict=True)
+    is_other = [double is not None and Decimal(repr(double)) != exact for double, exact in pairs]
+    _refuse(values, pa.array(is_other, pa.bool_()), affinity, "a double does not keep its digits")
+    return doubles
 
 
 def _refuse_beyond(values: pa.Array, kind: str) -> None:

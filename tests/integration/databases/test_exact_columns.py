@@ -29,6 +29,7 @@ NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")
 NOON_IN_BERLIN = NOON.replace(tzinfo=ZoneInfo("Europe/Berlin"))
 BERLIN = pa.timestamp("us", "Europe/Berlin")
 NAIVE = pa.timestamp("us")
+LISTS = pa.list_(pa.list_(pa.int64()))
 BATCH = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
 DOMAINS = {"price": "numeric(10, 2)", "discount": "price", "label": "varchar(3)"}
 RAISED = b"""CREATE OR REPLACE FUNCTION raised() RETURNS BIGINT LANGUAGE plpgsql AS
@@ -98,6 +99,10 @@ def stored(conninfo: str, column: str, value: object, kind: pa.DataType) -> obje
         ("numeric(200, 3)", Decimal("1.255"), pa.decimal128(38, 18)),
         ("numeric(200, 100)", Decimal("12.5"), pa.decimal128(38, 18)),
         ("interval", dt.timedelta(seconds=1.6), pa.duration("us")),
+        ("integer[]", [], LISTS),
+        ("interval[]", [dt.timedelta(seconds=1.6)], pa.list_(pa.duration("us"))),
+        ("jsonb", 5, pa.int64()),
+        ("uuid", None, pa.null()),
         ("oid", 2**32 - 1, pa.int64()),
     ],
 )
@@ -135,6 +140,7 @@ def test_a_value_that_fits_is_taken_as_it_is(
         pytest.param("numeric(2, 4)", Decimal("0.00123"), pa.decimal128(10, 5), id="below a scale"),
         pytest.param("numeric(5, -2)", 12345, pa.int64(), id="hundreds"),
         pytest.param("varchar(3)", "abc ", pa.string(), id="a blank at the end"),
+        pytest.param("char(3)", "abc ", pa.string(), id="a blank beyond a char"),
         pytest.param("label[]", ["a", "abc "], pa.list_(pa.string()), id="a blank in an array"),
         pytest.param("money", "1.555", pa.string(), id="a fraction of a cent"),
         pytest.param("name", "a" * 64, pa.string(), id="a long name"),
@@ -156,6 +162,16 @@ def test_a_value_that_fits_is_taken_as_it_is(
         ),
         pytest.param("timetz(0)", "12:00:00.6+02", pa.string(), id="a fraction of a zoned time"),
         pytest.param("oid", -1, pa.int64(), id="below zero"),
+        pytest.param("jsonb", [], pa.list_(pa.int64()), id="a list that would be an object"),
+        pytest.param("jsonb", [], pa.map_(pa.string(), pa.int64()), id="a map"),
+        pytest.param("integer[]", [[], []], LISTS, id="empty lists that would be one"),
+        pytest.param("integer[]", [None], LISTS, id="a null list that would be a null number"),
+        pytest.param("jsonb[]", [[]], LISTS, id="an empty list of JSON"),
+        pytest.param("interval", 5, pa.int64(), id="a number that would be seconds"),
+        pytest.param("interval", NOON.time(), pa.time64("us"), id="a time of day as a duration"),
+        pytest.param("xid", -1, pa.int64(), id="a number that would wrap"),
+        pytest.param("bit(3)", 101, pa.int64(), id="digits that would be bits"),
+        pytest.param("tsvector", b"ab", pa.binary(), id="bytes that would be a word"),
     ],
 )
 def test_a_value_that_would_be_another_one_is_refused(

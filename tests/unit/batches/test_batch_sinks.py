@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coordlog.errors import OptionError, SinkError, UsageError
+from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
@@ -381,6 +382,13 @@ def test_a_text_of_which_sqlite_would_make_a_number_is_refused(shop: Shop, text:
         pytest.fail(str(in_sqlite(shop, "NUMERIC", pa.array([text]))))
 
 
+@pytest.mark.parametrize("number", ["12345678901234567890.1", "0.12345678901234567"])
+def test_a_decimal_whose_digits_a_double_loses_is_refused(shop: Shop, number: str) -> None:
+    values = pa.array([Decimal("0.5"), None, Decimal(number)])
+    with pytest.raises(SinkError, match=r"row 3 .*a double does not keep its digits"):
+        pytest.fail(str(in_sqlite(shop, "NUMERIC", values)))
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "said"),
     [
@@ -399,6 +407,21 @@ def test_a_value_without_a_type_in_sqlite_is_refused_by_its_column(
 
 def test_a_sqlite_table_may_have_a_schema_in_its_name(shop: Shop) -> None:
     assert in_sqlite(shop, "BIGINT", pa.array([1, 2]), "main.orders") == [1, 2]
+
+
+def test_another_spelling_of_a_sqlite_table_is_claimed_by_the_same_log(shop: Shop) -> None:
+    """SQLite's names have no case: two brokers, each with a job of this id, would write each row twice."""
+    logs = [
+        LogIdentity(cluster_id=cluster, topic_id="1", name="log", topic="log") for cluster in "ab"
+    ]
+    sinks = [DatabaseTable.sqlite(shop.path, name) for name in ("orders", "ORDERS")]
+    for sink in sinks:
+        sink.prepare("case", cast("Any", None))
+    sinks[0].claim("case", logs[0], ())
+    with pytest.raises(SinkError, match="writes there with another log") as caught:
+        sinks[1].claim("case", logs[1], ())
+    shop.run(caught.value.next_step.partition("gone for good: ")[2].removesuffix(")"))
+    sinks[1].claim("case", logs[1], ())
 
 
 def connect_attached(folder: Path) -> Connection:
