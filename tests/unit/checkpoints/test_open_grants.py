@@ -236,6 +236,39 @@ def test_a_batch_that_keeps_work_does_not_go_on_elsewhere(
 
 
 @pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_rows_of_a_removed_operator_do_not_go_elsewhere_when_it_returns(
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """The last epoch, which was without the operator, names no destination of it."""
+
+    def job_of(place: str | None, log: MemoryLog | None = None) -> HandDrivenJob:
+        sink = late()
+        sink.destination = place
+        providers = [NotingProvider(projection=HANDLED), *([] if place is None else [sink])]
+        chain = chain_of(*providers, keeps_state=False)
+        return HandDrivenJob(
+            chain, log=log, is_batch=is_batch, parallelism=2, allow_non_restored_state=("sink",)
+        )
+
+    job = job_of("here")
+    first, second = job.register_all()
+    if is_batch:
+        first.complete(committables=[("sink", b"rows")])
+    else:
+        job.trigger()
+        first.ack_checkpoint(1, committables=[("sink", b"rows")])
+        second.ack_checkpoint(1)
+        assert 1 in job.runtime.state.granted
+    job.crash()
+    job_of(None, job.log).crash()
+
+    with pytest.raises(RestoreError, match="to be committed to here in the log and to go to there"):
+        job_of("there", job.log)
+    job_of("here", job.log).crash()
+
+
+@pytest.mark.clause("E6")
 def test_a_batch_that_keeps_no_rows_goes_on_elsewhere() -> None:
     job = batch_to("here")
     job.register(0).finish_split("source", "a")
