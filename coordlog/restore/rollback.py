@@ -246,14 +246,14 @@ def _check_sink(
     _check_set_aside(job_id, state, operator_id, destination, from_checkpoint)
     if destination is None:
         return False
-    for debt, place in _owed(state, operator_id, from_checkpoint):
-        if place not in (None, destination):
+    for debt, owed_to in _owed(state, operator_id, from_checkpoint):
+        if owed_to not in (None, destination):
             raise RestoreError(
                 job_id,
                 f"{debt} of operator {operator_id!r}",
-                f"to be committed to {place}",
+                f"to be committed to {owed_to}",
                 f"to go to {destination}",
-                f"run the job with {place} until that is done, then change the destination",
+                f"run the job with {owed_to} until that is done, then change the destination",
             )
     was = state.launch_info.destinations.get(operator_id)
     return was not in (None, destination) and (operator_id, destination) not in state.last_intents
@@ -263,18 +263,18 @@ def _check_set_aside(
     job_id: str, state: JobState, operator_id: str, destination: str | None, from_checkpoint: int
 ) -> None:
     """Refuse another destination for open commits of a savepoint of another branch."""
-    checkpoint = state.completed.get(from_checkpoint)
-    old_destination = None if checkpoint is None else checkpoint.destinations.get(operator_id)
-    if destination is None or old_destination in (None, destination):
-        return
     for number in _numbers(state.set_aside, operator_id):
-        if is_on_the_way(state, number, from_checkpoint):
+        if destination is None or not is_on_the_way(state, number, from_checkpoint):
+            continue
+        for place in _places(state, operator_id, state.granted_at(number)):
+            if place in (None, destination):
+                continue
             raise RestoreError(
                 job_id,
                 f"the open commit of checkpoint {number} of operator {operator_id!r}",
-                f"to be committed to {old_destination}",
+                f"to be committed to {place}",
                 f"to go to {destination}",
-                f"it was prepared for that place: let it write to {old_destination}, or choose another checkpoint",
+                f"it was prepared for that place: let it write to {place}, or choose another checkpoint",
             )
 
 
