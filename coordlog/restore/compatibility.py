@@ -122,7 +122,7 @@ def check_operators(
     _check_same(job_id, chain, recorded, own)
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
-        _check_writers(job_id, state, chain, checkpoint, own, parallelism, mode)
+        _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
     for committables in _open_committables(state, mode):
         _check_writers_of(job_id, state, chain, committables, own)
     _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
@@ -146,6 +146,7 @@ def _check_writers(
     state: JobState,
     chain: Chain,
     checkpoint: CompletedCheckpoint,
+    recorded: Mapping[str, Mapping[str, object]],
     own: Mapping[str, Mapping[str, object]],
     parallelism: int,
     mode: RestoreMode,
@@ -160,6 +161,8 @@ def _check_writers(
         wrote = _described(state.operators_at(sequence))
         _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, where)
+        if chain.source.operator_id not in recorded:
+            _check_location(job_id, state, chain.source, wrote, is_begun=True)
     for number in _begun_again(state, checkpoint, parallelism, mode):
         part = checkpoint.finished[number]
         has_state = {one.operator_id for one in part.states if one.state is not None}

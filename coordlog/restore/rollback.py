@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from coordlog.api.chain import Chain
 from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job.branches import GOING_BACK, ahead_of, is_on_the_way
+from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.savepoints import why_not_retained
 from coordlog.projections.job.state import Granted, JobState, Phase, sorted_items, sorted_values
 from coordlog.restore.compatibility import RestoreMode
@@ -143,10 +144,11 @@ def check_kept_commits(job_id: str, state: JobState, chain: Chain) -> None:
     """
     for provider in chain.coordinators:
         operator_id, destination = provider.operator_id, provider.destination
-        was = state.launch_info.destinations.get(operator_id)
-        if provider.sink is None or destination is None or was in (None, destination):
+        if provider.sink is None or destination is None:
             continue
-        for kept in _kept(state, operator_id):
+        for kept, was in _kept(state, operator_id):
+            if was in (None, destination):
+                continue
             raise RestoreError(
                 job_id,
                 f"{kept} of operator {operator_id!r}",
@@ -156,17 +158,19 @@ def check_kept_commits(job_id: str, state: JobState, chain: Chain) -> None:
             )
 
 
-def _kept(state: JobState, operator_id: str) -> Iterator[str]:
-    """Committables of finished splits and subtasks that no checkpoint grants, in words."""
+def _kept(state: JobState, operator_id: str) -> Iterator[tuple[str, str | None]]:
+    """Work with committables that no checkpoint grants, in words, and the destination of each, if declared."""
     for split in sorted_values(state.kept_splits):
         if any(part.operator_id == operator_id for part in split.committables):
-            yield f"the rows of split {split.split_id!r}, which has finished,"
+            for place in _places(state, operator_id, (split.sequence,)):
+                yield f"the rows of split {split.split_id!r}, which has finished,", place
     for subtask in sorted_values(state.subtasks):
         completion = subtask.completion
         if completion is not None and any(
             part.operator_id == operator_id for part in completion.all_committables()
         ):
-            yield f"the rows of subtask {subtask.subtask}, which has finished,"
+            for place in _places(state, operator_id, (completion.sequence,)):
+                yield f"the rows of subtask {subtask.subtask}, which has finished,", place
 
 
 def check_begun(
@@ -240,36 +244,37 @@ def _check_sink(
                 raise _is_released(job_id, operator_id, newest, from_checkpoint)
             raise _is_ahead(job_id, state, operator_id, place, newest, from_checkpoint)
     _check_set_aside(job_id, state, operator_id, destination, from_checkpoint)
-    was = state.launch_info.destinations.get(operator_id)
-    if destination is None or was in (None, destination):
+    if destination is None:
         return False
-    for debt in _owed(state, operator_id, from_checkpoint):
-        raise RestoreError(
-            job_id,
-            f"{debt} of operator {operator_id!r}",
-            f"to be committed to {was}",
-            f"to go to {destination}",
-            f"run the job with {was} until that is done, then change the destination",
-        )
-    return (operator_id, destination) not in state.last_intents
+    for debt, owed_to in _owed(state, operator_id, from_checkpoint):
+        if owed_to not in (None, destination):
+            raise RestoreError(
+                job_id,
+                f"{debt} of operator {operator_id!r}",
+                f"to be committed to {owed_to}",
+                f"to go to {destination}",
+                f"run the job with {owed_to} until that is done, then change the destination",
+            )
+    was = state.launch_info.destinations.get(operator_id)
+    return was not in (None, destination) and (operator_id, destination) not in state.last_intents
 
 
 def _check_set_aside(
     job_id: str, state: JobState, operator_id: str, destination: str | None, from_checkpoint: int
 ) -> None:
     """Refuse another destination for open commits of a savepoint of another branch."""
-    checkpoint = state.completed.get(from_checkpoint)
-    old_destination = None if checkpoint is None else checkpoint.destinations.get(operator_id)
-    if destination is None or old_destination in (None, destination):
-        return
     for number in _numbers(state.set_aside, operator_id):
-        if is_on_the_way(state, number, from_checkpoint):
+        if destination is None or not is_on_the_way(state, number, from_checkpoint):
+            continue
+        for place in _places(state, operator_id, state.granted_at(number)):
+            if place in (None, destination):
+                continue
             raise RestoreError(
                 job_id,
                 f"the open commit of checkpoint {number} of operator {operator_id!r}",
-                f"to be committed to {old_destination}",
+                f"to be committed to {place}",
                 f"to go to {destination}",
-                f"it was prepared for that place: let it write to {old_destination}, or choose another checkpoint",
+                f"it was prepared for that place: let it write to {place}, or choose another checkpoint",
             )
 
 
@@ -311,14 +316,30 @@ def _is_ahead(
     )
 
 
-def _owed(state: JobState, operator_id: str, from_checkpoint: int) -> Iterator[str]:
-    """Open commits of an operator at its previous destination, in words."""
+def _owed(
+    state: JobState, operator_id: str, from_checkpoint: int
+) -> Iterator[tuple[str, str | None]]:
+    """Open commits of an operator, in words, and the destination of each, if declared."""
     for intent in sorted_values(state.intents):
         if intent.operator_id == operator_id:
-            yield f"the intent of checkpoint {intent.checkpoint_id}"
+            place = state.launch_info.destinations.get(operator_id)
+            yield f"the intent of checkpoint {intent.checkpoint_id}", place
     for number in _numbers(state.granted, operator_id):
         if is_on_the_way(state, number, from_checkpoint):
-            yield f"the open commit of checkpoint {number}"
+            for place in _places(state, operator_id, state.granted_at(number)):
+                yield f"the open commit of checkpoint {number}", place
+
+
+def _places(state: JobState, operator_id: str, sequences: Sequence[int]) -> Iterator[str | None]:
+    """Destinations of an operator in the epochs that wrote at these sequences, or in the last one if there are none.
+
+    The last epoch may have been without the operator.
+    """
+    if not sequences:
+        yield state.launch_info.destinations.get(operator_id)
+    for sequence in sequences:
+        epoch = LaunchInfo({"operators": state.operators_at(sequence)})
+        yield epoch.destinations.get(operator_id)
 
 
 def _numbers(grants: Map[int, tuple[Granted, ...]], operator_id: str) -> Iterator[int]:

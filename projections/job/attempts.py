@@ -11,7 +11,7 @@ from typing import Final
 
 from immutables import Map
 
-from coordlog.projections.job.grants import batch_grants, batch_marks
+from coordlog.projections.job.grants import batch_grants, batch_sequences, marks_of_grants
 from coordlog.projections.job.remembered import FORGETS, forget, is_remembered, weight, weights
 from coordlog.projections.job.skips import digest_of
 from coordlog.projections.job.state import (
@@ -314,7 +314,7 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
             state,
             phase=Phase.ENDING,
             granted=state.granted.set(-1, batch_grants(state)),
-            launch=batch_marks(state),
+            launch=marks_of_grants(state, -1, batch_sequences(state)),
         )
     if state.finished_count == state.parallelism:
         # Earlier aborts are not of the last checkpoint (H5: its tries).

@@ -19,6 +19,7 @@ from coordlog.projections.job.branches import (
     needed_by,
     savepoint_numbers,
 )
+from coordlog.projections.job.grants import marks_of_grants
 from coordlog.projections.job.remembered import weights
 from coordlog.projections.job.state import (
     WRITTEN_AT,
@@ -251,9 +252,12 @@ def _finished_part(state: JobState, number: int) -> FinishedPart:
 def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
     """The state with grants for the committables of acked attempts and of finished subtasks (I4: grants)."""
     grants: list[Granted] = []
+    ends: list[int] = []
     for number in sorted({*pending.acks, *pending.finished}):
         subtask = state.subtasks[number]
         attempt, completion = subtask.attempt, subtask.completion
+        if completion is not None and completion.all_committables():
+            ends.append(completion.sequence)
         if number in pending.finished:
             assert completion is not None, "a finished subtask has a completion"
             attempt_number, committables = completion.attempt_number, completion.all_committables()
@@ -285,6 +289,7 @@ def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
     return evolve(
         state,
         granted=state.granted.set(pending.checkpoint_id, tuple(grants)),
+        launch=marks_of_grants(state, pending.checkpoint_id, ends),
     )
 
 

@@ -213,7 +213,8 @@ class JobProjection:
         return state if typed is None else typed(state, record, value)
 
     def _reset(self, state: JobState, record: Record) -> JobState:
-        initial = self._initial if state.opening is None else state.opening
+        is_opened = record.checkpoint_id == NO_CHECKPOINT and state.opening is not None
+        initial = cast("Map[str, Any]", state.opening) if is_opened else self._initial
         # Apart before `after_reset`, which may change the state of the cut too.
         changed = self.apart(checkpoints.reset_to_checkpoint(state, record, initial))
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)

@@ -21,16 +21,15 @@ from coordlog.projections.job.state import (
     sorted_values,
 )
 from coordlog.schemas.builtin_types import Committable
-from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
     "COVERS",
     "batch_grants",
-    "batch_marks",
     "batch_sequences",
     "covering",
     "granted_to",
     "is_held_back",
+    "marks_of_grants",
     "uncommitted",
     "without_covered",
 ]
@@ -173,15 +172,19 @@ def batch_sequences(state: JobState) -> tuple[int, ...]:
     return (*kept_splits, *ends)
 
 
-def batch_marks(state: JobState) -> Map[str, str]:
-    """The launch with the mark of a batch's grants, some of which former epochs may have written (E7: upgrades).
+def marks_of_grants(state: JobState, checkpoint_id: int, sequences: Iterable[int]) -> Map[str, str]:
+    """The launch with the mark of a checkpoint's grants, some of which former epochs may have written (E7: upgrades).
 
     There is none if all were written by the operators in force. Else the mark has the end of each former epoch that
-    wrote some, and the present sequence, for those of this epoch. Grants of checkpoints need none: a driver without
-    a batch begins with a reset, so that all that a checkpoint grants is of its own epoch.
+    wrote some, and the present sequence, for those of this epoch.
+
+    Args:
+        state: State before the grants.
+        checkpoint_id: The checkpoint, or -1 for the end of a batch.
+        sequences: Sequences of the ends of subtasks and splits that left their committables.
     """
-    name = f"{GRANTED_AT}{NO_CHECKPOINT}"
-    writers = state.ends_of_writers(batch_sequences(state))
+    name = f"{GRANTED_AT}{checkpoint_id}"
+    writers = state.ends_of_writers(sequences)
     if writers:
         return state.launch.set(name, " ".join(map(str, (*writers, state.next_sequence))))
     return state.launch.delete(name) if name in state.launch else state.launch

@@ -75,10 +75,11 @@ def with_opening(state: JobState, record: Record) -> JobState:
             known.append(part.sequence)
         written = " ".join(map(str, state.written_at(known)))
         launch = launch.set(f"{WRITTEN_AT}{checkpoint.sequence}", written)
-        cuts = Map[str, Cut]()
-        for operator_id, cut in sorted_items(checkpoint.cuts):
+        cuts, sequence = Map[str, Cut](), required(record.sequence)
+        for operator_id in sorted({*checkpoint.cuts, *state.operators}):
+            cut = checkpoint.cuts.get(operator_id) or Cut(sequence=-1, state=None, projection=None)
             projection = state.projections.get(operator_id, cut.projection)
-            moved = replace(cut, sequence=required(record.sequence), projection=projection)
+            moved = replace(cut, sequence=sequence, projection=projection)
             cuts = cuts.set(operator_id, moved)
         opened = replace(checkpoint, states=states, cuts=cuts, finished=Map(), in_flight=())
         completed = completed.set(checkpoint.checkpoint_id, opened)

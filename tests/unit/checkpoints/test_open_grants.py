@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.grants import covering, without_covered
 from coordlog.projections.job.state import Granted, Phase
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.testing.driven_job import HandDrivenJob
 from fakes.kernel_fakes import HANDLED, FakeSink, Noting, NotingProvider, chain_of, prefix_of
 
@@ -31,6 +33,18 @@ def written_by(
 def late() -> NotingProvider:
     """The provider of an operator whose coordinator does not commit by itself."""
     return NotingProvider("sink", sink=FakeSink(), is_committing=False, projection=HANDLED)
+
+
+def placed(destination: str) -> NotingProvider:
+    """As `late`, with a destination."""
+    provider = late()
+    provider.destination = destination
+    return provider
+
+
+def source_of(chain: Chain) -> Chain:
+    """The chain without its operators."""
+    return replace(chain, operators=[])
 
 
 def checkpointed(
@@ -233,6 +247,92 @@ def test_a_batch_that_keeps_work_does_not_go_on_elsewhere(
     assert job.log.high_watermark() == before
     batch_to("here", job.log).crash()
     batch_to("there", job.log, "rollback").crash()
+
+
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_rows_of_a_removed_operator_do_not_go_elsewhere_when_it_returns(
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """The last epoch, which was without the operator, names no destination of it."""
+
+    def job_of(place: str | None, log: MemoryLog | None = None) -> HandDrivenJob:
+        sink = late()
+        sink.destination = place
+        providers = [NotingProvider(projection=HANDLED), *([] if place is None else [sink])]
+        chain = chain_of(*providers, keeps_state=False)
+        return HandDrivenJob(
+            chain, log=log, is_batch=is_batch, parallelism=2, allow_non_restored_state=("sink",)
+        )
+
+    job = job_of("here")
+    first, second = job.register_all()
+    if is_batch:
+        first.complete(committables=[("sink", b"rows")])
+    else:
+        job.trigger()
+        first.ack_checkpoint(1, committables=[("sink", b"rows")])
+        second.ack_checkpoint(1)
+        assert 1 in job.runtime.state.granted
+    job.crash()
+    job_of(None, job.log).crash()
+
+    with pytest.raises(RestoreError, match="to be committed to here in the log and to go to there"):
+        job_of("there", job.log)
+    job_of("here", job.log).crash()
+
+
+@pytest.mark.clause("E6")
+def test_a_savepoints_rows_of_a_removed_operator_do_not_go_elsewhere() -> None:
+    """The savepoint is of an epoch without the operator, and its rows are those of the checkpoint before."""
+    job = HandDrivenJob(written_by(1, provider=placed("here")))
+    attempt = job.register(0)
+    for rows in ([], [("sink", b"rows")]):
+        number = job.trigger()
+        assert number is not None
+        attempt.ack_checkpoint(number, committables=rows)
+    job.crash()
+    source = chain_of(NotingProvider(projection=HANDLED))
+    away = HandDrivenJob(source, log=job.log, allow_non_restored_state=("sink",))
+    attempt = away.register(0)
+    assert away.trigger() == 3
+    attempt.ack_checkpoint(3)
+    away.ask("", TakeSavepoint(name="kept")).answer()
+    away.crash()
+    HandDrivenJob(
+        source, log=job.log, from_checkpoint=1, allow_non_restored_state=("sink",)
+    ).crash()
+
+    with pytest.raises(RestoreError, match="to be committed to here in the log and to go to there"):
+        HandDrivenJob(written_by(1, provider=placed("there")), log=job.log, from_checkpoint=3)
+
+
+@pytest.mark.parametrize(
+    ("chain", "says"),
+    [
+        (lambda: written_by(3, 2, provider=placed("here")), "that checkpoint 1 granted is 1 in"),
+        (lambda: written_by(3, 1, 2, provider=placed("there")), "to be committed to here in the"),
+    ],
+)
+def test_rows_of_an_end_before_a_resume_are_of_the_epoch_that_wrote_them(
+    chain: Callable[[], Chain], says: str
+) -> None:
+    job = HandDrivenJob(written_by(1, provider=placed("here")), parallelism=2)
+    job.register(0).complete(committables=[("sink", b"rows")])
+    job.crash()
+    second = written_by(2, 1, provider=placed("here"))
+    resumed = HandDrivenJob(second, log=job.log, parallelism=2, restore="resume")
+    attempt = resumed.register(1)
+    assert resumed.trigger() == 1
+    attempt.ack_checkpoint(1)
+    resumed.crash()
+    third = written_by(3, 2, provider=placed("here"))
+    HandDrivenJob(
+        source_of(third), log=job.log, parallelism=2, allow_non_restored_state=("sink",)
+    ).crash()
+
+    with pytest.raises(RestoreError, match=says):
+        HandDrivenJob(chain(), log=job.log, parallelism=2)
 
 
 @pytest.mark.clause("E6")

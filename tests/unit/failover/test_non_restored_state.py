@@ -363,6 +363,21 @@ def test_a_returning_operator_is_restored_from_a_checkpoint_that_has_it() -> Non
     assert gone.said("restore") == [("restore", 1, b"state of 1")]
 
 
+def test_a_returning_source_is_at_the_location_that_its_checkpoint_has() -> None:
+    """The last epoch had another source, and says nothing about the location of this one."""
+
+    def at(location: str, operator_id: str = "source") -> Chain:
+        chain = chain_of(source(operator_id=operator_id, projection=HANDLED))
+        return replace(chain, source=replace(chain.source, location=location))
+
+    old = crashed(at("/in/a"))
+    away = restarted(old, at("/in/other", "another"), allow=("source",))
+    away.crash()
+
+    assert "the source is /in/a in the log and /in/b here" in refused(away, at("/in/b"))
+    assert restarted(away, at("/in/a")).mode == "rollback"
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -185,6 +185,42 @@ def test_what_is_kept_stays_and_can_be_gone_back_to_and_pruned_to() -> None:
     assert [one.state for one in back.register(0).accepted.states] == [b"1"]
 
 
+@pytest.mark.clause("E2")
+def test_a_savepoint_from_before_an_added_operator_has_nothing_of_it() -> None:
+    """Not the state of the opening: the events in it come once more."""
+    job = HandDrivenJob(chain_of(provider()))
+    checkpointed(job)
+    job.ask("", TakeSavepoint(name="first")).answer()
+    job.crash()
+    both = chain_of(provider(), provider(operator_id="added"))
+    added = HandDrivenJob(both, log=job.log)
+    attempt = added.register(0)
+    attempt.send("added", Up(n=1))
+    attempt.complete()
+    assert added.runtime.state.phase is Phase.FINISHED
+    again = HandDrivenJob(both, log=job.log, again=True)
+    assert again.runtime.state.projections["added"] == (1,)
+    again.crash()
+
+    back = HandDrivenJob(both, log=job.log, from_checkpoint=1)
+    assert back.runtime.state.projections["added"] == ()
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.may_fail("scripted")
+def test_a_failover_to_the_opening_restores_an_operator_added_by_it() -> None:
+    job = finished(provider())
+    job.crash()
+    both = chain_of(provider(), provider(operator_id="added"))
+    again = HandDrivenJob(both, log=job.log, again=True)
+    again.register(0).send("added", Up(n=1))
+    again.run(lambda: again.runtime.fail_job("source", "scripted"))
+    again.stage_ends("cancelled")
+    again.advance(60.0)
+
+    assert dict(again.runtime.state.projections.items()) == {"source": (0,), "added": ()}
+
+
 def checkpointed(job: HandDrivenJob) -> None:
     attempt = job.register(0)
     number = job.trigger()
