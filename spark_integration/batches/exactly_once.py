@@ -255,7 +255,13 @@ class ExactlyOnce:
     def _staged(
         self, frame: DataFrame, service: BatchService, key: BatchKey, name: str
     ) -> BatchPart:
-        batch = Batch(job_id=service.job_id, driver_id=service.driver_id, key=key, sink=name)
+        batch = Batch(
+            job_id=service.job_id,
+            driver_id=service.driver_id,
+            key=key,
+            sink=name,
+            is_first=not (service.state.query_id or service.instead_of),
+        )
         with name_lost_session(frame.sparkSession):
             return service.sinks[name].stage(frame, batch)
 

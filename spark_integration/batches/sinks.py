@@ -42,6 +42,8 @@ class Batch:
     key: BatchKey
     sink: str
     """Name of the sink in the job."""
+    is_first: bool = False
+    """While it is staged: whether the log has no batch of a query, and `instead_of` names no earlier query."""
     number: int = 0
     """Number of the batch's intent, as in `BatchIntent`; 0 while it is staged, as of the following."""
     place: int = 0

@@ -76,7 +76,16 @@ class TableBatches:
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`."""
         if not batch.key.is_write:
-            refuse_older(self.destination, batch.key, self._files.settled(batch.key.query_id))
+            newest = self._files.settled(batch.key.query_id)
+            refuse_older(self.destination, batch.key, newest)
+            if newest is None and batch.is_first and self._files.begins_anew:
+                raise SinkError(
+                    self.destination,
+                    f"job {batch.job_id!r} has written there with a log that is gone, and the table has no batch of "
+                    "this query: rows of an earlier query would be written a second time",
+                    "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
+                    "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint",
+                )
         return staged_part(frame, self.file_writers(), batch)
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:

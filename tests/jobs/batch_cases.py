@@ -30,8 +30,11 @@ Frame = Any
 class BatchCase:
     """One job's batches; each driver has a sink object of its own, as in a process of its own."""
 
-    def __init__(self, make_sink: Callable[[], Sinks], job_id: str = "case") -> None:
-        self.make_sink, self.log, self.job_id = make_sink, MemoryLog(), job_id
+    def __init__(
+        self, make_sink: Callable[[], Sinks], job_id: str = "case", instead_of: str = ""
+    ) -> None:
+        self.make_sink, self.log = make_sink, MemoryLog()
+        self.job_id, self.instead_of = job_id, instead_of
 
     def driver(self, at: At = nowhere) -> ExactlyOnce:
         def to_each(frame: Frame, _batch_id: int) -> Mapping[str, Frame]:
@@ -44,6 +47,7 @@ class BatchCase:
                 job_id=self.job_id,
                 log=self.log,
                 sinks=sinks_of(self.make_sink()),
+                instead_of=self.instead_of,
                 take_over=True,
                 retry_backoff_s=0.001,
                 at=at,

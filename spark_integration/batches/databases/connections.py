@@ -125,7 +125,10 @@ def begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each mo
         return
     # At another level it would check a table's columns as of its start, and move rows into those of now.
     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    cursor.execute(f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
+    cursor.execute(
+        f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}; "
+        "SET LOCAL array_nulls = on"  # else a null in an array would be the text NULL
+    )
     if isinstance(connection, _Guarded):
         # A shorter one, of the database or of its user, stays.
         cursor.execute(

@@ -14,7 +14,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
@@ -63,11 +63,12 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _CREATION: Final = 0x636F6F72646C6F67
 """Key of PostgreSQL's lock for making tables: "coordlog" in bytes."""
-_SCHEMA: Final = (
-    "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-    "WHERE pg_class.oid = %s::regclass"
+_IDENTITY: Final = (
+    "SELECT nspname, relname, relpersistence = 'p', relkind <> 'f' FROM pg_class "
+    "JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s::regclass"
 )
-"""Schema in which PostgreSQL finds a table."""
+"""Schema in which PostgreSQL finds a table, the name that it has there, and whether its rows outlive the server and are
+the server's own."""
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
@@ -187,10 +188,7 @@ class DatabaseTable:
         with self._open("it cannot be made ready") as (connection, cursor):
             begin(connection, cursor)
             if not isinstance(connection, sqlite3.Connection):
-                if not self._schema:
-                    # By the search path the markers could be in another schema at the next start, for another user.
-                    cursor.execute(_SCHEMA, (self._target,))
-                    self._set_schema(str(cursor.fetchall()[0][0]))
+                self._identify(cursor)
                 # Without it, of two jobs that start at once in a new database one would fail.
                 cursor.execute(f"SELECT pg_advisory_xact_lock({_CREATION})")
             cursor.execute(
@@ -203,6 +201,37 @@ class DatabaseTable:
             begin(connection, cursor)
             cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
             connection.rollback()
+
+    def _identify(self, cursor: Any) -> None:  # noqa: ANN401, each module has its own
+        """Find PostgreSQL's own names of the table: one that is too long, or without a schema, has others.
+
+        By the search path the markers could be in another schema at the next start, for another user.
+
+        Raises:
+            SinkError: Rows and markers would not be kept together in this table.
+        """
+        cursor.execute(_IDENTITY, (self._target,))
+        schema, self._plain, is_logged, is_own = cursor.fetchall()[0]
+        self._set_schema(str(schema))
+        if not is_logged:
+            raise SinkError(
+                self.destination,
+                f"it is an unlogged table: PostgreSQL empties it after a crash, and {_MARKERS} would still have its "
+                "batches",
+                f"ALTER TABLE {self._target} SET LOGGED",
+            )
+        if not is_own:
+            raise SinkError(
+                self.destination,
+                f"it is a foreign table: its server commits the rows apart from {_MARKERS}",
+                "connect to that server, and write to its table there",
+            )
+        if "%" in self._schema:
+            raise SinkError(
+                self.destination,
+                f"the name of its schema, {self._schema!r}, has a %, which stands for a value in statements",
+                "rename the schema, or write to a table in another one",
+            )
 
     def refuse_lost_output(self, job_id: str) -> None:
         """Refuse a database without a trace of the job, which has committed batches there. Called before `claim`.
@@ -244,7 +273,10 @@ class DatabaseTable:
         selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             begin(connection, cursor)
-            refuse_older(self.destination, batch.key, self._newest(connection, cursor, batch))
+            newest = self._newest(connection, cursor, batch)
+            refuse_older(self.destination, batch.key, newest)
+            if newest is None and batch.is_first:
+                self._refuse_earlier_query(connection, cursor, batch)
             refuse_one_twice(connection, cursor, self.destination, self._target, frame.columns)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
@@ -284,6 +316,23 @@ class DatabaseTable:
         newest = cursor.fetchone()[0]
         return None if newest is None else int(newest)
 
+    def _refuse_earlier_query(self, connection: Connection, cursor: Any, batch: Batch) -> None:  # noqa: ANN401, as above
+        """Refuse the first batch of a log if the table has batches of another query: their log is gone."""
+        mark = mark_of(connection)
+        cursor.execute(
+            f"SELECT max(query) FROM {self._prefix}{_MARKERS} WHERE job = {mark} AND sink = {mark}",  # noqa: S608, as above
+            (batch.job_id, batch.sink),
+        )
+        earlier = cursor.fetchone()[0]
+        if earlier is not None:
+            raise SinkError(
+                self.destination,
+                f"{_MARKERS} has batches of query {earlier} of job {batch.job_id!r}, the log has none of them, and "
+                "this is another query: rows would be written a second time",
+                "use the log that the job had, or the checkpoint of that query; if this query begins after its rows, "
+                f"allow it with instead_of={earlier!r}",
+            )
+
     def _rehearse(self, part: BatchPart, batch: Batch) -> None:
         """Move the rows in a transaction that is rolled back: rows that the table refuses fail before the intent.
 
@@ -299,8 +348,9 @@ class DatabaseTable:
                 if self._set_marker(connection, cursor, part, batch):
                     self._move(connection, cursor, part)
             except Exception:
-                connection.rollback()
-                self._drop(connection, cursor, part.details["staging"])
+                with suppress(Exception):  # of a connection that is lost: the first error says why
+                    connection.rollback()
+                    self._drop(connection, cursor, part.details["staging"])
                 raise
             connection.rollback()
 
@@ -308,8 +358,8 @@ class DatabaseTable:
         """See `BatchSink`: the marker's primary key lets only one transaction move the rows.
 
         The outcome is not done if the table refuses rows that it took at the rehearsal, if its columns have other types
-        by now, or if the staging table does not exist or has other rows. The staging table is then dropped before the
-        return, so that no slower driver moves its rows, and Spark replays the batch.
+        by now, or if the staging table does not exist or has another number of rows. The staging table is then dropped
+        before the return, so that no slower driver moves its rows, and Spark replays the batch.
         """
         staging, refusal = part.details["staging"], ""
         with self._open("a batch cannot be moved") as (connection, cursor):
@@ -354,7 +404,13 @@ class DatabaseTable:
             f"({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
             (batch.job_id, key.query_id, key.batch_id, part.sink, part.rows),
         )
-        return bool(cursor.rowcount == 1)
+        is_new = bool(cursor.rowcount == 1)
+        newest = self._newest(connection, cursor, batch)
+        if newest is None or newest < key.batch_id:
+            raise _UnfitError(
+                f"{_MARKERS} takes no marker: a trigger or a rule of it leaves rows out"
+            )
+        return is_new
 
     def _check_staged(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
         if not self._names_like(connection, cursor, _checked(staging)):

@@ -58,6 +58,8 @@ class Claim:
     log: LogIdentity
     following: int
     """Number of the entry that the next log would write."""
+    begins_anew: bool = False
+    """Whether an earlier topic of this log's name was deleted, and the log does not continue it."""
 
 
 def claim_for(
@@ -99,7 +101,10 @@ def claim_for(
                 f"{keeper.claim_path(written)} was written, and is not there",
                 "check that what is written there can be read, then start the job again",
             )
-    return Claim(log=log, following=number)
+    content = keeper.read_claim(number - 2) if number > 1 else None
+    before = None if content is None else _decoded(keeper.claim_path(number - 2), content)
+    begins_anew = before is not None and _is_made_again(before, log) and _id(before) not in former
+    return Claim(log=log, following=number, begins_anew=begins_anew)
 
 
 def check_held(keeper: ClaimKeeper, claim: Claim) -> None:
@@ -135,10 +140,9 @@ def _check_continues(
     former: Collection[tuple[str, str]],
     refuse_earlier_output: Callable[[], None],
 ) -> None:
-    if (holder.cluster_id, holder.topic_id) in former:
+    if _id(holder) in former:
         return
-    if log.topic and (holder.cluster_id, holder.topic) == (log.cluster_id, log.topic):
-        # A cluster has one topic of a name: the former one was deleted.
+    if _is_made_again(holder, log):
         refuse_earlier_output()
         return
     raise SinkError(
@@ -167,8 +171,17 @@ def _encoded(log: LogIdentity) -> bytes:
     return json.dumps({name: getattr(log, name) for name in _LOG_FIELDS}).encode()
 
 
+def _id(log: LogIdentity) -> tuple[str, str]:
+    return log.cluster_id, log.topic_id
+
+
 def _is_same_log(log: LogIdentity, other: LogIdentity) -> bool:
-    return (log.cluster_id, log.topic_id) == (other.cluster_id, other.topic_id)
+    return _id(log) == _id(other)
+
+
+def _is_made_again(holder: LogIdentity, log: LogIdentity) -> bool:
+    """Whether the holder's topic was deleted: a cluster has one topic of a name."""
+    return bool(log.topic) and (holder.cluster_id, holder.topic) == (log.cluster_id, log.topic)
 
 
 def _described(log: LogIdentity) -> str:

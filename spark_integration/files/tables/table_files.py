@@ -253,6 +253,11 @@ class TableFiles:
         if self._held is not None:
             check_held(self._here.destination, self._held)
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the job has written here with a log that is gone; after `claim`."""
+        return self._held is not None and self._held.begins_anew
+
     def refuse_earlier_output(self, job_id: str) -> None:
         """Refuse files of an earlier history: see `ParquetSink`."""
         self._here.files.refuse_earlier_output(job_id)

@@ -1,4 +1,4 @@
-"""A start is refused if the destination of earlier batches was removed, such as a folder without its mount."""
+"""Batches are refused if the destination of earlier ones, such as a folder without its mount, or their log is gone."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class Mount:
             return connection.execute(statement).fetchall()
 
 
-def give(case: BatchCase, batch_id: int) -> None:
+def give(case: BatchCase, batch_id: int, query_id: str = "q-1") -> None:
     """One batch, by a driver of its own; its row has the batch's number."""
     driver = case.driver()
     try:
         table = pa.table({"i": pa.array([batch_id], pa.int64())})
-        case.give(driver, batch_id, ArrowFrame([table], batch_id=batch_id))
+        case.give(driver, batch_id, ArrowFrame([table], query_id=query_id, batch_id=batch_id))
     finally:
         driver.close()
 
@@ -173,3 +173,27 @@ def test_a_table_whose_claims_were_deleted_takes_the_next_batch(
     give(case, 1)
 
     assert mount.rows() == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite"])
+def test_a_query_that_begins_anew_after_a_loss_of_the_log_is_refused(
+    make_mount: Callable[[str], Mount], kind: str
+) -> None:
+    """It would write the rows again; only the earlier query's marks show which rows the table has."""
+    mount = make_mount(kind)
+    give(BatchCase(mount.sink), 0)
+    case = BatchCase(mount.sink)
+    for _ in range(2):
+        with pytest.raises(
+            SinkError, match=r"quer.*would be written a second time; use.*instead_of="
+        ):
+            give(case, 0, "q-2")
+    give(case, 0)
+    give(case, 1)
+    assert mount.rows() == [0, 1]
+
+    begun = BatchCase(mount.sink, instead_of="q-1")
+    give(begun, 2, "q-3")
+    give(begun, 3, "q-3")
+    assert mount.rows() == [0, 1, 2, 3]

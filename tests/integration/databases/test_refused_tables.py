@@ -1,0 +1,114 @@
+"""Tables of a real PostgreSQL that cannot keep rows and markers together, and tables of which it has another name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from coordlog.errors import SinkError
+from coordlog.log.interface import LogIdentity
+from coordlog.spark_integration.batches.databases.database import DatabaseTable
+from coordlog.spark_integration.batches.ledger import BatchKey
+from coordlog.spark_integration.batches.sinks import Batch
+from data.sql_statements import executed
+from fakes.batch_fakes import ArrowFrame
+from servers.postgres_server import postgres_server
+
+pytestmark = pytest.mark.slow
+
+BATCH = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+HERE = LogIdentity(cluster_id="here", topic_id="1", name="here", topic="case.log")
+THERE = LogIdentity(cluster_id="there", topic_id="2", name="there", topic="case.log")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server() as given:
+        yield given
+
+
+@pytest.fixture
+def conninfo(server: str) -> str:
+    """A database of the test's own."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS shop WITH (FORCE)")
+        connection.execute("CREATE DATABASE shop")
+    return server.replace("dbname=postgres", "dbname=shop")
+
+
+def run(conninfo: str, *statements: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for statement in statements:
+        rows = executed(partial(psycopg.connect, conninfo), statement)
+    return rows
+
+
+def ready(conninfo: str, table: str = "orders") -> DatabaseTable:
+    sink = DatabaseTable.postgresql(conninfo, table)
+    sink.prepare("case", cast("Any", None))
+    return sink
+
+
+def write(sink: DatabaseTable, column: str, kind: pa.DataType, *rows: object) -> bool:
+    frame = ArrowFrame([pa.table({column: pa.array(rows, kind)})])
+    return sink.settle(sink.stage(cast("Any", frame), BATCH), BATCH).is_done
+
+
+@pytest.mark.parametrize(
+    ("statements", "table", "why_not"),
+    [
+        (("CREATE UNLOGGED TABLE orders (id BIGINT)",), "orders", "unlogged.*SET LOGGED"),
+        (
+            (
+                "CREATE FOREIGN DATA WRAPPER elsewhere",
+                "CREATE SERVER other FOREIGN DATA WRAPPER elsewhere",
+                "CREATE FOREIGN TABLE orders (id BIGINT) SERVER other",
+            ),
+            "orders",
+            "a foreign table",
+        ),
+        (
+            ('CREATE SCHEMA "50%"', 'CREATE TABLE "50%".orders (id BIGINT)'),
+            "50%.orders",
+            "has a %",
+        ),
+    ],
+)
+def test_a_table_that_keeps_no_rows_with_their_markers_is_refused(
+    conninfo: str, statements: tuple[str, ...], table: str, why_not: str
+) -> None:
+    run(conninfo, *statements)
+    with pytest.raises(SinkError, match=why_not):
+        ready(conninfo, table)
+    assert run(conninfo, "SELECT 1 FROM pg_tables WHERE tablename LIKE 'coordlog%'") == []
+
+
+def test_a_table_has_one_owner_though_its_name_is_given_too_long(conninfo: str) -> None:
+    """PostgreSQL cuts names to 63 bytes."""
+    name = "o" * 63
+    run(conninfo, f"CREATE TABLE {name} (id BIGINT)")
+    ready(conninfo, name).claim("case", HERE, ())
+    with pytest.raises(SinkError, match="writes there with another log"):
+        ready(conninfo, f"{name}-new").claim("case", THERE, ())
+
+
+def test_a_batch_without_its_marker_is_not_taken_for_written(conninfo: str) -> None:
+    run(conninfo, "CREATE TABLE orders (id BIGINT)")
+    sink = ready(conninfo)
+    run(
+        conninfo,
+        "CREATE RULE none AS ON INSERT TO coordlog_batches DO INSTEAD NOTHING",
+    )
+    with pytest.raises(SinkError, match="coordlog_batches takes no marker"):
+        write(sink, "id", pa.int64(), 1)
+
+
+def test_a_null_in_an_array_stays_one_whatever_the_session_says(conninfo: str) -> None:
+    run(conninfo, "CREATE TABLE orders (names TEXT[])", "ALTER DATABASE shop SET array_nulls = off")
+    assert write(ready(conninfo), "names", pa.list_(pa.string()), ["a", None])
+    assert run(conninfo, "SELECT names[2] IS NULL FROM orders") == [(True,)]
