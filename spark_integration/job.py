@@ -58,7 +58,7 @@ from coordlog.telemetry.opening import JobTelemetry, open_telemetry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Job", "Operators", "check_job_options"]
+__all__ = ["Job", "Operators", "check_job_options", "prepare_sinks"]
 
 _log = logging.getLogger(__name__)
 
@@ -170,8 +170,6 @@ class Job:
         self._timeouts, self._callbacks = timeouts, callbacks or Callbacks()
         sink = _own(sink)
         operators = None if operators is None else [_own(link) for link in operators]
-        links = (sink, *(operators or ()))
-        self._sinks = [link for link in links if isinstance(link, _Preparing)]
         self.chain = _chain(source, transform, sink, operators)
         _check_mode(self.chain, is_batch=batch)
         self._options = DriverOptions(
@@ -302,12 +300,7 @@ class Job:
             raise
 
     def _start_driver(self, spark: SparkSession, telemetry: JobTelemetry | None) -> None:
-        for sink in self._sinks:
-            sink.prepare(self.job_id)
-        for link in self.chain.source.followers:
-            sink_of_source = None if link.coordinator is None else link.coordinator.sink
-            if isinstance(sink_of_source, _Preparing):
-                sink_of_source.prepare(self.job_id)
+        prepare_sinks(self.chain, self.job_id)
         payloads = self._payloads.on(spark, self.log)
         surroundings = SparkSurroundings(
             spark,
@@ -386,6 +379,13 @@ class Job:
         if self._driver is None:
             raise UsageError(f"job {self.job_id} has not been started: call `start` or `run` first")
         return self._driver
+
+
+def prepare_sinks(chain: Chain, job_id: str) -> None:
+    """Make all destinations of a chain ready, before any attempt starts."""
+    for provider in chain.coordinators:
+        if isinstance(provider.sink, _Preparing):
+            provider.sink.prepare(job_id)
 
 
 @contextmanager

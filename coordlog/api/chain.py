@@ -92,6 +92,8 @@ class OperatorSpec:
     """Payload types of an operator without a coordinator; otherwise the provider declares them."""
     keeps_state_across_splits: bool = True
     """False: after `end_of_split` the operator holds nothing of the split."""
+    takes_all_rows: bool = False
+    """Whether it emits no rows, as a sink: a chain with a link behind it is refused."""
     passes_rejects: bool = False
     """Whether batches for the source's followers pass through unchanged: as the first operator it is before them."""
     leaving_out: Callable[[RejectsOf | None], Operator] | None = None
@@ -124,6 +126,7 @@ class Chain:
     def __post_init__(self) -> None:
         self._let_first_leave_out()
         seen: set[str] = set()
+        taking = ""
         for link in self.links:
             if not link.operator_id or link.operator_id in seen:
                 raise OptionError(
@@ -131,6 +134,9 @@ class Chain:
                 )
             seen.add(link.operator_id)
             _check_factory(link)
+            _check_behind(link, taking)
+            if isinstance(link, OperatorSpec) and link.takes_all_rows:
+                taking = link.operator_id
             if link.coordinator is not None and link.coordinator.operator_id != link.operator_id:
                 raise OptionError(
                     f"the coordinator's operator_id of {link.operator_id!r}",
@@ -190,6 +196,17 @@ class Chain:
     def groups_splits(self) -> bool:
         """Whether the rows of several small splits may be handed over together, in batch."""
         return not self.keeps_state_across_splits and all(each.groups_splits for each in self.links)
+
+
+def _check_behind(link: SourceSpec | OperatorSpec, taking: str) -> None:
+    """Refuse a link behind an operator that takes all rows: it would have none, without an error."""
+    if taking:
+        raise OptionError(
+            "operators",
+            f"[…, {taking!r}, {link.operator_id!r}, …]",
+            f"a chain that ends with its sink: {taking!r} takes all rows, and {link.operator_id!r} behind it would get "
+            "none; write it before the sink, or give each sink a job of its own",
+        )
 
 
 def _check_factory(link: SourceSpec | OperatorSpec) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any, Protocol, runtime_checkable
 
 from coordlog.api.chain import Chain
+from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.log.interface import LogIdentity
 from coordlog.projections.job.launch import FORMER_LOGS
 from coordlog.projections.job.state import JobState
@@ -31,6 +32,15 @@ class LossChecking(Protocol):
 
     def refuse_lost_output(self, job_id: str) -> None:
         """Raise SinkError if the destination is new."""
+        ...
+
+
+@runtime_checkable
+class _OfOperators(Protocol):
+    """A sink whose destination can tell the commits of one operator from those of another."""
+
+    def refuse_lost_commits(self, operator_id: str) -> None:
+        """Raise SinkError if the destination has no trace of the commits of this other operator."""
         ...
 
 
@@ -79,13 +89,28 @@ def claim_destinations(
             appended.
     """
     for provider in chain.coordinators:
-        places = {place for operator_id, place in committed if operator_id == provider.operator_id}
-        if isinstance(provider.sink, _OfParts):
-            provider.sink.refuse_lost_parts(job_id, places)
-        elif provider.destination in places and isinstance(provider.sink, LossChecking):
-            provider.sink.refuse_lost_output(job_id)
+        _refuse_lost(provider, job_id, committed)
         if isinstance(provider.sink, _Claiming):
             provider.sink.claim(job_id, log, former)
+
+
+def _refuse_lost(
+    provider: CoordinatorProvider, job_id: str, committed: Collection[tuple[str, str]]
+) -> None:
+    """Refuse a destination that has lost commits, whichever operator has made them: a sink may be renamed."""
+    sink = provider.sink
+    if isinstance(sink, _OfParts):
+        own = provider.operator_id
+        sink.refuse_lost_parts(job_id, {place for writer, place in committed if writer == own})
+        return
+    writers = {writer for writer, place in committed if place == provider.destination}
+    others = sorted(writers - {provider.operator_id})
+    if isinstance(sink, _OfOperators):
+        for writer in others:
+            sink.refuse_lost_commits(writer)
+        writers -= set(others)
+    if writers and isinstance(sink, LossChecking):
+        sink.refuse_lost_output(job_id)
 
 
 def refuse_unknown_commits(chain: Chain, job_id: str, state: JobState) -> None:

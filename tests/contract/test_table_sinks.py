@@ -28,6 +28,7 @@ from coordlog.spark_integration.files.payloads import (
 )
 from coordlog.spark_integration.files.tables.commits import TableCommits
 from coordlog.spark_integration.files.tables.sink import TableSink
+from coordlog.spark_integration.job import prepare_sinks
 from coordlog.testing import HandDrivenJob
 from coordlog.testing.real_attempt import RealAttempt, silent_source
 from data.table_places import JOB, Place
@@ -502,8 +503,7 @@ def test_a_history_that_lacks_a_commit_of_the_table_is_refused(place: Place) -> 
     """An older copy of the log: its next commit would have a number of the table, and be taken for done."""
     state = JobState()
     job = Job(job_id=JOB, log=MemoryLog(JOB), source=silent_source(), sink=place.new_sink())
-    for link in job._sinks:
-        link.prepare(JOB)
+    prepare_sinks(job.chain, JOB)
     refuse_unknown_commits(job.chain, JOB, state)
     for number in range(2):
         files = staged(place, rows(number), attempt_number=number)
@@ -558,8 +558,7 @@ def test_one_sink_object_serves_two_jobs_at_once(place: Place) -> None:
     sink, runs = place.new_sink(), list[tuple[HandDrivenJob, RealAttempt]]()
     for job_id in ("first", "second"):
         job = Job(job_id=job_id, log=MemoryLog(job_id), source=silent_source(), sink=sink)
-        for link in job._sinks:
-            link.prepare(job_id)
+        prepare_sinks(job.chain, job_id)
         driven = HandDrivenJob(job.chain, job_id=job_id)
         runs.append((driven, RealAttempt(driven, 0)))
 

@@ -404,13 +404,14 @@ class DatabaseTable:
             f"({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
             (batch.job_id, key.query_id, key.batch_id, part.sink, part.rows),
         )
-        is_new = bool(cursor.rowcount == 1)
+        if cursor.rowcount == 1:
+            return True
         newest = self._newest(connection, cursor, batch)
         if newest is None or newest < key.batch_id:
             raise _UnfitError(
                 f"{_MARKERS} takes no marker: a trigger or a rule of it leaves rows out"
             )
-        return is_new
+        return False
 
     def _check_staged(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
         if not self._names_like(connection, cursor, _checked(staging)):

@@ -51,6 +51,7 @@ class RejectsSink(ParquetSink):
         return replace(
             super().spec(operator_id),
             create_operator=partial(_RejectsWriter, self.writer_options),
+            takes_all_rows=False,
         )
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:

@@ -176,6 +176,7 @@ class ParquetSink(Sink):
                 destination=self.destination,
             ),
             keeps_state_across_splits=False,
+            takes_all_rows=True,
             groups_splits=True,
         )
 

@@ -107,6 +107,7 @@ class TableSink(Sink):
                 refuse_commits_from=self._refuse_commits_from,
             ),
             keeps_state_across_splits=False,
+            takes_all_rows=True,
         )
 
     def prepare(self, job_id: str) -> None:
@@ -161,6 +162,14 @@ class TableSink(Sink):
             SinkError: The table was removed, and made again.
         """
         self._files.refuse_lost_output(job_id)
+
+    def refuse_lost_commits(self, operator_id: str) -> None:
+        """Refuse a table without a mark of another operator of the job, which has committed to it. Before `claim`.
+
+        Raises:
+            SinkError: The table was removed, and made again.
+        """
+        self._files.refuse_lost_commits(operator_id)
 
     def claim(
         self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]] = ()

@@ -194,7 +194,10 @@ class TableFiles:
     def mark(self, name: str) -> str:
         """Full name of a mark of this operator."""
         end = f"/{name}" if name else ""
-        return f"coordlog.commits.{self._here.job_id}.{escaped(self.operator_id)}{end}"
+        return self._mark_of(self.operator_id) + end
+
+    def _mark_of(self, operator_id: str) -> str:
+        return f"coordlog.commits.{self._here.job_id}.{escaped(operator_id)}"
 
     def settled(self, mark: str) -> int | None:
         """Value of a mark of this operator; None if the table has none of this name.
@@ -265,6 +268,20 @@ class TableFiles:
     def refuse_lost_output(self, job_id: str) -> None:
         """Refuse a table without a trace of the job, to which the job has committed: see `ParquetSink`."""
         self._here.files.refuse_lost_output(job_id)
+
+    def refuse_lost_commits(self, operator_id: str) -> None:
+        """Refuse a table without the mark of another operator of the job, which has committed to it.
+
+        Raises:
+            SinkError: The table was removed, and made again; or it cannot be read.
+        """
+        if self._look().settled(self._mark_of(operator_id)) is None:
+            raise SinkError(
+                self.where,
+                f"the table of job {self._here.job_id!r} was removed: its log has commits of operator {operator_id!r} "
+                "there, and the table has none of them",
+                "put it back as it was; to write all rows again, run another job id with another table",
+            )
 
     def add(self, addition: Addition, *, at: At = nowhere) -> bool:
         """Publish the files and add them by one commit, unless the table has the mark; False if they were refused.
