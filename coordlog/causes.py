@@ -10,6 +10,7 @@ from coordlog.errors import (
     DestinationMisfitError,
     JobMovedError,
     NoSinkError,
+    OperatorMisfitError,
     OutOfSpaceError,
     SessionLostError,
     SinkError,
@@ -44,7 +45,7 @@ NO_SINK: Final = "no sink"
 """`final` for a coordinator that commits and has no sink."""
 
 MISFIT: Final = "misfit"
-"""`final` for rows that their destination cannot hold, or a transform that returns no rows: a retry is the same."""
+"""`final` for rows that no destination or operator takes, and for what is no rows: a retry is the same."""
 
 SESSION_LOST: Final = "session lost"
 """`final` if the Spark session of the driver has ended: a retry has no other."""
@@ -61,7 +62,7 @@ def final_of(error: BaseException) -> str:
             return MOVED
         if isinstance(cause, NoSinkError):
             return NO_SINK
-        if isinstance(cause, (DestinationMisfitError, TransformMisfitError)):
+        if isinstance(cause, (DestinationMisfitError, OperatorMisfitError, TransformMisfitError)):
             return MISFIT
         if isinstance(cause, SessionLostError):
             return SESSION_LOST

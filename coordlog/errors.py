@@ -11,6 +11,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── NoSinkError              an intent of an operator without a sink
     │   ├── TransformMisfitError     a transform that returns something else than rows
+    │   ├── OperatorMisfitError      an operator that gives something else than rows, or rows that nothing takes
     │   ├── RowFailuresError         a transform that raises at row after row
     │   ├── CommandError             a command that this job cannot take now
     │   │   ├── SavepointError         a savepoint that cannot be taken, or released
@@ -91,6 +92,7 @@ __all__ = [
     "NoSuchOperatorError",
     "NotRequestHandlerError",
     "OffsetGapError",
+    "OperatorMisfitError",
     "OptionError",
     "OutOfRangeError",
     "OutOfSpaceError",
@@ -274,6 +276,10 @@ class TransformMisfitError(UsageError):
 
     def __str__(self) -> str:
         return f"transform {self.function} {self.returned}; it must return {self.expected}"
+
+
+class OperatorMisfitError(UsageError):
+    """An operator gave something else than rows, or rows that no operator takes: another try cannot help."""
 
 
 class TooLargeError(UsageError):

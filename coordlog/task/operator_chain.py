@@ -27,7 +27,7 @@ from coordlog.api.operator import (
     SourceReader,
     Waiting,
 )
-from coordlog.errors import FencedAttemptError, TooLargeError, UsageError
+from coordlog.errors import FencedAttemptError, OperatorMisfitError, TooLargeError, UsageError
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.log.local.fork_guard import ForkGuard
 from coordlog.messages import DeliverEvent
@@ -383,12 +383,12 @@ class OpenChain:
             for batch in call(*arguments):
                 if not isinstance(batch, pa.RecordBatch):
                     # Here: the next operator would be named as the one at fault.
-                    raise UsageError(
+                    raise OperatorMisfitError(
                         f"`{callback}` gave a {type(batch).__name__}; it must give record batches: `yield batch`, or "
                         "a list of them"
                     )
                 if place + 1 == len(self._links):
-                    raise UsageError(
+                    raise OperatorMisfitError(
                         f"`{callback}` of the last operator gave a batch, and no operator after it "
                         "takes the rows: end the chain with a sink"
                     )

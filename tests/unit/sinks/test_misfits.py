@@ -11,6 +11,7 @@ import pytest
 from coordlog.causes import MISFIT
 from coordlog.errors import (
     DestinationMisfitError,
+    OperatorMisfitError,
     SinkError,
     SourceError,
     TransformMisfitError,
@@ -54,6 +55,7 @@ def failure_at_a_split(error: Exception) -> Fail:
     [
         pytest.param(DestinationMisfitError(*TO), "s1", MISFIT, id="a misfit"),
         pytest.param(TransformMisfitError(*TO), "s1", MISFIT, id="no rows from a transform"),
+        pytest.param(OperatorMisfitError("no rows"), "s1", MISFIT, id="no rows from an operator"),
         pytest.param(SinkError(*TO), None, "", id="a destination that refuses"),
         pytest.param(SourceError(*TO), "s1", "", id="an input that cannot be read"),
         pytest.param(ValueError("a row"), "s1", "", id="a row that fails a link"),

@@ -13,7 +13,7 @@ import pytest
 from coordlog.api.operator import (
     OperatorContext,
 )
-from coordlog.causes import OUT_OF_SPACE
+from coordlog.causes import MISFIT, OUT_OF_SPACE
 from coordlog.errors import FencedAttemptError, UsageError
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
@@ -409,7 +409,7 @@ def test_the_operator_that_gives_no_record_batch_is_at_fault(
 
     (failure,) = world.got(Fail)
     assert isinstance(failure, Fail)
-    assert (failure.operator_id, failure.callback) == ("map", "process")
+    assert (failure.operator_id, failure.callback, failure.final) == ("map", "process", MISFIT)
 
 
 def test_an_error_that_names_a_file_that_is_not_utf8_is_told() -> None:
