@@ -194,6 +194,22 @@ def test_nothing_is_committed_to_another_table_of_the_name_at_any_place(
         assert "not the table that this job has" in refusal(place.sink).problem
 
 
+def test_another_table_is_refused_if_the_folder_of_the_job_is_gone_too(place: Place) -> None:
+    sink = place.sink()
+    writer = opened(sink)
+    list(writer.process(rows(1)))
+    sink.settle(intent(files_of(writer.snapshot_state(1))))
+    place.replace()
+    for name in place.names():
+        if "/.coordlog/" in name:
+            place.remove_file(name)
+    list(writer.process(rows(2)))
+    later = intent(files_of(writer.snapshot_state(2)), number=1)
+
+    assert "not the table that this job has" in refusal(lambda: sink.settle(later)).problem
+    assert place.rows() == Counter()
+
+
 def test_a_table_that_is_gone_at_any_place_is_an_error_with_a_next_step(
     new_place: MakePlace,
 ) -> None:
