@@ -323,6 +323,19 @@ def test_an_iceberg_table_has_its_files_below_its_location(tmp_path: Path, schem
     assert len(list((tmp_path / "a b%20" / "data" / "coordlog-ingest.sink").glob("*.parquet"))) == 2
 
 
+def test_an_iceberg_table_of_version_3_is_refused(tmp_path: Path) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    files, sink = staged(place), place.sink()
+    written = Path(place.catalog.load_table("ns.t").metadata_location.removeprefix("file://"))
+    document = {**json.loads(written.read_text()), "format-version": 3, "next-row-id": 0}
+    written.write_text(json.dumps(document))
+
+    for refused in (place.sink, lambda: sink.settle(intent(files))):
+        assert refusal(refused).problem == (
+            "its format has version 3, which pyiceberg does not write"
+        )
+
+
 def test_a_catalog_that_another_job_makes_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
