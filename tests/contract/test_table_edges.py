@@ -279,6 +279,20 @@ def test_a_delta_table_of_version_6_is_refused(tmp_path: Path) -> None:
     assert "writer version 6" in refusal(place.sink).problem
 
 
+def test_a_delta_log_that_is_cleaned_up_meanwhile_is_a_sink_error(tmp_path: Path) -> None:
+    place = DeltaPlace(tmp_path / "t")
+    place.sink().settle(intent(staged(place)))
+    place.loaded().create_checkpoint()
+    place.append(pa.table({"i": [2]}))
+    look = place.sink()._files._look()
+    place.append(pa.table({"i": [3]}))
+    place.loaded().create_checkpoint()
+    for name in sorted(one for one in place.names() if "/_delta_log/0" in one)[:-2]:
+        place.remove_file(name)
+
+    assert "its marks cannot be read" in refusal(lambda: look.settled("mark")).problem
+
+
 def test_a_constraint_that_a_delta_table_got_meanwhile_stops_the_commit(tmp_path: Path) -> None:
     place = DeltaPlace(tmp_path / "t")
     files, sink = staged(place), place.sink()
