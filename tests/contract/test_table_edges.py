@@ -194,6 +194,22 @@ def test_nothing_is_committed_to_another_table_of_the_name_at_any_place(
         assert "not the table that this job has" in refusal(place.sink).problem
 
 
+def test_another_table_is_refused_if_the_folder_of_the_job_is_gone_too(place: Place) -> None:
+    sink = place.sink()
+    writer = opened(sink)
+    list(writer.process(rows(1)))
+    sink.settle(intent(files_of(writer.snapshot_state(1))))
+    place.replace()
+    for name in place.names():
+        if "/.coordlog/" in name:
+            place.remove_file(name)
+    list(writer.process(rows(2)))
+    later = intent(files_of(writer.snapshot_state(2)), number=1)
+
+    assert "not the table that this job has" in refusal(lambda: sink.settle(later)).problem
+    assert place.rows() == Counter()
+
+
 def test_a_table_that_is_gone_at_any_place_is_an_error_with_a_next_step(
     new_place: MakePlace,
 ) -> None:
@@ -263,6 +279,20 @@ def test_a_delta_table_of_version_6_is_refused(tmp_path: Path) -> None:
     assert "writer version 6" in refusal(place.sink).problem
 
 
+def test_a_delta_log_that_is_cleaned_up_meanwhile_is_a_sink_error(tmp_path: Path) -> None:
+    place = DeltaPlace(tmp_path / "t")
+    place.sink().settle(intent(staged(place)))
+    place.loaded().create_checkpoint()
+    place.append(pa.table({"i": [2]}))
+    look = place.sink()._files._look()
+    place.append(pa.table({"i": [3]}))
+    place.loaded().create_checkpoint()
+    for name in sorted(one for one in place.names() if "/_delta_log/0" in one)[:-2]:
+        place.remove_file(name)
+
+    assert "its marks cannot be read" in refusal(lambda: look.settled("mark")).problem
+
+
 def test_a_constraint_that_a_delta_table_got_meanwhile_stops_the_commit(tmp_path: Path) -> None:
     place = DeltaPlace(tmp_path / "t")
     files, sink = staged(place), place.sink()
@@ -305,6 +335,19 @@ def test_an_iceberg_table_has_its_files_below_its_location(tmp_path: Path, schem
 
     assert place.rows() == SAVED
     assert len(list((tmp_path / "a b%20" / "data" / "coordlog-ingest.sink").glob("*.parquet"))) == 2
+
+
+def test_an_iceberg_table_of_version_3_is_refused(tmp_path: Path) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    files, sink = staged(place), place.sink()
+    written = Path(place.catalog.load_table("ns.t").metadata_location.removeprefix("file://"))
+    document = {**json.loads(written.read_text()), "format-version": 3, "next-row-id": 0}
+    written.write_text(json.dumps(document))
+
+    for refused in (place.sink, lambda: sink.settle(intent(files))):
+        assert refusal(refused).problem == (
+            "its format has version 3, which pyiceberg does not write"
+        )
 
 
 def test_a_catalog_that_another_job_makes_meanwhile_is_used(

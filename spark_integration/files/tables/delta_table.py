@@ -96,13 +96,13 @@ class DeltaLakeTable:
 
     def exists(self) -> bool:
         """As in the port; also if a job has begun in its folder, and had no rows yet."""
-        with self._errors("it cannot be looked up"):
+        with _errors(self.where, "it cannot be looked up"):
             is_begun = self._is_local and (Path(self._root) / HIDDEN).is_dir()
             return is_begun or not self._is_local or self._loaded() is not None
 
     def open(self, columns: pa.Schema | None, partition_by: tuple[str, ...]) -> OpenedTable:
         """As in the port."""
-        with self._errors("it cannot be opened"):
+        with _errors(self.where, "it cannot be opened"):
             table = self._loaded()
             if table is None and columns is not None:
                 table = self._made(columns, partition_by)
@@ -110,7 +110,7 @@ class DeltaLakeTable:
 
     def settle(self, columns: pa.Schema, partition_by: tuple[str, ...]) -> OpenedTable:
         """As in the port."""
-        with self._errors("it cannot be made"):
+        with _errors(self.where, "it cannot be made"):
             return self._opened(self._loaded() or self._made(columns, partition_by), partition_by)
 
     def _opened(
@@ -128,7 +128,7 @@ class DeltaLakeTable:
 
     def widened_columns(self, columns: pa.Schema) -> pa.Schema:
         """As in the port: columns are added, and no type is changed."""
-        with self._errors("its columns cannot be added"):
+        with _errors(self.where, "its columns cannot be added"):
             for _ in range(TABLE_COMMIT_TRIES):
                 table = deltalake.DeltaTable(self._root, storage_options=dict(self._options))
                 now = _arrow(table)
@@ -162,7 +162,7 @@ class DeltaLakeTable:
 
     def look(self) -> _Look:
         """As in the port."""
-        with self._errors("it cannot be read"):
+        with _errors(self.where, "it cannot be read"):
             return _Look(self._loaded(), self.where, self._files())
 
     def _files(self) -> pa_fs.FileSystem:
@@ -208,18 +208,6 @@ class DeltaLakeTable:
         except CommitFailedError:  # or is making it: a second try would replace its table
             return deltalake.DeltaTable(self._root, storage_options=dict(self._options))
 
-    @contextmanager
-    def _errors(self, problem: str) -> Generator[None]:
-        """Errors of delta-rs as SinkError."""
-        try:
-            yield
-        except (CoordlogError, MisfitError):
-            raise
-        except Exception as error:  # some of its errors have no class of their own
-            raise SinkError(
-                self.where, f"{problem}: {_message(error)}", "see whether it is a Delta table"
-            ) from error
-
 
 class _Look:
     """A `TableLook`: one version of the table."""
@@ -236,7 +224,8 @@ class _Look:
 
     def settled(self, mark: str) -> int | None:
         """As in the port."""
-        return None if self._table is None else self._table.transaction_version(mark)
+        with _errors(self._where, "its marks cannot be read"):
+            return None if self._table is None else self._table.transaction_version(mark)
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
         """As in the port: the mark is a transaction of the application of its name, which stays in the table."""
@@ -454,6 +443,22 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(
         types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     )
+
+
+@contextmanager
+def _errors(where: str, problem: str) -> Generator[None]:
+    """Errors of delta-rs as SinkError."""
+    try:
+        yield
+    except (CoordlogError, MisfitError):
+        raise
+    except Exception as error:  # some of its errors have no class of their own
+        raise SinkError(
+            where,
+            f"{problem}: {_message(error)}",
+            "see whether it is a Delta table; if another program has just cleaned up its log, run the same command "
+            "again",
+        ) from error
 
 
 def _message(error: Exception) -> str:

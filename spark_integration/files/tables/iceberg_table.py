@@ -70,6 +70,8 @@ _NOT_MADE: Final = (
     refused.UnauthorizedError,
 )
 """Errors of a commit that was not made, and will not be."""
+_VERSIONS: Final = (1, 2)
+"""Versions of the format that pyiceberg writes."""
 _UUID_BYTES: Final = 16
 _LOCAL: Final = re.compile("^file:(//)?(?=/[^/])")
 """Before a local path: of pyiceberg, or as Spark writes it."""
@@ -146,6 +148,7 @@ class IcebergTable:
             return self._opened(self._with_columns(columns, partition_by), partition_by)
 
     def _opened(self, table: LoadedTable, partition_by: tuple[str, ...]) -> OpenedTable:
+        _check_version(self.where, table)
         schema = table.schema()
         return OpenedTable(
             identity=str(table.metadata.table_uuid),
@@ -322,6 +325,7 @@ class _Look:
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
         """As in the port: the mark is a property, which stays if the snapshot expires."""
+        _check_version(self._where, self._table)
         transaction = _OneTry(self._table)
         try:
             with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
@@ -426,6 +430,17 @@ class _Look:
                 f"its columns were changed since {path} was written: {'; '.join(problems)}",
                 "change them back, and run the same command again",
             )
+
+
+def _check_version(where: str, table: LoadedTable) -> None:
+    """Refuse a table of a version of the format that pyiceberg does not write."""
+    version = table.format_version
+    if version not in _VERSIONS:
+        raise SinkError(
+            where,
+            f"its format has version {version}, which pyiceberg does not write",
+            f"use a table of version {_VERSIONS[-1]}, or write it with Spark alone",
+        )
 
 
 def _has_several(statistics: DataFileStatistics, number: int) -> bool:

@@ -18,7 +18,7 @@ from coordlog.spark_integration.files.sink.destination import (
 )
 from coordlog.spark_integration.files.tables.table import OpenedTable, Table
 
-__all__ = ["TableSchemas", "check_identity", "check_partitions"]
+__all__ = ["TableSchemas", "check_identity", "check_partitions", "check_same"]
 
 _IDENTITY: Final = f"{HIDDEN}/table.json"
 
@@ -104,15 +104,24 @@ def check_identity(table: Table, files: Destination, identity: str | None) -> No
     if content is None and identity is not None:
         files.store.write_once(_IDENTITY, json.dumps({"table": identity}).encode())
         content = files.store.read(_IDENTITY)
-    if content is None and identity is None:
-        return
+    if content is not None or identity is not None:
+        former = None if content is None else json.loads(content).get("table")
+        check_same(table, files, former, identity)
+
+
+def check_same(table: Table, files: Destination, former: str | None, identity: str | None) -> None:
+    """Check that the table is still the one that the job has written to, whatever the job's folder has by now.
+
+    Raises:
+        SinkError: It is another one, or was removed.
+    """
     if identity is None:
         raise SinkError(
             table.where,
             "it does not exist any more, and this job has written to it",
             "put it back; or run another job id, which writes all rows again",
         )
-    if content is None or json.loads(content) != {"table": identity}:
+    if identity != former:
         raise SinkError(
             table.where,
             f"it is not the table that this job has written to: the job's files in {files.where} belong to another, "

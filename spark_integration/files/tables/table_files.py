@@ -27,6 +27,7 @@ from coordlog.spark_integration.files.tables.schemas import (
     TableSchemas,
     check_identity,
     check_partitions,
+    check_same,
 )
 from coordlog.spark_integration.files.tables.table import (
     Table,
@@ -167,6 +168,7 @@ class TableFiles:
         files.prepare(job_id)
         destination = Destination(files.writer_options.store)
         check_identity(self._table, destination, table.identity)
+        self._identity = table.identity
         settled = destination.settled_schema()
         if table.columns is not None and (
             settled is None
@@ -384,9 +386,12 @@ class TableFiles:
             SinkError: It was removed, or another has its name since.
         """
         look = self._table.look()
-        if look.identity is None or look.identity != self._identity:
+        if self._identity is None:
             check_identity(self._table, self._here.destination, look.identity)
             self._identity = look.identity
+        else:
+            # Not the folder's copy: who removes a table may remove the job's folder with it.
+            check_same(self._table, self._here.destination, self._identity, look.identity)
         return look
 
     def clean(
