@@ -141,7 +141,7 @@ class Destination:
         if self.read_claim(0) is None and not self.store.names():
             raise SinkError(
                 self.where,
-                f"the destination of job {job_id!r} was removed: its log has commits there, and 0 files "
+                f"the destination of job {job_id!r} was removed or moved: its log has commits there, and 0 files "
                 "are left",
                 "mount it or put it back as it was; to write all rows again, run another job id at another "
                 "destination, a query also with another checkpoint",
