@@ -19,6 +19,7 @@ from coordlog.cli.log_access import PREFIX_HELP, SERVERS_HELP, SERVERS_VARIABLE
 from coordlog.limits import (
     ACK_TIMEOUT_S,
     CALL_TIMEOUT_S,
+    CSV_BLOCK_BYTES,
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
@@ -224,6 +225,11 @@ class IngestOptions:
         names=("--null-value",),
     )
     encoding: str = _texts("utf-8", "Not Parquet: encoding, any of Python's.", "NAME")
+    block_bytes: int = _texts(
+        CSV_BLOCK_BYTES,
+        "Not Parquet: number of bytes that are parsed at once; a longer line is an error.",
+        "N",
+    )
     delimiter: str = _csv(",", "CSV: character between two fields.", "CHARACTER")
     quote: str = _csv(
         '"', "CSV: character around a field; empty if quotes have no meaning.", "CHARACTER"

@@ -8,8 +8,9 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from coordlog.cli.ingest.options import IngestOptions, Part
 from coordlog.cli.ingest.parts import default_job_id, parts_of
 from coordlog.cli.ingest.transform import load_transform
 from coordlog.cli.main import main
-from coordlog.errors import OptionError, OptionsError
+from coordlog.errors import OptionError, OptionsError, SourceError
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -29,6 +30,7 @@ from coordlog.spark_integration.files.source.watch import Watch
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.job_options import RestartPolicy, Start, Telemetry, Timeouts
 from coordlog.spark_integration.kafka.source import KafkaSource
+from fakes.chain_fakes import contents, read_all
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
 CONSTRUCTORS: dict[Part, Callable[..., object]] = {
@@ -303,6 +305,25 @@ def test_options_of_a_format_or_a_watch_are_refused_where_they_do_not_fit() -> N
     ]
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "text"])
+def test_a_line_may_be_as_long_as_a_block(
+    tmp_path: Path, kind: Literal["csv", "jsonl", "text"]
+) -> None:
+    word = "w" * 3_000_000
+    lines = {"csv": f"a\n{word}\n", "jsonl": f'{{"a": "{word}"}}\n', "text": f"{word}\n"}
+    (tmp_path / "in").write_text(lines[kind], encoding="utf-8")
+    options = IngestOptions(source=str(tmp_path / "in"), destination="out", format=kind)
+
+    def rows(given: IngestOptions) -> list[tuple[object, ...]]:
+        source = parts_of(given).source
+        assert isinstance(source, FileSource)
+        return read_all(source.spec().create_reader(), contents(source.discover())).rows
+
+    with pytest.raises(SourceError, match="block"):
+        rows(options)
+    assert rows(replace(options, block_bytes=4_000_000)) == [(word,)]
+
+
 def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("one\ntwo\n", encoding="utf-8")
     parts = parts_of(
@@ -403,6 +424,7 @@ OF_FILES = [
     ("--compression", "gzip"),
     ("--null-value", "NA"),
     ("--encoding", "latin-1"),
+    ("--block-bytes", "9000000"),
     ("--delimiter", ","),
     ("--no-newlines-in-fields",),
     ("--on-error", "skip"),
