@@ -260,7 +260,8 @@ class ExactlyOnce:
             driver_id=service.driver_id,
             key=key,
             sink=name,
-            is_first=not (service.state.query_id or service.instead_of),
+            is_first=key.batch_id == 0 and not service.state.query_id,
+            instead_of=service.instead_of,
         )
         with name_lost_session(frame.sparkSession):
             return service.sinks[name].stage(frame, batch)

@@ -36,7 +36,7 @@ class TableBatches:
     """
 
     def __init__(self, sink: TableSink, name: str) -> None:
-        self._files = sink.files_of(name)
+        self._sink, self._files = sink, sink.files_of(name)
 
     @property
     def destination(self) -> str:
@@ -51,9 +51,12 @@ class TableBatches:
         """See `BatchSink`."""
         self._files.prepare(job_id)
 
-    def refuse_lost_output(self, job_id: str) -> None:
-        """See `TableSink.refuse_lost_output`."""
-        self._files.refuse_lost_output(job_id)
+    def refuse_lost_names(self, job_id: str, names: Collection[str]) -> None:
+        """See `TableSink.refuse_lost_output`: each name has a folder of its own."""
+        for name in sorted(names):
+            files = self._sink.files_of(name)
+            files.prepare(job_id)
+            files.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See that no other log of a job of this id writes to the table: its batches would be others.
@@ -79,14 +82,23 @@ class TableBatches:
             newest = self._files.settled(batch.key.query_id)
             refuse_older(self.destination, batch.key, newest)
             if newest is None and batch.is_first and self._files.begins_anew:
-                raise SinkError(
-                    self.destination,
-                    f"job {batch.job_id!r} has written there with a log that is gone, and the table has no batch of "
-                    "this query: rows of an earlier query would be written a second time",
-                    "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
-                    "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint",
-                )
+                self._refuse_earlier_query(batch)
         return staged_part(frame, self.file_writers(), batch)
+
+    def _refuse_earlier_query(self, batch: Batch) -> None:
+        """Refuse the first batch of a log, after one that is gone, unless `instead_of` is a query of the table."""
+        earlier = batch.instead_of
+        if earlier and self._files.settled(earlier) is not None:
+            return
+        of_which = f"this query, nor of query {earlier}" if earlier else "this query"
+        raise SinkError(
+            self.destination,
+            f"job {batch.job_id!r} has begun there with a log that is gone, and the table has no batch of {of_which}: "
+            "rows of an earlier query would be written a second time",
+            "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
+            "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint; if the "
+            "table has no rows of the job, use another job id",
+        )
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: one commit adds the files and sets the mark.
