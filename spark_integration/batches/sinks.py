@@ -22,7 +22,7 @@ from coordlog.spark_integration.driver.stage import name_lost_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["At", "Batch", "BatchSink", "PartsSink", "nowhere", "refuse_older"]
+__all__ = ["At", "Batch", "BatchSink", "PartsSink", "have_query", "nowhere", "refuse_older"]
 
 At = Callable[[str], None]
 """Called with the name of each place at which a crash would leave unfinished work."""
@@ -43,9 +43,8 @@ class Batch:
     sink: str
     """Name of the sink in the job."""
     is_first: bool = False
-    """While it is staged: whether it is the first of its query, and the log has no batch of any query."""
-    instead_of: str = ""
-    """While it is staged: id of the earlier query whose place its query may take."""
+    """While it is staged: whether it is the first of its query, the log has no batch of any query, and no sink has one
+    of `instead_of`."""
     number: int = 0
     """Number of the batch's intent, as in `BatchIntent`; 0 while it is staged, as of the following."""
     place: int = 0
@@ -114,6 +113,26 @@ class _OfNames(Protocol):
     def refuse_lost_names(self, job_id: str, names: Collection[str]) -> None:
         """Raise SinkError if the destination has no trace of one of these names, all of which have committed."""
         ...
+
+
+@runtime_checkable
+class _OfQueries(Protocol):
+    """A sink whose destination keeps the queries of a job."""
+
+    def has_query(self, job_id: str, query_id: str, /) -> bool:
+        """Whether it has a batch of this query. Raises SinkError."""
+        ...
+
+
+def have_query(sinks: Collection[BatchSink], job_id: str, query_id: str) -> bool:
+    """Whether any destination has a batch of this query: not each one has had rows of it.
+
+    Raises:
+        SinkError: A destination cannot be read.
+    """
+    return bool(query_id) and any(
+        isinstance(sink, _OfQueries) and sink.has_query(job_id, query_id) for sink in sinks
+    )
 
 
 def _names_at(destination: str, own: str, committed: Collection[str]) -> set[str]:

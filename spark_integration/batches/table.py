@@ -82,23 +82,19 @@ class TableBatches:
             newest = self._files.settled(batch.key.query_id)
             refuse_older(self.destination, batch.key, newest)
             if newest is None and batch.is_first and self._files.begins_anew:
-                self._refuse_earlier_query(batch)
+                raise SinkError(
+                    self.destination,
+                    f"job {batch.job_id!r} has begun there with a log that is gone, and the table has no batch of "
+                    "this query: rows of an earlier query would be written a second time",
+                    "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
+                    "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint; if "
+                    "no table has rows of the job, use another job id",
+                )
         return staged_part(frame, self.file_writers(), batch)
 
-    def _refuse_earlier_query(self, batch: Batch) -> None:
-        """Refuse the first batch of a log, after one that is gone, unless `instead_of` is a query of the table."""
-        earlier = batch.instead_of
-        if earlier and self._files.settled(earlier) is not None:
-            return
-        of_which = f"this query, nor of query {earlier}" if earlier else "this query"
-        raise SinkError(
-            self.destination,
-            f"job {batch.job_id!r} has begun there with a log that is gone, and the table has no batch of {of_which}: "
-            "rows of an earlier query would be written a second time",
-            "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
-            "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint; if the "
-            "table has no rows of the job, use another job id",
-        )
+    def has_query(self, _job_id: str, query_id: str) -> bool:
+        """Whether the table has a batch of this query; after `prepare`."""
+        return self._files.settled(query_id) is not None
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: one commit adds the files and sets the mark.

@@ -326,16 +326,27 @@ class DatabaseTable:
         newest = cursor.fetchone()[0]
         return None if newest is None else int(newest)
 
+    def has_query(self, job_id: str, query_id: str) -> bool:
+        """Whether the job has batches of this query there; after `prepare`."""
+        with self._open("it cannot be looked up") as (connection, cursor):
+            begin(connection, cursor)
+            mark = mark_of(connection)
+            cursor.execute(
+                f"SELECT 1 FROM {self._prefix}{_MARKERS} WHERE job = {mark} AND query = {mark} LIMIT 1",  # noqa: S608, as above
+                (job_id, query_id),
+            )
+            return cursor.fetchone() is not None
+
     def _refuse_earlier_query(self, connection: Connection, cursor: Any, batch: Batch) -> None:  # noqa: ANN401, as above
-        """Refuse the first batch of a log if the job's batches are all of queries that it does not follow.
+        """Refuse the first batch of a log if the job's batches are all of other queries.
 
         Their log is gone, and the sink may have had another name with it.
         """
         mark = mark_of(connection)
         cursor.execute(
-            f"SELECT max(query), max(CASE WHEN query IN ({mark}, {mark}) THEN 1 END) "  # noqa: S608, as above
+            f"SELECT max(query), max(CASE WHEN query = {mark} THEN 1 END) "  # noqa: S608, as above
             f"FROM {self._prefix}{_MARKERS} WHERE job = {mark}",
-            (batch.key.query_id, batch.instead_of, batch.job_id),
+            (batch.key.query_id, batch.job_id),
         )
         earlier, is_known = cursor.fetchone()
         if earlier is not None and is_known is None:
@@ -354,7 +365,7 @@ class DatabaseTable:
             SinkError: The table refuses rows; the batch has no record in the log, and its staging table is dropped.
         """
         with self._open(
-            "the rehearsal of this batch has failed, and nothing of it is committed",
+            "a rehearsal of this batch has failed or was refused; nothing of it is committed",
             "fix the function that makes the rows, or the table, then start the query again: Spark "
             "runs the batch again",
         ) as (connection, cursor):

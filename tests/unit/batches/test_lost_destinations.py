@@ -8,7 +8,7 @@ from contextlib import closing
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -213,6 +213,33 @@ def test_a_query_without_rows_goes_on_after_a_loss_of_the_log(
     give(BatchCase(mount.sink), 1)
 
     assert mount.rows() == [1]
+
+
+@pytest.mark.slow
+def test_a_query_after_another_goes_on_if_one_of_the_tables_has_rows(tmp_path: Path) -> None:
+    full, empty = Mount(tmp_path / "full", "delta"), Mount(tmp_path / "empty", "delta")
+
+    def sinks() -> Sinks:
+        return {"bad": empty.sink(), "good": full.sink()}
+
+    def to_each(number: int, instead_of: str, query_id: str, rows: int) -> None:
+        case = BatchCase(sinks, instead_of=instead_of)
+        driver = case.driver()
+        cast("Any", driver)._function = lambda _frame, _number: {  # rows for one sink alone
+            "good": ArrowFrame([pa.table({"i": [number]})], query_id=query_id),
+            "bad": ArrowFrame([pa.table({"i": [number] * rows})], query_id=query_id),
+        }
+        try:
+            case.give(driver, 0, ArrowFrame([pa.table({"i": [0]})], query_id=query_id))
+        finally:
+            driver.close()
+
+    to_each(0, "", "q-1", 0)
+    with pytest.raises(SinkError, match="would be written a second time"):
+        to_each(1, "q-0", "q-2", 1)
+    to_each(1, "q-1", "q-2", 1)
+
+    assert (full.rows(), empty.rows()) == ([0, 1], [1])
 
 
 def test_a_database_knows_a_jobs_queries_under_each_name_of_its_sinks(
