@@ -18,7 +18,7 @@ from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.query import key_of, ranges_of, run_for_state, run_of
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, have_query, nowhere
 from coordlog.spark_integration.batches.table import TableBatches
 from coordlog.spark_integration.driver.stage import name_lost_session
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -260,7 +260,8 @@ class ExactlyOnce:
             driver_id=service.driver_id,
             key=key,
             sink=name,
-            is_first=not (service.state.query_id or service.instead_of),
+            is_first=not (key.batch_id or service.state.query_id)
+            and not have_query(service.sinks.values(), service.job_id, service.instead_of),
         )
         with name_lost_session(frame.sparkSession):
             return service.sinks[name].stage(frame, batch)

@@ -22,7 +22,7 @@ from coordlog.spark_integration.driver.stage import name_lost_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["At", "Batch", "BatchSink", "PartsSink", "nowhere", "refuse_older"]
+__all__ = ["At", "Batch", "BatchSink", "PartsSink", "have_query", "nowhere", "refuse_older"]
 
 At = Callable[[str], None]
 """Called with the name of each place at which a crash would leave unfinished work."""
@@ -43,7 +43,8 @@ class Batch:
     sink: str
     """Name of the sink in the job."""
     is_first: bool = False
-    """While it is staged: whether the log has no batch of a query, and `instead_of` names no earlier query."""
+    """While it is staged: whether it is the first of its query, the log has no batch of any query, and no sink has one
+    of `instead_of`."""
     number: int = 0
     """Number of the batch's intent, as in `BatchIntent`; 0 while it is staged, as of the following."""
     place: int = 0
@@ -105,6 +106,46 @@ class _Claiming(Protocol):
         ...
 
 
+@runtime_checkable
+class _OfNames(Protocol):
+    """A sink whose destination keeps what is written under one name of the sink apart from that under another."""
+
+    def refuse_lost_names(self, job_id: str, names: Collection[str]) -> None:
+        """Raise SinkError if the destination has no trace of one of these names, all of which have committed."""
+        ...
+
+
+@runtime_checkable
+class _OfQueries(Protocol):
+    """A sink whose destination keeps the queries of a job."""
+
+    def has_query(self, job_id: str, query_id: str, /) -> bool:
+        """Whether it has a batch of this query. Raises SinkError."""
+        ...
+
+
+def have_query(sinks: Collection[BatchSink], job_id: str, query_id: str) -> bool:
+    """Whether any destination has a batch of this query: not each one has had rows of it.
+
+    Raises:
+        SinkError: A destination cannot be read.
+    """
+    return bool(query_id) and any(
+        isinstance(sink, _OfQueries) and sink.has_query(job_id, query_id) for sink in sinks
+    )
+
+
+def _names_at(destination: str, own: str, committed: Collection[str]) -> set[str]:
+    """Names of the sinks that have committed to a destination, by the destinations of whole starts."""
+    names: set[str] = set()
+    for earlier in committed:
+        if f" {own}={destination} " in f" {earlier} ":
+            names.add(own)
+        elif f"={destination} " in f"{earlier} ":
+            names.add(f"{earlier} ".partition(f"={destination} ")[0].rpartition(" ")[2])
+    return names
+
+
 def refuse_older(where: str, key: BatchKey, newest: int | None) -> None:
     """Refuse to stage a batch below the newest one of its query in a table, which would take it for written.
 
@@ -152,9 +193,11 @@ class PartsSink:
         Raises:
             SinkError: The destination was removed, or its file system is not mounted.
         """
-        for _, sink in sorted(self._sinks.items()):
-            is_committed = any(f"={sink.destination} " in f"{earlier} " for earlier in committed)
-            if is_committed and isinstance(sink, LossChecking):
+        for name, sink in sorted(self._sinks.items()):
+            names = _names_at(sink.destination, name, committed)
+            if isinstance(sink, _OfNames):
+                sink.refuse_lost_names(job_id, names)
+            elif names and isinstance(sink, LossChecking):
                 sink.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:

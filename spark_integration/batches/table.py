@@ -36,7 +36,7 @@ class TableBatches:
     """
 
     def __init__(self, sink: TableSink, name: str) -> None:
-        self._files = sink.files_of(name)
+        self._sink, self._files = sink, sink.files_of(name)
 
     @property
     def destination(self) -> str:
@@ -51,9 +51,12 @@ class TableBatches:
         """See `BatchSink`."""
         self._files.prepare(job_id)
 
-    def refuse_lost_output(self, job_id: str) -> None:
-        """See `TableSink.refuse_lost_output`."""
-        self._files.refuse_lost_output(job_id)
+    def refuse_lost_names(self, job_id: str, names: Collection[str]) -> None:
+        """See `TableSink.refuse_lost_output`: each name has a folder of its own."""
+        for name in sorted(names):
+            files = self._sink.files_of(name)
+            files.prepare(job_id)
+            files.refuse_lost_output(job_id)
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """See that no other log of a job of this id writes to the table: its batches would be others.
@@ -81,12 +84,17 @@ class TableBatches:
             if newest is None and batch.is_first and self._files.begins_anew:
                 raise SinkError(
                     self.destination,
-                    f"job {batch.job_id!r} has written there with a log that is gone, and the table has no batch of "
+                    f"job {batch.job_id!r} has begun there with a log that is gone, and the table has no batch of "
                     "this query: rows of an earlier query would be written a second time",
                     "use the log that the job had, or the checkpoint of the earlier query; if this query begins after "
-                    "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint",
+                    "its rows, allow it with instead_of= and that query's id, as in `metadata` in its checkpoint; if "
+                    "no table has rows of the job, use another job id",
                 )
         return staged_part(frame, self.file_writers(), batch)
+
+    def has_query(self, _job_id: str, query_id: str) -> bool:
+        """Whether the table has a batch of this query; after `prepare`."""
+        return self._files.settled(query_id) is not None
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """See `BatchSink`: one commit adds the files and sets the mark.

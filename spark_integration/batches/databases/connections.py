@@ -11,7 +11,7 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, cast
 
@@ -250,7 +250,9 @@ class _GuardedCursor:
     def __init__(self, connection: _Guarded, cursor: Any) -> None:  # noqa: ANN401, as above
         self._connection, self._cursor = connection, cursor
 
-    def execute(self, statement: str, values: Sequence[object] | None = None) -> None:
+    def execute(
+        self, statement: str, values: Sequence[object] | Mapping[str, object] | None = None
+    ) -> None:
         with self._connection.answering():
             self._cursor.execute(statement, values)
 

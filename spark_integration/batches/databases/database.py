@@ -63,12 +63,22 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _CREATION: Final = 0x636F6F72646C6F67
 """Key of PostgreSQL's lock for making tables: "coordlog" in bytes."""
-_IDENTITY: Final = (
-    "SELECT nspname, relname, relpersistence = 'p', relkind <> 'f' FROM pg_class "
-    "JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s::regclass"
+_IDENTITY: Final = """
+WITH RECURSIVE parts (oid) AS (
+    SELECT %(table)s::regclass::oid
+    UNION ALL
+    SELECT inhrelid FROM parts JOIN pg_inherits ON inhparent = parts.oid
+    JOIN pg_class AS child ON child.oid = inhrelid WHERE child.relispartition
+), named AS (
+    SELECT relpersistence, relkind, format('%%I.%%I', nspname, relname) AS name FROM parts
+    JOIN pg_class ON pg_class.oid = parts.oid JOIN pg_namespace ON pg_namespace.oid = relnamespace
 )
-"""Schema in which PostgreSQL finds a table, the name that it has there, and whether its rows outlive the server and are
-the server's own."""
+SELECT nspname, relname, (SELECT min(name) FROM named WHERE relpersistence <> 'p'),
+    (SELECT min(name) FROM named WHERE relkind = 'f')
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %(table)s::regclass
+"""
+"""Schema in which PostgreSQL finds a table, the name that it has there; and the names of that table or of a partition
+whose rows do not outlive the server, and of one whose rows are another server's."""
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
@@ -210,20 +220,20 @@ class DatabaseTable:
         Raises:
             SinkError: Rows and markers would not be kept together in this table.
         """
-        cursor.execute(_IDENTITY, (self._target,))
-        schema, self._plain, is_logged, is_own = cursor.fetchall()[0]
+        cursor.execute(_IDENTITY, {"table": self._target})
+        schema, self._plain, unlogged, foreign = cursor.fetchall()[0]
         self._set_schema(str(schema))
-        if not is_logged:
+        if unlogged is not None:
             raise SinkError(
                 self.destination,
-                f"it is an unlogged table: PostgreSQL empties it after a crash, and {_MARKERS} would still have its "
-                "batches",
-                f"ALTER TABLE {self._target} SET LOGGED",
+                f"{unlogged} is an unlogged table: PostgreSQL empties it after a crash, and {_MARKERS} would still "
+                "have its batches",
+                f"ALTER TABLE {unlogged} SET LOGGED",
             )
-        if not is_own:
+        if foreign is not None:
             raise SinkError(
                 self.destination,
-                f"it is a foreign table: its server commits the rows apart from {_MARKERS}",
+                f"{foreign} is a foreign table: its server commits the rows apart from {_MARKERS}",
                 "connect to that server, and write to its table there",
             )
         if "%" in self._schema:
@@ -316,15 +326,30 @@ class DatabaseTable:
         newest = cursor.fetchone()[0]
         return None if newest is None else int(newest)
 
+    def has_query(self, job_id: str, query_id: str) -> bool:
+        """Whether the job has batches of this query there; after `prepare`."""
+        with self._open("it cannot be looked up") as (connection, cursor):
+            begin(connection, cursor)
+            mark = mark_of(connection)
+            cursor.execute(
+                f"SELECT 1 FROM {self._prefix}{_MARKERS} WHERE job = {mark} AND query = {mark} LIMIT 1",  # noqa: S608, as above
+                (job_id, query_id),
+            )
+            return cursor.fetchone() is not None
+
     def _refuse_earlier_query(self, connection: Connection, cursor: Any, batch: Batch) -> None:  # noqa: ANN401, as above
-        """Refuse the first batch of a log if the table has batches of another query: their log is gone."""
+        """Refuse the first batch of a log if the job's batches are all of other queries.
+
+        Their log is gone, and the sink may have had another name with it.
+        """
         mark = mark_of(connection)
         cursor.execute(
-            f"SELECT max(query) FROM {self._prefix}{_MARKERS} WHERE job = {mark} AND sink = {mark}",  # noqa: S608, as above
-            (batch.job_id, batch.sink),
+            f"SELECT max(query), max(CASE WHEN query = {mark} THEN 1 END) "  # noqa: S608, as above
+            f"FROM {self._prefix}{_MARKERS} WHERE job = {mark}",
+            (batch.key.query_id, batch.job_id),
         )
-        earlier = cursor.fetchone()[0]
-        if earlier is not None:
+        earlier, is_known = cursor.fetchone()
+        if earlier is not None and is_known is None:
             raise SinkError(
                 self.destination,
                 f"{_MARKERS} has batches of query {earlier} of job {batch.job_id!r}, the log has none of them, and "
@@ -340,7 +365,7 @@ class DatabaseTable:
             SinkError: The table refuses rows; the batch has no record in the log, and its staging table is dropped.
         """
         with self._open(
-            "a rehearsal moved the rows of this batch and was refused; nothing of it is committed",
+            "a rehearsal of this batch has failed or was refused; nothing of it is committed",
             "fix the function that makes the rows, or the table, then start the query again: Spark "
             "runs the batch again",
         ) as (connection, cursor):
@@ -673,6 +698,8 @@ def _opened(
                 "see that the server runs and can be reached, then start the query again; statements that need more "
                 f"than {limit_s:g} s need a longer statement_timeout_s"
             )
+        elif not (isinstance(error, _UnfitError) or _is_refusal(error)):
+            next_step = _AGAIN
         raise SinkError(where, f"{doing}: {_reason_of(error)}", next_step) from error
 
 

@@ -73,6 +73,25 @@ def write(sink: DatabaseTable, column: str, kind: pa.DataType, *rows: object) ->
             "a foreign table",
         ),
         (
+            (
+                "CREATE TABLE orders (id BIGINT) PARTITION BY RANGE (id)",
+                "CREATE TABLE high PARTITION OF orders DEFAULT PARTITION BY RANGE (id)",
+                "CREATE UNLOGGED TABLE rest PARTITION OF high DEFAULT",
+            ),
+            "orders",
+            "rest is an unlogged.*ALTER TABLE public.rest SET LOGGED",
+        ),
+        (
+            (
+                "CREATE FOREIGN DATA WRAPPER elsewhere",
+                "CREATE SERVER other FOREIGN DATA WRAPPER elsewhere",
+                "CREATE TABLE orders (id BIGINT) PARTITION BY RANGE (id)",
+                "CREATE FOREIGN TABLE rest PARTITION OF orders DEFAULT SERVER other",
+            ),
+            "orders",
+            "rest is a foreign table",
+        ),
+        (
             ('CREATE SCHEMA "50%"', 'CREATE TABLE "50%".orders (id BIGINT)'),
             "50%.orders",
             "has a %",
@@ -112,3 +131,16 @@ def test_a_null_in_an_array_stays_one_whatever_the_session_says(conninfo: str) -
     run(conninfo, "CREATE TABLE orders (names TEXT[])", "ALTER DATABASE shop SET array_nulls = off")
     assert write(ready(conninfo), "names", pa.list_(pa.string()), ["a", None])
     assert run(conninfo, "SELECT names[2] IS NULL FROM orders") == [(True,)]
+
+
+def test_a_server_that_is_away_at_the_rehearsal_is_not_blamed_on_the_rows(conninfo: str) -> None:
+    run(conninfo, "CREATE TABLE orders (id BIGINT)")
+    steps = iter(["prepare", "stage", "insert"])
+
+    def connect() -> Any:  # noqa: ANN401, psycopg's
+        return psycopg.connect(conninfo if next(steps, "") else "host=/nowhere")
+
+    sink = DatabaseTable(connect, "orders", where="shop")
+    sink.prepare("case", cast("Any", None))
+    with pytest.raises(SinkError, match=r"rehearsal .* failed.*/nowhere.*; fix the database"):
+        write(sink, "id", pa.int64(), 1)

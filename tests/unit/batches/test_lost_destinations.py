@@ -8,7 +8,7 @@ from contextlib import closing
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -95,11 +95,11 @@ class Mount:
             return connection.execute(statement).fetchall()
 
 
-def give(case: BatchCase, batch_id: int, query_id: str = "q-1") -> None:
-    """One batch, by a driver of its own; its row has the batch's number."""
+def give(case: BatchCase, batch_id: int, query_id: str = "q-1", rows: int = 1) -> None:
+    """One batch, by a driver of its own; its rows have the batch's number."""
     driver = case.driver()
     try:
-        table = pa.table({"i": pa.array([batch_id], pa.int64())})
+        table = pa.table({"i": pa.array([batch_id] * rows, pa.int64())})
         case.give(driver, batch_id, ArrowFrame([table], query_id=query_id, batch_id=batch_id))
     finally:
         driver.close()
@@ -128,7 +128,7 @@ def test_a_batch_is_refused_until_its_destination_is_back(
     assert mount.rows() == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "sqlite"])
+@pytest.mark.parametrize("kind", ["parquet", "delta", "sqlite"])
 def test_a_batch_is_refused_though_its_sinks_have_changed(
     make_mount: Callable[[str], Mount], tmp_path: Path, kind: str
 ) -> None:
@@ -193,7 +193,78 @@ def test_a_query_that_begins_anew_after_a_loss_of_the_log_is_refused(
     give(case, 1)
     assert mount.rows() == [0, 1]
 
+    for stale in ("q-0", "q-3"):
+        with pytest.raises(SinkError, match="would be written a second time"):
+            give(BatchCase(mount.sink, instead_of=stale), 0, "q-3")
     begun = BatchCase(mount.sink, instead_of="q-1")
-    give(begun, 2, "q-3")
-    give(begun, 3, "q-3")
-    assert mount.rows() == [0, 1, 2, 3]
+    give(begun, 0, "q-3")
+    give(begun, 1, "q-3")
+    assert mount.rows() == [0, 0, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite"])
+def test_a_query_without_rows_goes_on_after_a_loss_of_the_log(
+    make_mount: Callable[[str], Mount], kind: str
+) -> None:
+    """A batch without rows leaves no mark in a table of files."""
+    mount = make_mount(kind)
+    give(BatchCase(mount.sink), 0, rows=0)
+    give(BatchCase(mount.sink), 1)
+
+    assert mount.rows() == [1]
+
+
+@pytest.mark.slow
+def test_a_query_after_another_goes_on_if_one_of_the_tables_has_rows(tmp_path: Path) -> None:
+    full, empty = Mount(tmp_path / "full", "delta"), Mount(tmp_path / "empty", "delta")
+
+    def sinks() -> Sinks:
+        return {"bad": empty.sink(), "good": full.sink()}
+
+    def to_each(number: int, instead_of: str, query_id: str, rows: int) -> None:
+        case = BatchCase(sinks, instead_of=instead_of)
+        driver = case.driver()
+        cast("Any", driver)._function = lambda _frame, _number: {  # rows for one sink alone
+            "good": ArrowFrame([pa.table({"i": [number]})], query_id=query_id),
+            "bad": ArrowFrame([pa.table({"i": [number] * rows})], query_id=query_id),
+        }
+        try:
+            case.give(driver, 0, ArrowFrame([pa.table({"i": [0]})], query_id=query_id))
+        finally:
+            driver.close()
+
+    to_each(0, "", "q-1", 0)
+    with pytest.raises(SinkError, match="would be written a second time"):
+        to_each(1, "q-0", "q-2", 1)
+    to_each(1, "q-1", "q-2", 1)
+
+    assert (full.rows(), empty.rows()) == ([0, 1], [1])
+
+
+def test_a_database_knows_a_jobs_queries_under_each_name_of_its_sinks(
+    make_mount: Callable[[str], Mount],
+) -> None:
+    mount = make_mount("sqlite")
+    case = BatchCase(lambda: {"a": mount.sink()})
+    give(case, 0)
+    case.instead_of = "q-1"
+    give(case, 0, "q-2")
+    with pytest.raises(SinkError, match="would be written a second time"):
+        give(BatchCase(lambda: {"b": mount.sink()}), 0, "q-3")
+    give(BatchCase(lambda: {"a": mount.sink()}), 1, "q-2")
+
+    assert mount.rows() == [0, 0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sink_of_batches_may_be_renamed(make_mount: Callable[[str], Mount], kind: str) -> None:
+    mount = make_mount(kind)
+    case = BatchCase(lambda: {"a": mount.sink()})
+    give(case, 0)
+    case.make_sink = lambda: {"b": mount.sink()}
+    give(case, 1)
+    give(case, 2)
+
+    assert mount.rows() == [0, 1, 2]
