@@ -10,12 +10,13 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError
-from coordlog.projections.job.state import AWAY
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import AWAY, Phase
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.testing.driven_job import HandDrivenJob
 from fakes import split_fakes
-from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of, prefix_of
+from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E8"), pytest.mark.clause("E9")]
 
@@ -204,3 +205,38 @@ def test_a_savepoint_with_its_state_is_read_as_before() -> None:
     assert "the version of operator 'source' in checkpoint 1 is 1 in the log and 2 here" in said
     back = next_of(other, reading(), from_checkpoint=1)
     assert back.runtime.state.projections["source"] == (1,)
+
+
+@pytest.mark.clause("I3")
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_commits_left_open_by_a_removal_are_no_fault(*, is_batch: bool) -> None:
+    """The job has finished without the operator, as it was allowed to by name."""
+    sink = FakeSink()
+    both = chain_of(
+        NotingProvider(projection=HANDLED), NotingProvider("sink", sink=sink, projection=HANDLED)
+    )
+    without = replace(both, operators=[])
+    idle = NotingProvider("sink", sink=sink, projection=HANDLED, is_committing=False)
+    idle.on["complete"] = lambda coordinator, _: coordinator.context.schedule(99, lambda: None)
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED), idle), is_batch=is_batch)
+    attempt = job.register(0)
+    if is_batch:
+        attempt.complete(committables=[("sink", b"rows")])
+    else:
+        job.trigger()
+        attempt.ack_checkpoint(1, committables=[("sink", b"rows")])
+    gone = next_of(job, without)
+    if not is_batch:
+        gone.register(0).complete()
+    gone.advance(5)
+    assert gone.runtime.state.phase is Phase.FINISHED
+
+    back = next_of(gone, both)
+    assert back.mode == "finished"
+    assert verify(back.log.read(0, back.log.high_watermark())).faults == []
+    again = next_of(back, both, again=True)
+    again.register(0).complete()
+    again.advance(5)
+    assert again.runtime.state.phase is Phase.FINISHED
+    assert sink.settled == ([] if is_batch else [("rows",)]), "another batch has its own end"
+    assert verify(again.log.read(0, again.log.high_watermark())).faults == []
