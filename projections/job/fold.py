@@ -423,7 +423,8 @@ def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:
 def _forked(state: JobState, begun_from: str) -> JobState:
     """The state of a forked job, without commits, savepoints and failures of the original job."""
     places = state.begun_places
-    for operator in state.launch_info.operators:
+    described = [state.launch, *({"operators": text} for text in state.away.values())]
+    for operator in (one for launch in described for one in LaunchInfo(launch).operators):
         if operator.is_coordinated:
             places = places.set((operator.operator_id, operator.destination or ""), None)
     for place, _ in sorted_items(state.last_intents):
