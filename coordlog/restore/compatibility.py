@@ -117,15 +117,17 @@ def check_operators(
     recorded = _described(state.launch["operators"])
     own = _described(describe_operators(chain))
     has_begun = any(subtask.next_attempt_number for subtask in sorted_values(state.subtasks))
-    if has_begun:
-        _check_options(job_id, recorded, own)
-    _check_same(job_id, chain, recorded, own)
+    back = _back(state, chain, mode)
+    for described, where in ((recorded, ""), (back, " in the last epoch with it")):
+        if has_begun:
+            _check_options(job_id, described, own)
+        _check_same(job_id, chain, described, own, where)
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
     for committables in _open_committables(state, mode):
         _check_writers_of(job_id, state, chain, committables, own)
-    _check_location(job_id, state, chain.source, recorded, is_begun=has_begun)
+    _check_location(job_id, state, chain.source, {**recorded, **back}, is_begun=has_begun)
     order = [operator_id for operator_id in recorded if operator_id in own]
     order_here = [operator_id for operator_id in own if operator_id in recorded]
     if order != order_here:
@@ -139,6 +141,23 @@ def check_operators(
     for part in _parts_to_restore(state, mode, recorded):
         if part.operator_id not in own and (part.is_owed or part.operator_id not in allowed):
             raise _refusal(job_id, part)
+
+
+def _back(state: JobState, chain: Chain, mode: RestoreMode) -> Mapping[str, Mapping[str, object]]:
+    """Operators that come back to what the fold has kept of them, as the last epoch with each describes it.
+
+    A rollback keeps only what outlives resets, such as the listing of a source.
+    """
+    back: dict[str, Mapping[str, object]] = {}
+    for provider in chain.coordinators:
+        operator_id, projection = provider.operator_id, provider.projection
+        if operator_id not in state.away or projection is None:
+            continue
+        if mode is RestoreMode.ROLLBACK and not projection.outlives_resets:
+            continue
+        if state.projections[operator_id] != projection.initial:
+            back |= _described(state.away[operator_id])
+    return back
 
 
 def _check_writers(

@@ -234,16 +234,26 @@ def explain_checkpoint(stored: Iterable[Stored], checkpoint_id: int) -> Explaine
 
 
 def _undoing(known: _Known, checkpoint_id: int) -> Record | None:
-    """The first reset to a checkpoint before this one after its completion, or None."""
-    is_completed = False
+    """The newest reset that has left the branch of this checkpoint, or None: an earlier one may have been undone."""
+    parents = dict[int, int]()
+    last, undoing = NO_CHECKPOINT, None
+
+    def is_on_the_way(number: int) -> bool:
+        while number > checkpoint_id:
+            number = parents.get(number, NO_CHECKPOINT)
+        return number == checkpoint_id
+
     for record in known.records:
         number = record.checkpoint_id
-        if record.kind is Kind.CHECKPOINT_COMPLETED and number == checkpoint_id:
-            is_completed = True
-        is_back = record.kind is Kind.RESET_TO_CHECKPOINT and number is not None
-        if is_completed and is_back and number is not None and number < checkpoint_id:
-            return record
-    return None
+        if number is None:
+            continue
+        if record.kind is Kind.CHECKPOINT_COMPLETED:
+            parents[number], last = last, number
+        elif record.kind is Kind.RESET_TO_CHECKPOINT:
+            if is_on_the_way(last) and not is_on_the_way(number):
+                undoing = record
+            last = number
+    return undoing
 
 
 def _explained(

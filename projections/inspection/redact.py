@@ -20,7 +20,14 @@ from immutables import Map
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.job.grants import COVERS
 from coordlog.projections.job.skips import digest_of
-from coordlog.projections.job.state import GRANTED_AT, MARK, WRITTEN_AT, JobState, sorted_items
+from coordlog.projections.job.state import (
+    AWAY,
+    GRANTED_AT,
+    MARK,
+    WRITTEN_AT,
+    JobState,
+    sorted_items,
+)
 from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotUnusableError,
@@ -215,7 +222,7 @@ class Redaction:
         return {name: self._attribute(name, value) for name, value in attributes.items()}
 
     def _attribute(self, name: str, value: str) -> str:
-        if name.removeprefix(MARK).startswith("operators"):  # of the epoch, or of a former one
+        if name.removeprefix(MARK).startswith("operators") or name.startswith(AWAY):
             return self._operators(value)
         if name.startswith((WRITTEN_AT, GRANTED_AT)) and value.replace(" ", "").isdecimal():
             return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -18,6 +19,7 @@ from coordlog.projections.job.launch import LaunchInfo
 from coordlog.projections.job.lifecycle import JOB, mark_of_stop
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
+    AWAY,
     END_COMMITTED,
     FORMER_DEAD,
     GRANTED_AT,
@@ -217,6 +219,7 @@ class JobProjection:
         initial = cast("Map[str, Any]", state.opening) if is_opened else self._initial
         # Apart before `after_reset`, which may change the state of the cut too.
         changed = self.apart(checkpoints.reset_to_checkpoint(state, record, initial))
+        changed = _with_operators_back(changed)
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
         projections = changed.projections
         for operator_id, projection in self._operators.items():
@@ -346,6 +349,7 @@ def _launch(state: JobState, attributes: Mapping[str, str], *, is_another: bool)
     """The attributes of an `EPOCH_STARTED`, and the marks of its epoch."""
     launch = Map({name: value for name, value in attributes.items() if not name.startswith(MARK)})
     launch = launch.update(_marks_of_operators(state, launch.get("operators", "[]")))
+    launch = launch.update(_marks_of_the_away(state, launch))
     if not is_another and _is_dead(state, attributes):
         launch = launch.set(FORMER_DEAD, "true")
     return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch
@@ -383,6 +387,25 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     return marks
 
 
+def _marks_of_the_away(state: JobState, launch: Mapping[str, str]) -> dict[str, str]:
+    """Marks from which an operator that comes back is known as it was: the fold has kept its state (E9: exact)."""
+    marks = {f"{AWAY}{operator_id}": text for operator_id, text in state.away.items()}
+    present = {operator.operator_id for operator in LaunchInfo(launch).operators}
+    for operator in json.loads(state.launch.get("operators", "[]")):
+        if operator.get("coordinated") and operator["id"] not in present:
+            # An epoch that has not worked leaves the mark of the one before.
+            marks.setdefault(f"{AWAY}{operator['id']}", json.dumps([operator], sort_keys=True))
+    return marks
+
+
+def _with_operators_back(state: JobState) -> JobState:
+    """The state in which the operators of this epoch are at work: none of them is away any more."""
+    launch = state.launch
+    for operator_id in sorted({*state.away} & {*state.operators}):
+        launch = launch.delete(f"{AWAY}{operator_id}")
+    return state if launch is state.launch else evolve(state, launch=launch)
+
+
 def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:
     """Whether the former driver ended without a stop or a take-over by a user, by the next `EPOCH_STARTED`.
 
@@ -400,7 +423,8 @@ def _is_dead(state: JobState, attributes: Mapping[str, str]) -> bool:
 def _forked(state: JobState, begun_from: str) -> JobState:
     """The state of a forked job, without commits, savepoints and failures of the original job."""
     places = state.begun_places
-    for operator in state.launch_info.operators:
+    described = [state.launch, *({"operators": text} for text in state.away.values())]
+    for operator in (one for launch in described for one in LaunchInfo(launch).operators):
         if operator.is_coordinated:
             places = places.set((operator.operator_id, operator.destination or ""), None)
     for place, _ in sorted_items(state.last_intents):
@@ -451,6 +475,7 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
     is_again = is_opened_again(record)
     if is_again:
         state = opened_again(state)
+    state = _with_operators_back(state)
     is_owed = (is_resume or is_again) and state.last_checkpoint != NO_CHECKPOINT
     return evolve(
         with_failure(state, record, is_counted_by_default=False),

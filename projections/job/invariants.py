@@ -115,6 +115,8 @@ def _commits(state: JobState) -> Iterator[str]:
         yield f"the job has finished, and {len(state.intents)} intents have no outcome"
     if state.phase is Phase.FINISHED:
         for operator_id, count in uncommitted(state).items():
+            if operator_id in state.away:
+                continue  # it had been removed before the end, and has not worked since
             yield f"the job has finished, and {count} committables of {operator_id!r} are left"
 
 

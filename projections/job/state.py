@@ -19,6 +19,7 @@ from coordlog.schemas.builtin_types import Committable, OperatorState
 from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
+    "AWAY",
     "END_COMMITTED",
     "FORMER_DEAD",
     "MARK",
@@ -61,6 +62,9 @@ WRITTEN_AT: Final = MARK + "written_at."
 """Before a sequence: all those at which states were written that are known by it alone since."""
 GRANTED_AT: Final = MARK + "granted_at."
 """Before a checkpoint: sequences at which its grants were written, if not all by the operators in force."""
+AWAY: Final = MARK + "away."
+"""Before an operator with a coordinator: its description by its last epoch, from the beginning of an epoch without it
+until an epoch with it has begun its work."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -457,6 +461,15 @@ class JobState:
             int(name.removeprefix(OPERATORS_BELOW)): operators
             for name, operators in sorted_items(self.launch)
             if name.startswith(OPERATORS_BELOW) and name.removeprefix(OPERATORS_BELOW).isdecimal()
+        }
+
+    @property
+    def away(self) -> Mapping[str, str]:
+        """Operators that no epoch at work has had since, each as its last epoch describes it in `EPOCH_STARTED`."""
+        return {
+            name.removeprefix(AWAY): description
+            for name, description in sorted_items(self.launch)
+            if name.startswith(AWAY)
         }
 
     def written_at(self, sequences: Iterable[int]) -> tuple[int, ...]:

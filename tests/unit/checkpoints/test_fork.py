@@ -269,6 +269,38 @@ def test_nor_at_a_destination_of_the_other_job_or_of_its_origins() -> None:
             HandDrivenJob(chain(place), log=third, job_id="third")
 
 
+@pytest.mark.parametrize("has_rows", [True, False], ids=["with commits", "without"])
+@pytest.mark.parametrize(("was", "refused"), [("a", "a"), (None, "b")])
+def test_nor_where_an_operator_wrote_that_the_other_job_had_removed(
+    was: str | None, refused: str, *, has_rows: bool
+) -> None:
+    """Of a destination that was never declared nobody knows whether it is another one."""
+
+    def with_sink(place: str | None) -> Chain:
+        sink = NotingProvider("sink", projection=HANDLED, sink=PlacedSink())
+        sink.destination = place
+        return chain_of(NotingProvider(projection=HANDLED), sink)
+
+    old = HandDrivenJob(with_sink(was))
+    attempt = old.register(0)
+    number = old.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number, committables=[("sink", b"rows")] if has_rows else [])
+    old.crash()
+    without = chain_of(NotingProvider(projection=HANDLED))
+    old = HandDrivenJob(without, log=old.log, allow_non_restored_state=["sink"])
+    attempt = old.register(0)
+    number = old.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number)
+    log = begun(old, str(number))
+
+    with pytest.raises(RestoreError, match=f"that of job@{number}, in the log and {refused} here"):
+        started(log, with_sink(refused))
+    if was is not None:
+        assert started(log, with_sink("b")).mode == "rollback"
+
+
 def test_until_its_own_reset_nothing_resumes_what_is_the_other_job_s() -> None:
     log = behind_its_first_epoch("at once")
     before = log.high_watermark()

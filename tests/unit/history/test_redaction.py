@@ -544,6 +544,24 @@ def test_marks_of_ends_and_former_operators_stay_what_they_were() -> None:
     assert moment(made).state == redaction.state(moment(log.records).state)
 
 
+def test_an_operator_that_is_away_keeps_its_name_and_not_its_place() -> None:
+    gone = NotingProvider("sink", projection=HANDLED)
+    gone.destination = "/data/secret"
+    job = HandDrivenJob(chain_of(NotingProvider(), gone))
+    job.crash()
+    options = RuntimeOptions(snapshot_every=1)
+    job = HandDrivenJob(chain_of(NotingProvider()), log=job.log, options=options)
+    job.register(0)
+    assert "/data/secret" in job.runtime.state.away["sink"]
+    made, redaction = redacted(job.log.records)
+
+    assert verify(made).faults == []
+    state = moment(made).state
+    assert state == redaction.state(moment(job.log.records).state)
+    assert "secret" not in state.away["sink"]
+    assert json.loads(state.away["sink"])[0]["id"] == "sink"
+
+
 def test_what_an_intent_covers_stays_what_it_was() -> None:
     """Else no reader could fold the history behind the first intent of a part."""
     provider = NotingProvider("sink", sink=FakeSink(), is_committing=False)

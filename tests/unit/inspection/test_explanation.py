@@ -12,7 +12,7 @@ from coordlog.projections.inspection.explain import Explained, explain_checkpoin
 from coordlog.projections.job.skips import digest_of
 from coordlog.projections.tables.events import EventStatus, events
 from coordlog.runtime.runtime import to_unstored
-from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent
+from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent, TakeSavepoint
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
@@ -278,3 +278,40 @@ def test_a_checkpoint_that_the_job_left_by_rollback_is_abandoned() -> None:
     assert made.outcome == "checkpoint 2 is abandoned"
     assert made.steps[-1].words == "the whole job went back to checkpoint 1"
     assert explain_checkpoint(job.log.records, 1).outcome == "checkpoint 1 is completed"
+
+
+def test_a_checkpoint_abandoned_twice_names_the_reset_that_holds() -> None:
+    """The first one was undone: the job went back to a savepoint there. The last one is to a higher number."""
+    job = HandDrivenJob(chain_of(NotingProvider()))
+
+    def back_at(number: int) -> HandDrivenJob:
+        job.ask("", TakeSavepoint(name=f"s{job.runtime.state.last_checkpoint}"))
+        job.crash()
+        return HandDrivenJob(job.chain, log=job.log, clock=job.clock, from_checkpoint=number)
+
+    for number in (1, 2):
+        checkpointed(job)
+        assert job.runtime.state.last_checkpoint == number
+    job = back_at(1)
+    checkpointed(job)
+    for number in (2, 3):
+        job = back_at(number)
+        if number == 2:
+            checkpointed(job)
+
+    made = explain_checkpoint(job.log.records, 2)
+    assert made.outcome == "checkpoint 2 is abandoned"
+    assert made.steps[-1].words == "the whole job went back to checkpoint 3"
+    resets = [step.words for step in made.steps if step.kind is Kind.RESET_TO_CHECKPOINT]
+    assert resets == [
+        "the whole job went back to checkpoint 2",
+        "the whole job went back to checkpoint 3",
+    ]
+
+
+def checkpointed(job: HandDrivenJob) -> None:
+    live = [attempt for attempt in job.attempts.values() if not attempt.is_closed]
+    attempt = live[0] if live else job.register(0)
+    number = job.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number)
