@@ -49,4 +49,4 @@ def test_lost_commits_are_seen_under_another_id_of_the_sink_too(make: Make, tmp_
     renamed = prepared(make, out, "renamed")
     with pytest.raises(SinkError) as caught:
         claim_destinations(renamed, JOB, log.identity, (), committed)
-    assert "was removed: its log has commits" in caught.value.problem
+    assert "its log has commits" in caught.value.problem
