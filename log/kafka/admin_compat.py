@@ -22,13 +22,15 @@ def cluster_of(admin: Any) -> dict[str, Any]:  # noqa: ANN401, the client has no
 def settings_of(admin: Any, topic: str) -> dict[str, str]:  # noqa: ANN401
     """A topic's settings, without those that have no value: the broker stores them without a meaning.
 
+    `describe_configs` has no settings for a topic that the broker refuses or does not know, and no error.
+
     Raises:
-        TopicAuthorizationFailedError: The broker returned none, and every topic has some: the user lacks
-            the right, which the client does not report.
+        KafkaError: The broker's error, for example TopicAuthorizationFailedError.
     """
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-    configs = admin.describe_configs([resource], config_filter="all")["topic"][topic]
-    if not configs:
-        raise errors.TopicAuthorizationFailedError(topic)
-    values = {name: config["value"] for name, config in configs.items()}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    manager = admin._manager  # noqa: SLF001, not public
+    request = admin._describe_configs_request([resource])  # noqa: SLF001, as above
+    (result,) = manager.run(manager.send, request).results
+    if result.error_code:
+        raise errors.for_code(result.error_code)(topic)
+    return {one.name: str(one.value) for one in result.configs if one.value is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
 import time
@@ -55,6 +56,8 @@ INSTALL_CODECS: Final = (
 _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
+_SPREADS_S: Final = 5.0
+"""Longest time until all running brokers of a cluster know a new topic: milliseconds, a second under load."""
 _NO_LEADER: Final = errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
 _NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 
@@ -301,7 +304,17 @@ class Questions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._held = _Held()
+        self._seen_at = -math.inf
         weakref.finalize(self, self._held.free)
+
+    @property
+    def has_just_seen_topic(self) -> bool:
+        """Whether a broker has just known the topic: one that does not know it may learn of it later."""
+        return time.monotonic() - self._seen_at < _SPREADS_S
+
+    def saw_topic(self, *, is_there: bool) -> None:
+        """A broker has answered that the topic exists, or that it is gone."""
+        self._seen_at = time.monotonic() if is_there else -math.inf
 
     def ask(self, doing: str, question: Callable[[Any], T], *, needs: str = "") -> T:
         """Call `question` with an admin client, again after errors that may pass, within the bound.
@@ -314,7 +327,7 @@ class Questions:
         Raises:
             LogUnavailableError: No answer within the bound.
             AccessError: The broker refuses this user or the operation, or is not trusted.
-            TopicError: There is no such topic.
+            TopicError: There is no such topic, and no broker has just known it.
         """
         began = time.monotonic()
         end = began + self._connection.connect_timeout_s
@@ -333,9 +346,11 @@ class Questions:
                 refused = self._connection.refusal(error, needs)
                 if refused is not None:
                     raise refused from error
-                if not passes or isinstance(error, errors.UnknownTopicOrPartitionError):
+                is_over = time.monotonic() + _RETRY_PAUSE_S >= end
+                is_missing = isinstance(error, errors.UnknownTopicOrPartitionError)
+                if not passes or (is_missing and (is_over or not self.has_just_seen_topic)):
                     raise self._connection.failure(doing, began, error) from error
-                if time.monotonic() + _RETRY_PAUSE_S >= end:
+                if is_over:
                     raise self._connection.unavailable(doing, began, error) from error
                 _logging.info("retrying log=%s: %s: %r", self._connection.name, doing, error)
                 time.sleep(_RETRY_PAUSE_S)

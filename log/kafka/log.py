@@ -283,6 +283,7 @@ class KafkaLog:
         """
         self._idle.free()
         self._questions.ask("deleting its topic", self._delete, needs="Delete")
+        self._questions.saw_topic(is_there=False)
         with self._lock:
             self._identity = None
 
@@ -354,12 +355,13 @@ class KafkaLog:
         servers = self._connection.bootstrap_servers
         refuse_old(self.topic, servers, admin._manager.broker_version_data)  # noqa: SLF001, not public
         described = admin.describe_topics([self.topic])[0]
-        if described["error_code"] == _NO_TOPIC:
+        if described["error_code"] == _NO_TOPIC and not self._questions.has_just_seen_topic:
             return "", described
         if described["error_code"] != 0 or not described["partitions"]:
             raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
                 "described"
             )
+        self._questions.saw_topic(is_there=True)
         return cluster_of(admin)["cluster_id"], described
 
     def _create(self, admin: Any) -> None:  # noqa: ANN401
@@ -391,6 +393,7 @@ class KafkaLog:
             ) from error
         else:
             _logging.info("created topic=%s replication=%d", self.topic, replication)
+        self._questions.saw_topic(is_there=True)
         admin.wait_for_topics([self.topic], timeout_ms=self._connection.connect_timeout_s * 1000)
 
     def _delete(self, admin: Any) -> None:  # noqa: ANN401

@@ -1,7 +1,7 @@
 """Faults of kafka-python that coordlog works around, each shown on the client without the remedy.
 
 If a test fails here, a release has corrected the fault: the remedy can go, once the lowest supported version has
-the correction too. `test_kafka_log.py` has the one fault that needs a real broker.
+the correction too. `test_kafka_log.py` has the faults that need a real broker.
 """
 
 from __future__ import annotations

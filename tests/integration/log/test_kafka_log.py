@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaTimeoutError
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from kafka.net.manager import KafkaConnectionManager
 from kafka.structs import TopicPartition
 
 from coordlog.errors import (
@@ -32,6 +33,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
+from coordlog.log.kafka.admin_compat import settings_of
 from coordlog.log.kafka.writer import PRODUCER_OPTIONS, _discard
 from histories.log_records import counted, plain, start_driver, turns
 from servers.topic_settings import change_settings
@@ -240,6 +242,58 @@ def test_a_topic_that_is_missing_is_refused_and_not_made(
     writer.close(timeout_s=2.0)
     with pytest.raises(TopicError):
         log_of(topic).open()
+
+
+@pytest.mark.parametrize("kind", ["MetadataRequest", "DescribeConfigsRequest"])
+def test_a_broker_that_learns_late_of_a_new_topic_is_asked_again(
+    log_of: Callable[..., KafkaLog], monkeypatch: pytest.MonkeyPatch, topic: str, kind: str
+) -> None:
+    """On a cluster, the next question may go to a broker without the topic: for it, one that never was."""
+    clients: Any = KafkaAdminClient  # its stubs are older
+    send, wait = KafkaConnectionManager.send, clients.wait_for_topics
+    is_made: list[bool] = []
+    late: list[object] = []
+
+    def waited(admin: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401, no types
+        wait(admin, *arguments, **options)
+        is_made.append(True)
+
+    def asked(manager: Any, request: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401, as above
+        if is_made and type(request).__name__ == kind and len(late) < 3 and topic in str(request):
+            late.append(request)
+            if kind == "MetadataRequest":
+                request.topics[0].name = f"not-{topic}"
+            else:
+                request.resources = [(2, f"not-{topic}", None)]
+        return send(manager, request, *arguments, **options)
+
+    monkeypatch.setattr(clients, "wait_for_topics", waited)
+    monkeypatch.setattr(KafkaConnectionManager, "send", asked)
+    log = log_of(topic)
+    log.create()
+    assert len(late) == 3
+    assert log.high_watermark() == 0
+
+
+def test_the_client_loses_the_error_of_settings_that_are_refused(
+    admin: KafkaAdminClient, topic: str
+) -> None:
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    assert not admin.describe_configs([resource])["topic"][topic]
+    with pytest.raises(UnknownTopicOrPartitionError):
+        settings_of(admin, topic)
+
+
+def test_a_topic_that_is_deleted_is_missing_at_once(
+    log_of: Callable[..., KafkaLog], topic: str
+) -> None:
+    log = log_of(topic)
+    log.create()
+    log.delete()
+    began = time.monotonic()
+    with pytest.raises(TopicError, match="there is no such topic"):
+        log.open()
+    assert time.monotonic() - began < 2.5, "nobody has just seen it"
 
 
 def test_more_replicas_than_brokers_are_refused(own_broker: EmbeddedBroker, topic: str) -> None:
