@@ -26,7 +26,15 @@ from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.kafka.client import Connection, Questions
 
-__all__ = ["Cluster", "FoundTopic", "Isolation", "Partition", "Starting", "named"]
+__all__ = [
+    "SPREAD_PAUSES_S",
+    "Cluster",
+    "FoundTopic",
+    "Isolation",
+    "Partition",
+    "Starting",
+    "named",
+]
 
 Partition = tuple[str, int]
 """A topic's name, and the number of one of its partitions."""
@@ -35,6 +43,9 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 Starting = Literal["earliest", "latest"] | datetime | Mapping[Partition, int]
 """Start of reading in the first listing."""
+
+SPREAD_PAUSES_S: Final = (0.5, 0.5, 1.0)
+"""Pauses between questions for a new topic: all brokers of a cluster know it within a second, even under load."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -143,6 +154,8 @@ class Cluster:
             connect_timeout_s=self.timeout_s,
         )
         try:
+            if not self._is_known(log):
+                return True  # it has been deleted
             log.open_to_read()
             start, end = log.start_offset(), log.high_watermark()
             if start == end:
@@ -162,6 +175,14 @@ class Cluster:
         if topic.topic_id:
             self._is_job_log[topic.topic_id] = is_log
         return is_log
+
+    def _is_known(self, log: KafkaLog) -> bool:
+        """Whether a topic exists that a broker has listed: another one may not know it yet."""
+        for pause_s in SPREAD_PAUSES_S:
+            if log.find():
+                return True
+            self.pause(pause_s)
+        return log.find()
 
     def pause(self, seconds: float) -> None:
         """Wait before the next query."""

@@ -11,18 +11,23 @@ from typing import Final, Protocol, cast
 
 from coordlog.coordinators.enumerator import pages_of
 from coordlog.errors import SourceError
-from coordlog.limits import KAFKA_METADATA_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_types import Split
-from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition, Starting, named
+from coordlog.spark_integration.kafka.cluster import (
+    SPREAD_PAUSES_S,
+    FoundTopic,
+    Partition,
+    Starting,
+    named,
+)
 from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaListing, KafkaSplit
 
 __all__ = ["AsksCluster", "Discovery", "recreated", "renamed", "split_of"]
 
 _SPLIT = payload_type_of(KafkaSplit)
 
-_METADATA_TRIES: Final = 5
-"""Listings in which a known partition is missing before it is taken for gone, over `KAFKA_METADATA_S`."""
+_PAUSES_S: Final = (*SPREAD_PAUSES_S, 2.0, 3.0, 3.0)
+"""Pauses between listings in which a known partition is missing, before it is taken for gone: `KAFKA_METADATA_S`."""
 
 
 class AsksCluster(Protocol):
@@ -178,13 +183,17 @@ class Discovery:
         return KafkaListing(splits=splits, is_whole=True)
 
     def _topics(self, known: Mapping[Partition, str]) -> dict[str, FoundTopic]:
-        """The topics. A broker whose metadata lag may lack known partitions: they are gone if they stay away."""
+        """The topics. A broker whose metadata lag may lack known partitions, and topics that were just made."""
         names = sorted({*self.topics, *(topic for topic, _ in known)})
-        for _ in range(_METADATA_TRIES - 1):
+        for tries, pause_s in enumerate(_PAUSES_S):
             topics = self.cluster.topics(names, self.pattern)
-            if all(name in topics and one in topics[name].partitions for name, one in known):
+            has_known = all(
+                topic in topics and number in topics[topic].partitions for topic, number in known
+            )
+            has_named = all(name in topics for name in self.topics)
+            if has_known and (has_named or tries >= len(SPREAD_PAUSES_S)):
                 return topics
-            self.cluster.pause(KAFKA_METADATA_S / (_METADATA_TRIES - 1))
+            self.cluster.pause(pause_s)
         return self.cluster.topics(names, self.pattern)
 
     def _deleted_since(

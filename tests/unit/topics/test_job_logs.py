@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordlog.errors import TopicError
 from coordlog.spark_integration.kafka import cluster as cluster_module
 from coordlog.spark_integration.kafka.cluster import Cluster
 
@@ -17,6 +18,9 @@ class Topics:
 
     def __init__(self, headers: Mapping[str, Sequence[object]], *, has_ids: bool = True) -> None:
         self.headers, self._has_ids = dict(headers), has_ids
+        self.lagging = 0
+        """Answers about a log that come from a broker that does not know its topic yet."""
+        self.pauses: list[float] = []
 
     def ask(self, _doing: str, _question: object) -> list[dict[str, Any]]:
         return [
@@ -36,8 +40,17 @@ class Topics:
         def read(start: int, end: int, **_options: object) -> Iterator[SimpleNamespace]:
             return (SimpleNamespace(header=header) for header in headers[start:end])
 
+        def find() -> bool:
+            self.lagging -= 1
+            return self.lagging < 0
+
+        def open_to_read() -> None:
+            if not find():
+                raise TopicError(topic, "there is no such topic at host:1", "check the name")
+
         return SimpleNamespace(
-            open_to_read=lambda: None,
+            find=find,
+            open_to_read=open_to_read,
             start_offset=lambda: 0,
             high_watermark=lambda: len(headers),
             read=read,
@@ -47,6 +60,7 @@ class Topics:
 
 def cluster_of(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(Cluster, "_ask", topics.ask)
+    monkeypatch.setattr(Cluster, "pause", lambda _self, seconds: topics.pauses.append(seconds))
     monkeypatch.setattr(cluster_module, "KafkaLog", topics.log)
     return Cluster(bootstrap_servers="host:1")
 
@@ -74,3 +88,23 @@ def test_a_log_that_has_no_record_yet_is_no_topic_of_a_pattern(
 
     topics.headers |= {"a.log": ["v1"], "b.log": [None]}
     assert sorted(cluster.topics([], ".*")) == ["a", "b.log"]
+
+
+def test_a_log_that_a_broker_does_not_know_yet_is_no_topic_of_a_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another broker has listed it: a job whose source had its own log would read what it appends, without end."""
+    topics = Topics({"a": [None], "a.log": ["v1"]})
+    topics.lagging = 2
+
+    assert sorted(cluster_of(topics, monkeypatch).topics([], ".*")) == ["a"]
+
+
+def test_a_topic_that_is_deleted_while_it_is_listed_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = Topics({"a": [None], "a.log": [None]})
+    topics.lagging = 1000
+
+    assert sorted(cluster_of(topics, monkeypatch).topics([], ".*")) == ["a"]
+    assert sum(topics.pauses) == 2.0

@@ -247,12 +247,33 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
     job = HandDrivenJob(chain_on(cluster))
     checkpoint(job, *job.register_all())
     job.crash()
-    cluster.lagging = 4
+    cluster.lagging = 6
 
     again = HandDrivenJob(chain_on(cluster), log=job.log)
 
     assert failures(again) == []
     assert sum(cluster.pauses) == KAFKA_METADATA_S
+
+
+def test_a_topic_that_was_just_made_is_asked_for_again() -> None:
+    """Another broker of the cluster has answered its `create`."""
+    cluster = cluster_of(4)
+    cluster.lagging = 3
+    job = HandDrivenJob(chain_on(cluster, is_bounded=True))
+    (attempt,) = job.register_all()
+
+    assert failures(job) == []
+    assert told(job, attempt) == ["t/0@0..4", NO_MORE]
+    assert sum(cluster.pauses) == 2.0
+
+
+@pytest.mark.may_fail("there is no such topic")
+def test_a_topic_that_does_not_exist_is_refused_after_two_seconds() -> None:
+    cluster = FakeCluster()
+    job = HandDrivenJob(chain_on(cluster))
+
+    assert "topic t: there is no such topic at fake:9092" in failures(job)[0]
+    assert sum(cluster.pauses) == 2.0
 
 
 @pytest.mark.may_fail("the source is now unbounded")
