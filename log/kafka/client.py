@@ -41,6 +41,7 @@ __all__ = [
     "in_background",
     "made",
     "may_pass",
+    "time_of_try",
     "within",
 ]
 
@@ -56,6 +57,8 @@ INSTALL_CODECS: Final = (
 _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
+_FIRST_TRY: Final = 1 / 10
+"""Part of the time for an answer that the first try has."""
 _SPREADS_S: Final = 5.0
 """Longest time until all running brokers of a cluster know a new topic: milliseconds, a second under load."""
 _NO_LEADER: Final = errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
@@ -271,6 +274,15 @@ def within(timeout_s: float, call: Callable[[], T], *, too_late: Callable[[T], N
     return running.result  # type: ignore[return-value]
 
 
+def time_of_try(limit_s: float, elapsed_s: float) -> float:
+    """Seconds for the next of several tries within `limit_s`.
+
+    The client chooses a broker at random, and waits for it alone: one that stands still must not take all of the time.
+    Each try has as long as all before it together, because a slow broker needs more than the first.
+    """
+    return min(limit_s - elapsed_s, max(limit_s * _FIRST_TRY, elapsed_s))
+
+
 def nothing(_result: object) -> None:
     """The `too_late` of results that hold no resource."""
 
@@ -332,12 +344,14 @@ class Questions:
         began = time.monotonic()
         end = began + self._connection.connect_timeout_s
         while True:
-            left_s = end - time.monotonic()
+            now = time.monotonic()
+            try_end = now + time_of_try(self._connection.connect_timeout_s, now - began)
             try:
                 with self._held.lock:
                     if self._held.admin is None:
-                        self._held.admin = self._make(left_s)
+                        self._held.admin = self._make(try_end - now)
                     admin = self._held.admin
+                left_s = try_end - time.monotonic()
                 return within(left_s, partial(question, admin), too_late=nothing)
             except (errors.KafkaError, OSError, RuntimeError) as error:
                 # RuntimeError: the client's loop was closed during a request of another thread.

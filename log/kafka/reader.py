@@ -13,7 +13,14 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import OutOfRangeError, RecordError
 from coordlog.log.interface import StoredRecord
-from coordlog.log.kafka.client import Connection, in_background, made, may_pass, within
+from coordlog.log.kafka.client import (
+    Connection,
+    in_background,
+    made,
+    may_pass,
+    time_of_try,
+    within,
+)
 from coordlog.schemas.header import HEADER_NAME
 
 __all__ = ["IdleConsumer", "read_range"]
@@ -197,7 +204,8 @@ class _Reading:
         return ()
 
     def _connect(self) -> Any:  # noqa: ANN401
-        timeout_s = max(_POLL_S, self._stall_s - (time.monotonic() - self._heard_at))
+        silent_s = time.monotonic() - self._heard_at
+        timeout_s = max(_POLL_S, time_of_try(self._stall_s, silent_s))
         options = {**self._connection.options(timeout_s), **CONSUMER_OPTIONS}
 
         def connect() -> Any:  # noqa: ANN401, the client has no types

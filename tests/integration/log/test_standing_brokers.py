@@ -1,0 +1,81 @@
+"""One broker of a cluster accepts connections and answers nothing, while the others answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.interface import UnstoredRecord
+from coordlog.log.kafka import KafkaLog, Security
+from coordlog.log.kafka import reader as reader_module
+from coordlog.log.kafka.client import Connection, Questions, made, time_of_try
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def test_a_broker_that_stands_still_does_not_take_the_whole_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client asks one broker of a cluster, and waits for it alone: the next client may ask another."""
+    is_over = threading.Event()
+    admins: list[object] = []
+
+    class Admin:
+        def __init__(self) -> None:
+            admins.append(self)
+
+        def close(self) -> None: ...
+
+    def question(admin: object) -> str:
+        if admin is admins[0]:
+            is_over.wait(30.0)
+        return "offsets"
+
+    monkeypatch.setattr(Questions, "_make", lambda *_arguments: Admin())
+    connection = Connection(
+        topic="a.log", bootstrap_servers="127.0.0.1:9", security=Security(), connect_timeout_s=5.0
+    )
+
+    assert Questions(connection).ask("asking for its offsets", question) == "offsets"
+    is_over.set()
+    assert len(admins) == 2
+
+
+def test_tries_within_a_limit_grow_and_end_with_it() -> None:
+    elapsed_s, tries = 0.0, []
+    while elapsed_s < 10.0:
+        tries.append(time_of_try(10.0, elapsed_s))
+        elapsed_s += tries[-1]
+
+    assert tries == [1.0, 1.0, 2.0, 4.0, 2.0]
+
+
+def test_a_read_connects_again_if_a_broker_stands_still(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = KafkaLog(f"still-{time.time_ns()}.log", broker.bootstrap_servers)
+    log.create()
+    writer = log.writer()
+    writer.append([UnstoredRecord(b"k", b"v", b"h", time.time_ns() // 1000)], timeout_s=30.0)
+    writer.close(timeout_s=5.0)
+    is_over = threading.Event()
+    connected: list[object] = []
+
+    def made_late(make: Any, options: dict[str, object]) -> object:  # noqa: ANN401
+        connected.append(make)
+        if len(connected) == 1:
+            is_over.wait(30.0)
+            raise OSError("too late")
+        return made(make, options)
+
+    monkeypatch.setattr(reader_module, "made", made_late)
+    (record,) = log.read(0, 1, stall_s=10.0)
+    is_over.set()
+
+    assert record.value == b"v"
+    assert len(connected) == 2
+    log.close()
