@@ -125,6 +125,10 @@ def check_operators(
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
+    elif mode is RestoreMode.ROLLBACK:
+        _check_writers_at(
+            job_id, state, chain, NO_CHECKPOINT, recorded, own, " in its last opening"
+        )
     for committables in _open_committables(state, mode):
         _check_writers_of(job_id, state, chain, committables, own)
     _check_location(job_id, state, chain.source, {**recorded, **back}, is_begun=has_begun)
@@ -146,16 +150,19 @@ def check_operators(
 def _back(state: JobState, chain: Chain, mode: RestoreMode) -> Mapping[str, Mapping[str, object]]:
     """Operators that come back to what the fold has kept of them, as the last epoch with each describes it.
 
-    A rollback keeps only what outlives resets, such as the listing of a source.
+    A rollback keeps only what outlives resets, such as the listing of a source; that of a batch to its last opening
+    keeps all that was folded until then.
     """
+    opening = state.opening if state.last_checkpoint == NO_CHECKPOINT else None
     back: dict[str, Mapping[str, object]] = {}
     for provider in chain.coordinators:
         operator_id, projection = provider.operator_id, provider.projection
         if operator_id not in state.away or projection is None:
             continue
+        kept = state.projections[operator_id]
         if mode is RestoreMode.ROLLBACK and not projection.outlives_resets:
-            continue
-        if state.projections[operator_id] != projection.initial:
+            kept = projection.initial if opening is None else opening[operator_id]
+        if kept != projection.initial:
             back |= _described(state.away[operator_id])
     return back
 
@@ -176,12 +183,7 @@ def _check_writers(
     finished may have done so in an epoch long before it.
     """
     where = f" in checkpoint {checkpoint.checkpoint_id}"
-    for sequence in state.written_at([checkpoint.sequence]):
-        wrote = _described(state.operators_at(sequence))
-        _check_options(job_id, wrote, own)
-        _check_same(job_id, chain, wrote, own, where)
-        if chain.source.operator_id not in recorded:
-            _check_location(job_id, state, chain.source, wrote, is_begun=True)
+    _check_writers_at(job_id, state, chain, checkpoint.sequence, recorded, own, where)
     for number in _begun_again(state, checkpoint, parallelism, mode):
         part = checkpoint.finished[number]
         has_state = {one.operator_id for one in part.states if one.state is not None}
@@ -193,6 +195,24 @@ def _check_writers(
             }
             _check_options(job_id, wrote, own)
             _check_same(job_id, chain, wrote, own, f"{where}, where subtask {number} had finished,")
+
+
+def _check_writers_at(
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    known_by: int,
+    recorded: Mapping[str, Mapping[str, object]],
+    own: Mapping[str, Mapping[str, object]],
+    where: str,
+) -> None:
+    """Refuse operators that do not read the states that are known by this sequence, or -1 for a batch's opening."""
+    for sequence in state.written_at([known_by]):
+        wrote = _described(state.operators_at(sequence))
+        _check_options(job_id, wrote, own)
+        _check_same(job_id, chain, wrote, own, where)
+        if chain.source.operator_id not in recorded:
+            _check_location(job_id, state, chain.source, wrote, is_begun=True)
 
 
 @dataclass(frozen=True, slots=True)

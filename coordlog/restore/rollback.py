@@ -256,6 +256,8 @@ def _check_sink(
                 f"run the job with {owed_to} until that is done, then change the destination",
             )
     was = state.launch_info.destinations.get(operator_id)
+    if operator_id in state.away:
+        was = LaunchInfo({"operators": state.away[operator_id]}).destinations.get(operator_id)
     return was not in (None, destination) and (operator_id, destination) not in state.last_intents
 
 

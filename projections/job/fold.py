@@ -361,7 +361,7 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     former = state.launch.get("operators", operators)
     if former != operators:
         below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
-    known: set[int] = set()
+    known = {NO_CHECKPOINT}  # the opening of a batch, whose mark has its sequence
     for checkpoint in sorted_values(state.completed):
         known |= {checkpoint.sequence}
         known |= {part.sequence for part in sorted_values(checkpoint.finished)}
@@ -427,9 +427,12 @@ def _forked(state: JobState, begun_from: str) -> JobState:
     for operator in (one for launch in described for one in LaunchInfo(launch).operators):
         if operator.is_coordinated:
             places = places.set((operator.operator_id, operator.destination or ""), None)
-    for place, _ in sorted_items(state.last_intents):
-        if place[1]:
-            places = places.set(place, None)
+    places = places.update(
+        {place: None for place, _ in sorted_items(state.last_intents) if place[1]}
+    )
+    for checkpoint in sorted_values(state.completed):
+        # The other job may go back to it, and make the open commits of a savepoint there.
+        places = places.update(dict.fromkeys(sorted_items(checkpoint.destinations)))
     return evolve(
         state,
         begun_from=begun_from,

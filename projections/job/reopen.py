@@ -17,7 +17,7 @@ from coordlog.projections.job.state import (
     sorted_items,
 )
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import Kind, Record, RestoredBy
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record, RestoredBy
 
 __all__ = ["is_opened_again", "opened_again", "with_opening"]
 
@@ -67,15 +67,18 @@ def with_opening(state: JobState, record: Record) -> JobState:
     """
     checkpoint = state.completed.get(state.last_checkpoint)
     completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
-    launch = state.launch
-    if checkpoint is not None:
-        states, known = checkpoint.states, [checkpoint.sequence]
+    launch, sequence = state.launch, required(record.sequence)
+    if checkpoint is None:
+        launch = launch.set(f"{WRITTEN_AT}{NO_CHECKPOINT}", str(sequence))
+    else:
+        # The cuts are of the operators of this opening, which the epoch of the checkpoint may not have had.
+        states, known = checkpoint.states, [checkpoint.sequence, sequence]
         for number, part in sorted_items(checkpoint.finished):
             states = states.set(number, part.states)
             known.append(part.sequence)
         written = " ".join(map(str, state.written_at(known)))
         launch = launch.set(f"{WRITTEN_AT}{checkpoint.sequence}", written)
-        cuts, sequence = Map[str, Cut](), required(record.sequence)
+        cuts = Map[str, Cut]()
         for operator_id in sorted({*checkpoint.cuts, *state.operators}):
             cut = checkpoint.cuts.get(operator_id) or Cut(sequence=-1, state=None, projection=None)
             projection = state.projections.get(operator_id, cut.projection)

@@ -301,6 +301,38 @@ def test_nor_where_an_operator_wrote_that_the_other_job_had_removed(
         assert started(log, with_sink("b")).mode == "rollback"
 
 
+def test_nor_where_the_other_job_wrote_to_a_checkpoint_that_it_keeps() -> None:
+    """An open commit of a savepoint is made there once the other job goes back to it, which leaves no commit before."""
+
+    def writing(place: str) -> Chain:
+        idle = NotingProvider(projection=HANDLED, sink=PlacedSink(), is_committing=False)
+        idle.destination = place
+        return chain_of(idle)
+
+    def checkpointed(old: HandDrivenJob, name: str) -> None:
+        attempt = old.register(0)
+        number = old.trigger()
+        assert number is not None
+        attempt.ack_checkpoint(number, committables=[("source", b"rows")] if name == "kept" else [])
+        old.ask("", TakeSavepoint(name=name)).answer()
+        old.crash()
+
+    old = HandDrivenJob(writing("a"))
+    checkpointed(old, "first")
+    old = HandDrivenJob(writing("a"), log=old.log)
+    checkpointed(old, "kept")
+    old = HandDrivenJob(writing("b"), log=old.log, from_checkpoint=1)
+    checkpointed(old, "last")
+    log = begun(old, "last")
+
+    for place in ("a", "b"):
+        with pytest.raises(RestoreError, match=f"that of job@3, in the log and {place} here"):
+            started(log, chain(place))
+    assert started(log, chain("c")).mode == "rollback"
+    back = HandDrivenJob(chain("a", sink := PlacedSink()), log=old.log, from_checkpoint=2)
+    assert (back.mode, sink.settled) == ("rollback", [("rows",)])
+
+
 def test_until_its_own_reset_nothing_resumes_what_is_the_other_job_s() -> None:
     log = behind_its_first_epoch("at once")
     before = log.high_watermark()

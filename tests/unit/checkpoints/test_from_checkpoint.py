@@ -319,6 +319,26 @@ def test_elsewhere_is_where_the_job_has_never_been() -> None:
     assert back(old, 3, writing("a", PlacedSink(has_output=True))).mode == "rollback"
 
 
+def test_earlier_output_at_another_place_is_seen_by_an_operator_that_comes_back() -> None:
+    """The last epoch was without it, and the one before had its destination."""
+
+    def with_sink(place: str, sink: FakeSink) -> Chain:
+        provider = NotingProvider("sink", sink=sink)
+        provider.destination = place
+        return chain_of(NotingProvider(), provider)
+
+    old = checkpointed(with_sink("a", PlacedSink()), 1)
+    gone = HandDrivenJob(
+        chain_of(NotingProvider()), log=old.log, allow_non_restored_state=["source", "sink"]
+    )
+    more(gone, 1)
+    gone.crash()
+
+    used = PlacedSink(has_output=True)
+    assert "has been here" in refusal(gone, lambda: back(gone, 1, with_sink("b", used)))
+    assert back(gone, 1, with_sink("a", used)).mode == "rollback"
+
+
 @pytest.mark.parametrize("place", [None, "a"])
 def test_a_place_that_was_or_is_not_told_counts_as_the_same(place: str | None) -> None:
     old = checkpointed(writing("a" if place is None else None), 2, is_committing=True)

@@ -207,6 +207,57 @@ def test_a_savepoint_with_its_state_is_read_as_before() -> None:
     assert back.runtime.state.projections["source"] == (1,)
 
 
+def opened_with_it_and_left(*, is_batch: bool) -> HandDrivenJob:
+    """A job whose source came back for an opening again, and has been away since."""
+    job, options = ended(is_batch=is_batch)
+    back = next_of(job, reading(), **options)
+    assert back.runtime.state.projections["source"] == (1,)
+    return next_of(back, reading("other"), restore="rollback")
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"version": 2}, "the version of operator 'source' "),
+        ({"options": {"format": "json"}}, "option format of operator 'source' is csv"),
+        ({"location": "/in/b"}, "the source is /in/a in the log and /in/b here"),
+    ],
+    ids=["version", "format", "location"],
+)
+def test_an_opening_holds_its_state_as_its_epoch_wrote_it(
+    changed: dict[str, Any], says: str, *, is_batch: bool
+) -> None:
+    job = opened_with_it_and_left(is_batch=is_batch)
+
+    assert says in refused(job, reading(**changed), restore="rollback")
+    back = next_of(job, reading(), restore="rollback")
+    assert (back.mode, back.runtime.state.projections["source"]) == ("rollback", (1,))
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_an_opening_is_read_by_its_own_version_alone(*, is_batch: bool) -> None:
+    """Later epochs have written nothing that a rollback to the opening would keep."""
+    job = worked(reading(), is_batch=is_batch)
+    (attempt,) = job.attempts.values()
+    attempt.complete()
+    job.advance(5)
+    second, third = reading(version=2, restores=(1,)), reading(version=3, restores=(2,))
+    job = next_of(next_of(job, reading(), again=True), second, restore="resume")
+
+    assert "'source' in " in refused(job, third, restore="rollback")
+    assert next_of(job, second, restore="rollback").runtime.state.projections["source"] == (1,)
+
+
+def test_an_opening_without_it_keeps_its_state_in_a_batch() -> None:
+    job, options = ended(is_batch=True)
+    job = next_of(job, reading("other"), **options)
+
+    said = refused(job, reading(version=2), restore="rollback")
+    assert "the version of operator 'source' in the last epoch with it is 1" in said
+    assert next_of(job, reading(), restore="rollback").runtime.state.projections["source"] == (1,)
+
+
 @pytest.mark.clause("I3")
 @pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
 def test_commits_left_open_by_a_removal_are_no_fault(*, is_batch: bool) -> None:
