@@ -278,9 +278,11 @@ def time_of_try(limit_s: float, elapsed_s: float) -> float:
     """Seconds for the next of several tries within `limit_s`.
 
     The client chooses a broker at random, and waits for it alone: one that stands still must not take all of the time.
-    Each try has as long as all before it together, because a slow broker needs more than the first.
+    Each try has as long as all before it together, because a slow broker needs more than the first; the last has all
+    that is left.
     """
-    return min(limit_s - elapsed_s, max(limit_s * _FIRST_TRY, elapsed_s))
+    try_s, left_s = max(limit_s * _FIRST_TRY, elapsed_s), limit_s - elapsed_s
+    return try_s if left_s >= 2 * try_s else left_s
 
 
 def nothing(_result: object) -> None:

@@ -44,6 +44,8 @@ _logging = logging.getLogger(__name__)
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _TOPIC: Final = re.compile(rf"({JOB_ID})\.log")
 _REPLICATION_MAX: Final = 3
+_REPLICAS_THAT_ALL_ACK: Final = 2
+"""As many as `min.insync.replicas`: without any one of them nothing is appended."""
 _TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
 """First Kafka release with the settings `TIMESTAMP_BOUNDS`: an older broker refuses them, and sets no bounds."""
 
@@ -393,6 +395,12 @@ class KafkaLog:
             ) from error
         else:
             _logging.info("created topic=%s replication=%d", self.topic, replication)
+            if self._replication is None and replication == _REPLICAS_THAT_ALL_ACK:
+                _logging.warning(
+                    "topic %s has 2 replicas, one for each broker that runs, and an append needs both: if the cluster "
+                    "has more brokers, give the topic a third one by kafka-reassign-partitions.sh",
+                    self.topic,
+                )
         self._questions.saw_topic(is_there=True)
         admin.wait_for_topics([self.topic], timeout_ms=self._connection.connect_timeout_s * 1000)
 

@@ -1,9 +1,10 @@
-"""One broker of a cluster accepts connections and answers nothing, while the others answer."""
+"""One broker of a cluster is down, or accepts connections and answers nothing, while the others answer."""
 
 from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,13 +46,34 @@ def test_a_broker_that_stands_still_does_not_take_the_whole_time(
     assert len(admins) == 2
 
 
+@pytest.mark.parametrize(("running", "is_warned"), [(1, False), (2, True), (3, False)])
+def test_a_log_made_while_a_broker_is_down_is_said_to_need_the_others(
+    caplog: pytest.LogCaptureFixture, running: int, *, is_warned: bool
+) -> None:
+    created: list[dict[str, Any]] = []
+    admin = SimpleNamespace(
+        describe_topics=lambda _names: [{"error_code": 3}],
+        create_topics=lambda topics: created.append(topics["a.log"]),
+        wait_for_topics=lambda _names, timeout_ms: None,  # noqa: ARG005, named by its caller
+        _get_cluster_metadata=None,
+        _manager=SimpleNamespace(
+            run=lambda *_arguments: {"brokers": [None] * running}, broker_version=(4, 0)
+        ),
+    )
+
+    KafkaLog("a.log", "127.0.0.1:9")._create(admin)
+
+    assert created[0]["replication_factor"] == running
+    assert ("an append needs both" in caplog.text) is is_warned
+
+
 def test_tries_within_a_limit_grow_and_end_with_it() -> None:
     elapsed_s, tries = 0.0, []
     while elapsed_s < 10.0:
         tries.append(time_of_try(10.0, elapsed_s))
         elapsed_s += tries[-1]
 
-    assert tries == [1.0, 1.0, 2.0, 4.0, 2.0]
+    assert tries == [1.0, 1.0, 2.0, 6.0]
 
 
 def test_a_read_connects_again_if_a_broker_stands_still(
