@@ -57,7 +57,7 @@ INSTALL_CODECS: Final = (
 _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
-_FIRST_TRY: Final = 1 / 10
+_FIRST_TRY: Final = 1 / 20
 """Part of the time for an answer that the first try has."""
 _SPREADS_S: Final = 5.0
 """Longest time until all running brokers of a cluster know a new topic: milliseconds, a second under load."""

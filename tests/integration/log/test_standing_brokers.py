@@ -73,7 +73,7 @@ def test_tries_within_a_limit_grow_and_end_with_it() -> None:
         tries.append(time_of_try(10.0, elapsed_s))
         elapsed_s += tries[-1]
 
-    assert tries == [1.0, 1.0, 2.0, 6.0]
+    assert tries == [0.5, 0.5, 1.0, 2.0, 6.0]
 
 
 def test_a_read_connects_again_if_a_broker_stands_still(
