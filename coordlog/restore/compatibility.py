@@ -125,7 +125,10 @@ def check_operators(
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
-    elif mode is RestoreMode.ROLLBACK:
+    elif mode in (
+        RestoreMode.ROLLBACK,
+        RestoreMode.RESUME,
+    ):  # after a resume a failover goes back there
         _check_writers_at(
             job_id, state, chain, NO_CHECKPOINT, recorded, own, " in its last opening"
         )

@@ -319,7 +319,7 @@ def test_elsewhere_is_where_the_job_has_never_been() -> None:
     assert back(old, 3, writing("a", PlacedSink(has_output=True))).mode == "rollback"
 
 
-def test_earlier_output_at_another_place_is_seen_by_an_operator_that_comes_back() -> None:
+def test_earlier_output_elsewhere_is_seen_for_one_that_comes_back() -> None:
     """The last epoch was without it, and the one before had its destination."""
 
     def with_sink(place: str, sink: FakeSink) -> Chain:
