@@ -330,13 +330,13 @@ def _check_same(
         for attribute, words in _SAME.items():
             was, now = str(recorded[operator_id][attribute]), str(own[operator_id][attribute])
             if was != now and not (attribute == "version" and was in restores[operator_id]):
-                raise RestoreError(
-                    job_id,
-                    f"{words} {operator_id!r}{where}",
-                    was,
-                    now,
-                    "run the chain that wrote the history, or use another job id",
-                )
+                what_to_do = "run the chain that wrote the history, or use another job id"
+                if attribute == "version":
+                    what_to_do = (
+                        f"run version {was}; or declare restores=({was},) if version {now} reads the state of version "
+                        f"{was}, or version {was} has completed no checkpoint; or use another job id"
+                    )
+                raise RestoreError(job_id, f"{words} {operator_id!r}{where}", was, now, what_to_do)
 
 
 def _check_options(

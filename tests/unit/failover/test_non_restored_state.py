@@ -147,6 +147,19 @@ def test_the_version_that_counts_is_that_of_the_checkpoint(
     assert [part.state for part in accepted.states if part.operator_id == "dedup"] == [b"first"]
 
 
+def test_a_version_that_fails_gives_way_to_the_earlier_one() -> None:
+    """It has died before a checkpoint of its own: nothing of its state is left."""
+    chain = chain_of(source())
+    old = crashed(with_operators(chain, plain("dedup")), states={"dedup": b"first"})
+    restarted(old, with_operators(chain, plain("dedup", version=2, restores=(1,)))).crash()
+
+    said = refused(old, with_operators(chain, plain("dedup")))
+    assert "is 2 in the log and 1 here; run version 2; or declare restores=(2,)" in said
+    job = restarted(old, with_operators(chain, plain("dedup", restores=(2,))))
+    accepted = job.register(0).accepted
+    assert [part.state for part in accepted.states if part.operator_id == "dedup"] == [b"first"]
+
+
 def test_a_savepoint_is_read_by_code_that_reads_its_version() -> None:
     chain = chain_of(source())
     old = crashed(with_operators(chain, plain("dedup")), states={"dedup": b"first"})
