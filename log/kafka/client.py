@@ -41,7 +41,6 @@ __all__ = [
     "in_background",
     "made",
     "may_pass",
-    "time_of_try",
     "within",
 ]
 
@@ -58,7 +57,7 @@ _ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
 _FIRST_TRY: Final = 1 / 20
-"""Part of the time for an answer that the first try has."""
+"""Part of the time for an answer that the first try has, if there are several brokers."""
 _SPREADS_S: Final = 5.0
 """Longest time until all running brokers of a cluster know a new topic: milliseconds, a second under load."""
 _NO_LEADER: Final = errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
@@ -141,6 +140,19 @@ class Connection:
             "proxy_url": f"{_ClosedSocket.SCHEMES[0]}://",
             **self.security.client_options(),
         }
+
+    def time_of_try(self, limit_s: float, elapsed_s: float) -> float:
+        """Seconds for the next of several tries within `limit_s`.
+
+        The client chooses a broker at random, and waits for it alone: one of several that stands still must not take
+        all of the time. Each try has as long as all before it together, because a slow broker needs more than the
+        first; the last has all that is left.
+        """
+        left_s = limit_s - elapsed_s
+        if "," not in self.bootstrap_servers:
+            return left_s
+        try_s = max(limit_s * _FIRST_TRY, elapsed_s)
+        return try_s if left_s >= 2 * try_s else left_s
 
     def unavailable(self, doing: str, began: float, error: object) -> LogUnavailableError:
         """The error that the log did not answer since `began`, seconds of the monotonic clock."""
@@ -274,17 +286,6 @@ def within(timeout_s: float, call: Callable[[], T], *, too_late: Callable[[T], N
     return running.result  # type: ignore[return-value]
 
 
-def time_of_try(limit_s: float, elapsed_s: float) -> float:
-    """Seconds for the next of several tries within `limit_s`.
-
-    The client chooses a broker at random, and waits for it alone: one that stands still must not take all of the time.
-    Each try has as long as all before it together, because a slow broker needs more than the first; the last has all
-    that is left.
-    """
-    try_s, left_s = max(limit_s * _FIRST_TRY, elapsed_s), limit_s - elapsed_s
-    return try_s if left_s >= 2 * try_s else left_s
-
-
 def nothing(_result: object) -> None:
     """The `too_late` of results that hold no resource."""
 
@@ -347,7 +348,7 @@ class Questions:
         end = began + self._connection.connect_timeout_s
         while True:
             now = time.monotonic()
-            try_end = now + time_of_try(self._connection.connect_timeout_s, now - began)
+            try_end = now + self._connection.time_of_try(end - began, now - began)
             try:
                 with self._held.lock:
                     if self._held.admin is None:

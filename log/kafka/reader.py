@@ -18,7 +18,6 @@ from coordlog.log.kafka.client import (
     in_background,
     made,
     may_pass,
-    time_of_try,
     within,
 )
 from coordlog.schemas.header import HEADER_NAME
@@ -205,7 +204,7 @@ class _Reading:
 
     def _connect(self) -> Any:  # noqa: ANN401
         silent_s = time.monotonic() - self._heard_at
-        timeout_s = max(_POLL_S, time_of_try(self._stall_s, silent_s))
+        timeout_s = max(_POLL_S, self._connection.time_of_try(self._stall_s, silent_s))
         options = {**self._connection.options(timeout_s), **CONSUMER_OPTIONS}
 
         def connect() -> Any:  # noqa: ANN401, the client has no types

@@ -13,9 +13,15 @@ from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.kafka import reader as reader_module
-from coordlog.log.kafka.client import Connection, Questions, made, time_of_try
+from coordlog.log.kafka.client import Connection, Questions, made
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def connection_to(servers: str) -> Connection:
+    return Connection(
+        topic="a.log", bootstrap_servers=servers, security=Security(), connect_timeout_s=5.0
+    )
 
 
 def test_a_broker_that_stands_still_does_not_take_the_whole_time(
@@ -37,11 +43,11 @@ def test_a_broker_that_stands_still_does_not_take_the_whole_time(
         return "offsets"
 
     monkeypatch.setattr(Questions, "_make", lambda *_arguments: Admin())
-    connection = Connection(
-        topic="a.log", bootstrap_servers="127.0.0.1:9", security=Security(), connect_timeout_s=5.0
-    )
 
-    assert Questions(connection).ask("asking for its offsets", question) == "offsets"
+    assert (
+        Questions(connection_to("127.0.0.1:9,127.0.0.1:10")).ask("asking for its offsets", question)
+        == "offsets"
+    )
     is_over.set()
     assert len(admins) == 2
 
@@ -67,19 +73,26 @@ def test_a_log_made_while_a_broker_is_down_is_said_to_need_the_others(
     assert ("an append needs both" in caplog.text) is is_warned
 
 
-def test_tries_within_a_limit_grow_and_end_with_it() -> None:
+@pytest.mark.parametrize(
+    ("servers", "expected"),
+    [("127.0.0.1:9", [10.0]), ("127.0.0.1:9,127.0.0.1:10", [0.5, 0.5, 1.0, 2.0, 6.0])],
+)
+def test_tries_for_several_brokers_grow_and_end_with_the_limit(
+    servers: str, expected: list[float]
+) -> None:
     elapsed_s, tries = 0.0, []
     while elapsed_s < 10.0:
-        tries.append(time_of_try(10.0, elapsed_s))
+        tries.append(connection_to(servers).time_of_try(10.0, elapsed_s))
         elapsed_s += tries[-1]
 
-    assert tries == [0.5, 0.5, 1.0, 2.0, 6.0]
+    assert tries == expected
 
 
 def test_a_read_connects_again_if_a_broker_stands_still(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = KafkaLog(f"still-{time.time_ns()}.log", broker.bootstrap_servers)
+    servers = f"{broker.bootstrap_servers},{broker.bootstrap_servers}"
+    log = KafkaLog(f"still-{time.time_ns()}.log", servers)
     log.create()
     writer = log.writer()
     writer.append([UnstoredRecord(b"k", b"v", b"h", time.time_ns() // 1000)], timeout_s=30.0)
