@@ -135,14 +135,21 @@ def have_query(sinks: Collection[BatchSink], job_id: str, query_id: str) -> bool
     )
 
 
-def _names_at(destination: str, own: str, committed: Collection[str]) -> set[str]:
-    """Names of the sinks that have committed to a destination, by the destinations of whole starts."""
+def _names_at(
+    destination: str, destinations: Collection[str], committed: Collection[str]
+) -> set[str]:
+    """Names of the sinks that have committed to a destination, by the destinations of whole starts.
+
+    A name may have blanks. It begins the text, or follows another destination: one of `destinations`, which are known,
+    or else one that ends at the last blank.
+    """
     names: set[str] = set()
     for earlier in committed:
-        if f" {own}={destination} " in f" {earlier} ":
-            names.add(own)
-        elif f"={destination} " in f"{earlier} ":
-            names.add(f"{earlier} ".partition(f"={destination} ")[0].rpartition(" ")[2])
+        for text in f"{earlier} ".split(f"={destination} ")[:-1]:
+            name = text
+            for other in destinations:
+                name = name.rpartition(f"={other} ")[2]
+            names.add(name.rpartition(" ")[2] if "=" in name else name)
     return names
 
 
@@ -193,8 +200,9 @@ class PartsSink:
         Raises:
             SinkError: The destination was removed, or its file system is not mounted.
         """
-        for name, sink in sorted(self._sinks.items()):
-            names = _names_at(sink.destination, name, committed)
+        destinations = {sink.destination for sink in self._sinks.values()}
+        for _, sink in sorted(self._sinks.items()):
+            names = _names_at(sink.destination, destinations, committed)
             if isinstance(sink, _OfNames):
                 sink.refuse_lost_names(job_id, names)
             elif names and isinstance(sink, LossChecking):

@@ -6,16 +6,19 @@ import contextlib
 import datetime as dt
 import itertools
 import json
+import resource
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
-from coordlog.errors import DestinationMisfitError, SinkError
+from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from data.table_places import DeltaPlace, IcebergPlace, Place
 from data.table_steps import (
@@ -221,6 +224,55 @@ def test_a_table_that_is_gone_at_any_place_is_an_error_with_a_next_step(
             sink.settle(intent(files), at=at)
         error = refusal(lambda: sink.settle(intent(files)))  # noqa: B023, called in this turn
         assert "it does not exist any more" in error.problem, pause_at
+
+
+@pytest.mark.parametrize("make", [DeltaPlace, IcebergPlace])
+def test_a_commit_that_the_disk_does_not_take_ends_at_its_first_try(
+    tmp_path: Path, make: Callable[[Path], Place]
+) -> None:
+    place = make(tmp_path / "t")
+    files, sink, tries = staged(place), place.sink(), Counter[str]()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def at(here: str) -> None:
+        tries[here.partition(" ")[0]] += here.startswith("before commit")
+        if here.startswith("before commit"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+
+    try:
+        error = refusal(lambda: sink.settle(intent(files), at=at))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert tries["before"] == 1
+    assert "[errno 27] File too large" in error.problem
+    assert "raise the limit of the size of a file" in error.next_step
+    place.sink().settle(intent(files))
+    assert place.rows() == SAVED
+
+
+def test_a_full_disk_is_seen_in_the_causes_that_delta_rs_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = DeltaPlace(tmp_path / "t")
+    files, sink = staged(place), place.sink()
+
+    def raises(number: int, reason: str) -> Never:
+        between = "\n    \x1b[31m↳\x1b[0m "
+        raise OSError(
+            f"Generic LocalFileSystem error{between}Unable to copy{between}{reason} (os error {number})\n"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            DeltaTable, "create_write_transaction", lambda *_, **__: raises(28, "No space left")
+        )
+        with pytest.raises(OutOfSpaceError, match=r"No space left.*free some space there"):
+            sink.settle(intent(files))
+        patch.setattr(DeltaTable, "create_write_transaction", lambda *_, **__: raises(13, "Denied"))
+        assert (
+            "error: Unable to copy: Denied (os error 13)"
+            in refusal(lambda: sink.settle(intent(files))).problem
+        )
 
 
 def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from coordlog.causes import chain_of_causes
 from coordlog.errors import OutOfSpaceError, SinkError
 from coordlog.log.local.fsync import sync_path
 
@@ -20,6 +22,7 @@ __all__ = [
     "file_size",
     "new_checksum",
     "refusal",
+    "refuse_no_space",
     "sink_errors",
     "write_once",
 ]
@@ -37,6 +40,8 @@ _NEXT_STEPS: Final = {
     errno.EROFS: "use a destination on a file system that can be written",
     errno.ENOTDIR: "use a path of which every part but the last is a folder",
 }
+_OF_RUST: Final = re.compile(r"\(os error (\d+)\)")
+"""How libraries in Rust name an error of the operating system."""
 
 
 def refusal(where: str, doing: str, error: OSError) -> SinkError:
@@ -47,6 +52,20 @@ def refusal(where: str, doing: str, error: OSError) -> SinkError:
         return OutOfSpaceError(where, problem, _NO_SPACE[error.errno])
     step = _NEXT_STEPS.get(error.errno or 0, "check that its file system works, then run it again")
     return SinkError(where, problem, step)
+
+
+def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
+    """Return, unless a full disk, a quota or the limit of a file's size is the cause of `error`, also of a library's.
+
+    Raises:
+        SinkError: It is: the next try would be the same.
+    """
+    for cause in chain_of_causes(error):
+        if isinstance(cause, OSError):
+            in_text = _OF_RUST.search(str(cause))
+            number = cause.errno or (int(in_text[1]) if in_text else 0)
+            if number in _NO_SPACE or number == errno.EFBIG:
+                raise refusal(where, doing, OSError(number, os.strerror(number))) from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -27,6 +28,7 @@ from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.names import HIDDEN, NO_VALUE
 from coordlog.spark_integration.files.payloads import StagedFile
+from coordlog.spark_integration.files.store.durable import refuse_no_space
 from coordlog.spark_integration.files.store.s3_client import s3_options
 from coordlog.spark_integration.files.store.store import At
 from coordlog.spark_integration.files.tables.column_types import storable
@@ -65,6 +67,7 @@ _LACKING_VERSIONS: Final = (6,)
 """Of its versions with fixed features, the one with identity columns."""
 _TEXT_MAX: Final = 64
 """Longest text in a file's statistics; longer ones would fill the table's log."""
+_COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
 _GREATEST: Final = "\U0010ffff"
 
 
@@ -453,6 +456,7 @@ def _errors(where: str, problem: str) -> Generator[None]:
     except (CoordlogError, MisfitError):
         raise
     except Exception as error:  # some of its errors have no class of their own
+        refuse_no_space(where, problem, error)
         raise SinkError(
             where,
             f"{problem}: {_message(error)}",
@@ -462,5 +466,7 @@ def _errors(where: str, problem: str) -> Generator[None]:
 
 
 def _message(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]  # further ones are of its call stack
-    return f"{type(error).__name__}: {' '.join(lines[0].split())[:500]}"
+    lines = _COLOUR.sub("", str(error)).strip().splitlines() or [""]
+    # Further ones are causes, or of its call stack.
+    causes = [line.strip()[1:].strip() for line in lines[1:] if line.strip().startswith("↳")]
+    return f"{type(error).__name__}: {' '.join(': '.join([lines[0], *causes]).split())[:500]}"

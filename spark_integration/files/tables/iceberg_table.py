@@ -52,6 +52,7 @@ from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
 from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.payloads import StagedFile
+from coordlog.spark_integration.files.store.durable import refuse_no_space
 from coordlog.spark_integration.files.store.store import At
 from coordlog.spark_integration.files.tables.column_types import storable
 from coordlog.spark_integration.files.tables.table import (
@@ -259,6 +260,7 @@ class IcebergTable:
         except (CoordlogError, MisfitError):
             raise
         except Exception as error:
+            refuse_no_space(self.where, problem, error)
             raise SinkError(
                 self.where,
                 f"{problem}: {_message(error)}",

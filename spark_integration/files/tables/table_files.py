@@ -21,6 +21,7 @@ from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import FileWriters
+from coordlog.spark_integration.files.store.durable import refuse_no_space
 from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 from coordlog.spark_integration.files.store.store import At, nowhere
 from coordlog.spark_integration.files.tables.schemas import (
@@ -340,6 +341,7 @@ class TableFiles:
                 try:
                     look.commit(commit, at=at)
                 except (TableConflictError, UnclearError) as error:
+                    refuse_no_space(self.where, f"{addition.subject} cannot be committed", error)
                     last = error
                     longest_s = min(TABLE_COMMIT_WAIT_S, 0.05 * 2**tries)
                     self.pause(random.uniform(0, longest_s))  # noqa: S311, so that two writers do not meet again

@@ -268,3 +268,20 @@ def test_a_sink_of_batches_may_be_renamed(make_mount: Callable[[str], Mount], ki
     give(case, 2)
 
     assert mount.rows() == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_sinks_whose_names_have_blanks_may_change_places_and_names(tmp_path: Path) -> None:
+    good, bad = Mount(tmp_path / "all good=1", "delta"), Mount(tmp_path / "all bad", "delta")
+    case = BatchCase(lambda: {"good rows": good.sink(), "bad": bad.sink()})
+    give(case, 0)
+    renamings: list[Callable[[], Sinks]] = [
+        lambda: {"good rows": bad.sink(), "bad": good.sink()},
+        lambda: {"rows": bad.sink(), "a=b": good.sink()},
+        lambda: {"c": good.sink(), "d": bad.sink()},
+    ]
+    for number, renamed in enumerate(renamings, start=1):
+        case.make_sink = renamed
+        give(case, number)
+
+    assert (good.rows(), bad.rows()) == ([0, 1, 2, 3], [0, 1, 2, 3])
