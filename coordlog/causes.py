@@ -21,6 +21,7 @@ __all__ = [
     "MISFIT",
     "MOVED",
     "NO_SINK",
+    "NO_SPACE",
     "OUT_OF_SPACE",
     "SESSION_LOST",
     "UNFIT_WORKERS",
@@ -33,7 +34,8 @@ __all__ = [
 ]
 
 OUT_OF_SPACE: Final = "out of space"
-"""`final` in records and in `JobFailedError` for a full destination, disk or quota: a restart frees no space."""
+"""`final` in records and in `JobFailedError` for a full destination, disk or quota, or the limit of a file's size: a
+restart frees no space."""
 
 MOVED: Final = "moved"
 """`final` for a job that continues elsewhere."""
@@ -50,7 +52,8 @@ MISFIT: Final = "misfit"
 SESSION_LOST: Final = "session lost"
 """`final` if the Spark session of the driver has ended: a retry has no other."""
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of the operating system for it."""
 
 
 def final_of(error: BaseException) -> str:
@@ -75,10 +78,10 @@ def is_of_destination(error: BaseException) -> bool:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether the error, or one of its causes, is a full destination, disk or quota."""
+    """Whether the error, or one of its causes, is a full destination, disk or quota, or the limit of a file's size."""
     return any(
         isinstance(cause, OutOfSpaceError)
-        or (isinstance(cause, OSError) and cause.errno in _NO_SPACE)
+        or (isinstance(cause, OSError) and cause.errno in NO_SPACE)
         for cause in chain_of_causes(error)
     )
 

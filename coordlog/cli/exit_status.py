@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import errno
 import re
 
-from coordlog.causes import MOVED, OUT_OF_SPACE, is_out_of_space
+from coordlog.causes import MOVED, NO_SPACE, OUT_OF_SPACE, is_out_of_space
 from coordlog.errors import (
     AccessError,
     FencedError,
@@ -22,7 +21,7 @@ from coordlog.log.local.environment_errors import BrokerError
 
 __all__ = ["Exit", "exit_of", "message_of"]
 
-_NO_SPACE_TEXT = re.compile(rf"\[errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]", re.IGNORECASE)
+_NO_SPACE_TEXT = re.compile(rf"\[errno (?:{'|'.join(map(str, sorted(NO_SPACE)))})\]", re.IGNORECASE)
 
 
 class Exit(enum.IntEnum):

@@ -32,9 +32,9 @@ _DRAFT_TRIES: Final = 5
 _NO_SPACE: Final = {
     errno.ENOSPC: "free some space there, then run the same command again",
     errno.EDQUOT: "free some of the quota there, then run the same command again",
+    errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
 }
 _NEXT_STEPS: Final = {
-    errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
     errno.EACCES: "allow the user that runs the job and its tasks to write there",
     errno.EPERM: "allow the user that runs the job and its tasks to write there",
     errno.EROFS: "use a destination on a file system that can be written",
@@ -58,13 +58,13 @@ def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
     """Return, unless a full disk, a quota or the limit of a file's size is the cause of `error`, also of a library's.
 
     Raises:
-        SinkError: It is: the next try would be the same.
+        OutOfSpaceError: It is: the next try would be the same.
     """
     for cause in chain_of_causes(error):
         if isinstance(cause, OSError):
             in_text = _OF_RUST.search(str(cause))
             number = cause.errno or (int(in_text[1]) if in_text else 0)
-            if number in _NO_SPACE or number == errno.EFBIG:
+            if number in _NO_SPACE:
                 raise refusal(where, doing, OSError(number, os.strerror(number))) from error
 
 

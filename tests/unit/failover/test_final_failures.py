@@ -149,6 +149,7 @@ def test_a_failure_for_good_ends_a_job_that_was_about_to_go_back() -> None:
     [
         (no_space(), True),
         (OSError(errno.EDQUOT, "quota"), True),
+        (OSError(errno.EFBIG, "File too large"), True),
         (OutOfSpaceError("/out", "full", "make room"), True),
         (OSError(errno.EIO, "broken"), False),
         (ValueError("No space left on device"), False),
