@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -285,14 +286,20 @@ class Rebuild:
         if key not in self._types:
             self._undeclared[key] = offset
             return
-        own = f"{self._types.by_key(key).fingerprint:016x}"
+        declared = self._types.by_key(key)
+        own = f"{declared.fingerprint:016x}"
         recorded = record.attributes.get("fingerprint", "(none)")
         if own != recorded:
+            was, now = _name_in(record.payload or b""), _name_in(declared.schema_json.encode())
+            what_to_do = (
+                "declare the change as a new version, and keep the earlier class, with `upcast`"
+            )
+            if was not in (None, now):
+                what_to_do = f"its class was named {was!r} and is {now!r} now; name it as it was"
             raise RecordError(
                 offset,
                 Kind.TYPE_REGISTERED.value,
-                f"payload type {key} has schema {recorded} in the log and {own} "
-                "here: change the version of that type",
+                f"payload type {key} has schema {recorded} in the log and {own} here: {what_to_do}",
             )
 
     def _check_undeclared(self, record: Record) -> None:
@@ -715,3 +722,11 @@ def _not_event_sourced(chain: Chain) -> str | None:
 def restored_from(state: JobState, mode: RestoreMode) -> int:
     """Checkpoint from which a new epoch continues, or -1 for none."""
     return NO_CHECKPOINT if mode is RestoreMode.START else state.last_checkpoint
+
+
+def _name_in(schema: bytes) -> str | None:
+    """Name of the record that a schema in JSON describes, which is its class's; None if it shows none."""
+    try:
+        return str(json.loads(schema)["name"])
+    except (ValueError, KeyError, TypeError):
+        return None

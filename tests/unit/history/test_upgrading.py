@@ -142,6 +142,38 @@ def test_what_the_history_does_not_fit_is_refused_by_name(guide: ModuleType) -> 
     assert "mode is streaming in the log and batch here" in refused(second, is_batch=True)
 
 
+@event("shop.price", version=1)
+class Renamed(Payload):
+    """`FirstPrice`, but for its name."""
+
+    cents: int
+
+
+@event("shop.price", version=1)
+class FirstPrice(Payload):
+    """Of the name of that in the history, and with another field."""
+
+    euros: int
+
+
+@pytest.mark.parametrize(
+    ("payload_class", "what_to_do"),
+    [
+        (Renamed, "its class was named 'FirstPrice' and is 'Renamed' now; name it as it was"),
+        (FirstPrice, "declare the change as a new version, and keep the earlier class"),
+    ],
+)
+def test_a_changed_class_of_a_used_type_is_refused_with_what_to_do(
+    guide: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    payload_class: type[Payload],
+    what_to_do: str,
+) -> None:
+    monkeypatch.setattr(guide.SecondProvider, "payload_types", (payload_class, guide.Price))
+
+    assert what_to_do in refused(guide.second_version())
+
+
 def test_the_format_of_files_is_an_option_that_a_sources_state_depends_on() -> None:
     assert FileSource("in", format="jsonl").spec().options == {"format": "jsonl"}
 
