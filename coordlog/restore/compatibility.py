@@ -125,10 +125,8 @@ def check_operators(
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
-    elif mode in (
-        RestoreMode.ROLLBACK,
-        RestoreMode.RESUME,
-    ):  # after a resume a failover goes back there
+    elif mode in (RestoreMode.ROLLBACK, RestoreMode.RESUME):
+        # Also at a resume, because a later failover goes back to the opening.
         _check_writers_at(
             job_id, state, chain, NO_CHECKPOINT, recorded, own, " in its last opening"
         )
@@ -209,7 +207,7 @@ def _check_writers_at(
     own: Mapping[str, Mapping[str, object]],
     where: str,
 ) -> None:
-    """Refuse operators that do not read the states that are known by this sequence, or -1 for a batch's opening."""
+    """Refuse operators that do not read the states of a checkpoint with this sequence, or of a batch's opening (-1)."""
     for sequence in state.written_at([known_by]):
         wrote = _described(state.operators_at(sequence))
         _check_options(job_id, wrote, own)

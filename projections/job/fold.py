@@ -361,7 +361,8 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     former = state.launch.get("operators", operators)
     if former != operators:
         below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
-    known = {NO_CHECKPOINT}  # the opening of a batch, whose mark has its sequence
+    # It stands for the opening of a batch, whose mark has the sequence of that opening.
+    known = {NO_CHECKPOINT}
     for checkpoint in sorted_values(state.completed):
         known |= {checkpoint.sequence}
         known |= {part.sequence for part in sorted_values(checkpoint.finished)}

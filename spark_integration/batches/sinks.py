@@ -201,7 +201,8 @@ class PartsSink:
             SinkError: The destination was removed, or its file system is not mounted.
         """
         destinations = {sink.destination for sink in self._sinks.values()}
-        for _, sink in sorted(self._sinks.items()):
+        for name in sorted(self._sinks):
+            sink = self._sinks[name]
             names = _names_at(sink.destination, destinations, committed)
             if isinstance(sink, _OfNames):
                 sink.refuse_lost_names(job_id, names)

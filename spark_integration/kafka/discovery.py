@@ -183,7 +183,7 @@ class Discovery:
         return KafkaListing(splits=splits, is_whole=True)
 
     def _topics(self, known: Mapping[Partition, str]) -> dict[str, FoundTopic]:
-        """The topics. A broker whose metadata lag may lack known partitions, and topics that were just made."""
+        """The topics. A broker whose metadata lag may lack known partitions and new topics, so it is asked again."""
         names = sorted({*self.topics, *(topic for topic, _ in known)})
         for tries, pause_s in enumerate(_PAUSES_S):
             topics = self.cluster.topics(names, self.pattern)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from coordlog.causes import chain_of_causes
+from coordlog.causes import NO_SPACE, chain_of_causes
 from coordlog.errors import OutOfSpaceError, SinkError
 from coordlog.log.local.fsync import sync_path
 
@@ -29,12 +29,10 @@ __all__ = [
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _DRAFT_TRIES: Final = 5
-_NO_SPACE: Final = {
+_NEXT_STEPS: Final = {
     errno.ENOSPC: "free some space there, then run the same command again",
     errno.EDQUOT: "free some of the quota there, then run the same command again",
     errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
-}
-_NEXT_STEPS: Final = {
     errno.EACCES: "allow the user that runs the job and its tasks to write there",
     errno.EPERM: "allow the user that runs the job and its tasks to write there",
     errno.EROFS: "use a destination on a file system that can be written",
@@ -48,10 +46,9 @@ def refusal(where: str, doing: str, error: OSError) -> SinkError:
     """`error` as a sentence with the path, errno and the next step."""
     number = f"[errno {error.errno}] " if error.errno is not None else ""
     problem = f"{doing}: {number}{error.strerror or error}"
-    if error.errno in _NO_SPACE:
-        return OutOfSpaceError(where, problem, _NO_SPACE[error.errno])
     step = _NEXT_STEPS.get(error.errno or 0, "check that its file system works, then run it again")
-    return SinkError(where, problem, step)
+    kind = OutOfSpaceError if error.errno in NO_SPACE else SinkError
+    return kind(where, problem, step)
 
 
 def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
@@ -64,7 +61,7 @@ def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
         if isinstance(cause, OSError):
             in_text = _OF_RUST.search(str(cause))
             number = cause.errno or (int(in_text[1]) if in_text else 0)
-            if number in _NO_SPACE:
+            if number in NO_SPACE:
                 raise refusal(where, doing, OSError(number, os.strerror(number))) from error
 
 

@@ -208,7 +208,7 @@ def test_a_savepoint_with_its_state_is_read_as_before() -> None:
 
 
 def opened_with_it_and_left(*, is_batch: bool) -> HandDrivenJob:
-    """A job whose source came back for an opening again, and has been away since."""
+    """A job whose source came back when the job was opened again, and was removed after that."""
     job, options = ended(is_batch=is_batch)
     back = next_of(job, reading(), **options)
     assert back.runtime.state.projections["source"] == (1,)

@@ -93,7 +93,7 @@ def test_a_log_that_has_no_record_yet_is_no_topic_of_a_pattern(
 def test_a_log_that_a_broker_does_not_know_yet_is_no_topic_of_a_pattern(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another broker has listed it: a job whose source had its own log would read what it appends, without end."""
+    """Another broker has listed it. A job that took its own log for a source would read what it appends."""
     topics = Topics({"a": [None], "a.log": ["v1"]})
     topics.lagging = 2
 
