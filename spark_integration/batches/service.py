@@ -141,9 +141,20 @@ class BatchService:
                 self._start(spark)
                 self._settle_open()
                 self._sweep()
+            self._warn_of_former()
         except BaseException:
             self.close()
             raise
+
+    def _warn_of_former(self) -> None:
+        if self.instead_of in self.state.former:
+            _log.warning(
+                "job=%s remove instead_of=%r: query %s has taken its place already. If log and checkpoint are both "
+                "lost later, it would allow another query, which writes rows again",
+                self.job_id,
+                self.instead_of,
+                self.state.query_id,
+            )
 
     def _start(self, spark: SparkSession) -> None:
         warn_of_many_tries(spark)

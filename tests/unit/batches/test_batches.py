@@ -320,6 +320,20 @@ def test_a_new_query_is_refused_until_it_is_allowed_by_the_older_ones_name(
     assert table.rows == ["a", "b", "c"], "its last batch is not published again"
 
 
+def test_an_instead_of_that_has_done_its_work_is_to_be_removed(
+    drivers: Drivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = MemoryTable()
+    with drivers.make(table) as first:
+        write(first, 0)
+    with drivers.make(table, instead_of="q-1") as second:
+        write(second, 0, "q-2", ["c"])
+    assert "remove instead_of" not in caplog.text
+    with drivers.make(table, instead_of="q-1") as third:
+        write(third, 1, "q-2", ["d"])
+    assert "remove instead_of='q-1': query q-2 has taken its place already" in caplog.text
+
+
 def test_several_sinks_get_their_parts_and_only_missing_parts_are_redone(
     drivers: Drivers,
 ) -> None:
