@@ -198,7 +198,11 @@ class ParquetFileWriter(Operator):
         return self._schemas.widen(settled, columns)
 
     def _misfit(self, differences: str) -> DestinationMisfitError:
-        wider = "" if self._options.widens else "let the sink widen its schema (`--widen`), "
+        wider = (
+            ""
+            if self._options.widens
+            else "let the sink widen its schema (`widen=True`, `--widen`), "
+        )
         return DestinationMisfitError(
             self._destination.where,
             f"a batch is not compatible with the files there: {differences}",

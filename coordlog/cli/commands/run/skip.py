@@ -144,7 +144,7 @@ def _check_can_skip(state: JobState) -> None:
         raise SkipError(
             state.job_id,
             f"it is {state.phase.value}",
-            "it reads no split and handles no event any more",
+            "it reads no split and handles no event any more: there is nothing to skip",
         )
     if payload_type_of(ReadsOpened).key in state.types:
         raise SkipError(
