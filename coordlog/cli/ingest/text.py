@@ -97,8 +97,9 @@ class RateMeter:
 
 
 def rates_text(rates: Rates) -> str:
-    """Both rates, in words."""
-    return f"{rates.rows:,.0f} rows/s, {in_bytes(rates.read_bytes)}/s"
+    """Both rates, in words; that of bytes is left out while it is 0: the splits of an unbounded topic never end."""
+    rows = f"{rates.rows:,.0f} rows/s"
+    return f"{rows}, {in_bytes(rates.read_bytes)}/s" if rates.read_bytes else rows
 
 
 def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:

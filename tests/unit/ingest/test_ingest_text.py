@@ -90,7 +90,7 @@ def test_a_streaming_job_shows_its_last_checkpoint_and_how_old_it_is() -> None:
 def test_a_batch_job_shows_what_it_has_read() -> None:
     line = progress_line(BATCH, Rates(rows=0, read_bytes=0), 0)
 
-    assert line == "splits 2/3 | 20 rows read | 0 rows/s, 0 B/s | attempts 2 live, 3 lost"
+    assert line == "splits 2/3 | 20 rows read | 0 rows/s | attempts 2 live, 3 lost"
 
 
 def test_the_number_of_splits_is_unknown_until_the_listing_is_complete() -> None:
