@@ -330,9 +330,12 @@ def _check_same(
             if was != now and not (attribute == "version" and was in restores[operator_id]):
                 what_to_do = "run the chain that wrote the history, or use another job id"
                 if attribute == "version":
+                    none_left = (
+                        "" if where else f", or if the job rolls back to before version {was}"
+                    )
                     what_to_do = (
                         f"run version {was}; or declare restores=({was},) if version {now} reads the state of version "
-                        f"{was}, or version {was} has completed no checkpoint; or use another job id"
+                        f"{was}{none_left}; or use another job id"
                     )
                 raise RestoreError(job_id, f"{words} {operator_id!r}{where}", was, now, what_to_do)
 

@@ -239,10 +239,12 @@ def _check_sink(
     """Whether the destination is new. Earlier commits there stay unchanged (clause E6: no intent is dropped)."""
     operator_id, destination = provider.operator_id, provider.destination
     for name, place, newest in ahead_of(state, from_checkpoint):
-        if name == operator_id and (destination is None or place in ("", destination)):
+        is_undeclared = name == operator_id and (destination is None or not place)
+        # Whichever operator has committed the rows there: a sink may be renamed.
+        if is_undeclared or place == destination:
             if provider.releases_input:
-                raise _is_released(job_id, operator_id, newest, from_checkpoint)
-            raise _is_ahead(job_id, state, operator_id, place, newest, from_checkpoint)
+                raise _is_released(job_id, name, newest, from_checkpoint)
+            raise _is_ahead(job_id, state, name, place, newest, from_checkpoint)
     _check_set_aside(job_id, state, operator_id, destination, from_checkpoint)
     if destination is None:
         return False

@@ -368,6 +368,8 @@ class KafkaLog:
 
     def _create(self, admin: Any) -> None:  # noqa: ANN401
         if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
+            # An earlier try may have made it just now: another broker may not know it yet.
+            self._questions.saw_topic(is_there=True)
             return
         replication = self._replication
         if replication is None:

@@ -135,21 +135,20 @@ def have_query(sinks: Collection[BatchSink], job_id: str, query_id: str) -> bool
     )
 
 
-def _names_at(
-    destination: str, destinations: Collection[str], committed: Collection[str]
-) -> set[str]:
+def _names_at(destination: str, sinks: Mapping[str, str], committed: Collection[str]) -> set[str]:
     """Names of the sinks that have committed to a destination, by the destinations of whole starts.
 
-    A name may have blanks. It begins the text, or follows another destination: one of `destinations`, which are known,
-    or else one that ends at the last blank.
+    A name may have blanks. It begins the text, or follows another destination: one of those of `sinks`, by name, which
+    are known, or else one that ends at the last blank.
     """
     names: set[str] = set()
     for earlier in committed:
         for text in f"{earlier} ".split(f"={destination} ")[:-1]:
             name = text
-            for other in destinations:
+            for other in sinks.values():
                 name = name.rpartition(f"={other} ")[2]
-            names.add(name.rpartition(" ")[2] if "=" in name else name)
+            follows_other = "=" in name and name not in sinks
+            names.add(name.rpartition(" ")[2] if follows_other else name)
     return names
 
 
@@ -200,7 +199,7 @@ class PartsSink:
         Raises:
             SinkError: The destination was removed, or its file system is not mounted.
         """
-        destinations = {sink.destination for sink in self._sinks.values()}
+        destinations = {name: sink.destination for name, sink in self._sinks.items()}
         for name in sorted(self._sinks):
             sink = self._sinks[name]
             names = _names_at(sink.destination, destinations, committed)

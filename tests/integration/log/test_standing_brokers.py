@@ -73,6 +73,14 @@ def test_a_log_made_while_a_broker_is_down_is_said_to_need_the_others(
     assert ("an append needs both" in caplog.text) is is_warned
 
 
+def test_a_topic_that_an_earlier_try_has_made_counts_as_just_seen() -> None:
+    """The try was given up before its answer came, and not each broker knows the topic yet."""
+    log = KafkaLog("a.log", "127.0.0.1:9,127.0.0.1:10")
+    log._create(SimpleNamespace(describe_topics=lambda _names: [{"error_code": 0}]))
+
+    assert log._questions.has_just_seen_topic
+
+
 @pytest.mark.parametrize(
     ("servers", "expected"),
     [("127.0.0.1:9", [10.0]), ("127.0.0.1:9,127.0.0.1:10", [0.5, 0.5, 1.0, 2.0, 6.0])],

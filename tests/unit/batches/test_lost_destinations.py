@@ -285,3 +285,13 @@ def test_sinks_whose_names_have_blanks_may_change_places_and_names(tmp_path: Pat
         give(case, number)
 
     assert (good.rows(), bad.rows()) == ([0, 1, 2, 3], [0, 1, 2, 3])
+
+
+@pytest.mark.slow
+def test_a_sink_whose_name_has_an_equals_sign_and_a_blank_is_found_again(tmp_path: Path) -> None:
+    mount = Mount(tmp_path / "t", "delta")
+    case = BatchCase(lambda: {"year=2024 rows": mount.sink()})
+    for number in range(3):
+        give(case, number)
+
+    assert mount.rows() == [0, 1, 2]

@@ -172,6 +172,39 @@ def test_what_has_been_committed_is_not_gone_below() -> None:
     assert back(old, 3).mode == "rollback"
 
 
+def test_nor_by_a_sink_of_another_name_at_the_same_destination() -> None:
+    def named(operator_id: str, place: str = "a") -> Chain:
+        sink = NotingProvider(operator_id, sink=PlacedSink())
+        sink.destination = place
+        return chain_of(NotingProvider(), sink)
+
+    job = HandDrivenJob(named("files"))
+    attempt = job.register(0)
+    for number in (1, 2):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number, committables=[("files", b"rows")])
+        job.ask("", TakeSavepoint(name=f"n{number}")).answer()
+    job.crash()
+
+    def next_of(chain: Chain, back: int | None) -> HandDrivenJob:
+        return HandDrivenJob(
+            chain, log=job.log, from_checkpoint=back, allow_non_restored_state=["files"]
+        )
+
+    before = job.log.high_watermark()
+    with pytest.raises(
+        RestoreError, match="operator 'files' commits to a is 2 in the log and above 1"
+    ):
+        next_of(named("rows"), 1)
+    assert job.log.high_watermark() == before
+    next_of(named("rows"), None).crash()
+    next_of(named("rows", "b"), 1).crash()
+    with pytest.raises(
+        RestoreError, match="operator 'files' commits to a is 2 in the log and above 1"
+    ):
+        next_of(named("others"), None)
+
+
 def test_above_the_last_commit_a_sink_goes_back_freely() -> None:
     job = HandDrivenJob(writing())
     more(job, 1, is_committing=True)

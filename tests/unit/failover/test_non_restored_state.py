@@ -155,6 +155,7 @@ def test_a_version_that_fails_gives_way_to_the_earlier_one() -> None:
 
     said = refused(old, with_operators(chain, plain("dedup")))
     assert "is 2 in the log and 1 here; run version 2; or declare restores=(2,)" in said
+    assert "or if the job rolls back to before version 2;" in said
     job = restarted(old, with_operators(chain, plain("dedup", restores=(2,))))
     accepted = job.register(0).accepted
     assert [part.state for part in accepted.states if part.operator_id == "dedup"] == [b"first"]
