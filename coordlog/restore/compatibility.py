@@ -209,11 +209,26 @@ def _check_writers_at(
 ) -> None:
     """Refuse operators that do not read the states of a checkpoint with this sequence, or of a batch's opening (-1)."""
     for sequence in state.written_at([known_by]):
-        wrote = _described(state.operators_at(sequence))
+        wrote = _described(state.operators_at(sequence)) | _away_at(state, chain, sequence)
         _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, where)
         if chain.source.operator_id not in recorded:
             _check_location(job_id, state, chain.source, wrote, is_begun=True)
+
+
+def _away_at(state: JobState, chain: Chain, sequence: int) -> dict[str, Mapping[str, object]]:
+    """Operators that were away at this opening of a batch, as far as it keeps folds of theirs."""
+    folds: Mapping[str, object] = state.opening or {}
+    initial = {
+        provider.operator_id: provider.projection.initial
+        for provider in chain.coordinators
+        if provider.projection is not None
+    }
+    return {
+        operator_id: operator
+        for operator_id, operator in _described(state.away_at(sequence)).items()
+        if operator_id in initial and folds.get(operator_id) not in (None, initial[operator_id])
+    }
 
 
 @dataclass(frozen=True, slots=True)

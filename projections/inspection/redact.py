@@ -22,6 +22,7 @@ from coordlog.projections.job.grants import COVERS
 from coordlog.projections.job.skips import digest_of
 from coordlog.projections.job.state import (
     AWAY,
+    AWAY_AT,
     GRANTED_AT,
     MARK,
     WRITTEN_AT,
@@ -222,7 +223,7 @@ class Redaction:
         return {name: self._attribute(name, value) for name, value in attributes.items()}
 
     def _attribute(self, name: str, value: str) -> str:
-        if name.removeprefix(MARK).startswith("operators") or name.startswith(AWAY):
+        if name.removeprefix(MARK).startswith("operators") or name.startswith((AWAY, AWAY_AT)):
             return self._operators(value)
         if name.startswith((WRITTEN_AT, GRANTED_AT)) and value.replace(" ", "").isdecimal():
             return value

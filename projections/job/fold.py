@@ -20,6 +20,7 @@ from coordlog.projections.job.lifecycle import JOB, mark_of_stop
 from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
 from coordlog.projections.job.state import (
     AWAY,
+    AWAY_AT,
     END_COMMITTED,
     FORMER_DEAD,
     GRANTED_AT,
@@ -382,6 +383,8 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     if below:
         known |= {*batch_sequences(state)}
     for sequence in state.written_at(sorted(known)):
+        if f"{AWAY_AT}{sequence}" in state.launch:
+            marks[f"{AWAY_AT}{sequence}"] = state.away_at(sequence)
         end = min((end for end in sorted(below) if end > sequence), default=None)
         if end is not None:
             marks[f"{OPERATORS_BELOW}{end}"] = below[end]

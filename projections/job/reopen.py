@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from immutables import Map
@@ -9,6 +10,7 @@ from immutables import Map
 from coordlog.projections.job.attempts import required
 from coordlog.projections.job.branches import savepoint_numbers
 from coordlog.projections.job.state import (
+    AWAY_AT,
     END_COMMITTED,
     WRITTEN_AT,
     Cut,
@@ -69,6 +71,9 @@ def with_opening(state: JobState, record: Record) -> JobState:
     completed = Map({n: state.completed[n] for n in sorted(savepoint_numbers(state))})
     launch, sequence = state.launch, required(record.sequence)
     if checkpoint is None:
+        away = [operator for text in state.away.values() for operator in json.loads(text)]
+        if away:
+            launch = launch.set(f"{AWAY_AT}{sequence}", json.dumps(away, sort_keys=True))
         launch = launch.set(f"{WRITTEN_AT}{NO_CHECKPOINT}", str(sequence))
     else:
         # The cuts are of the operators of this opening, which the epoch of the checkpoint may not have had.

@@ -65,6 +65,8 @@ GRANTED_AT: Final = MARK + "granted_at."
 AWAY: Final = MARK + "away."
 """Before an operator with a coordinator: its description by its last epoch, from the beginning of an epoch without it
 until an epoch with it has begun its work."""
+AWAY_AT: Final = MARK + "away_at."
+"""Before the sequence of a batch's opening: the operators that were away then, as `AWAY` describes them."""
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -471,6 +473,10 @@ class JobState:
             for name, description in sorted_items(self.launch)
             if name.startswith(AWAY)
         }
+
+    def away_at(self, sequence: int) -> str:
+        """Operators, as in `EPOCH_STARTED`, that were away at the opening of a batch with this sequence."""
+        return self.launch.get(f"{AWAY_AT}{sequence}", "[]")
 
     def written_at(self, sequences: Iterable[int]) -> tuple[int, ...]:
         """Sequences at which states were written that are known by these, ascending.

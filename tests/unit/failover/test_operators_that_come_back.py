@@ -257,6 +257,35 @@ def test_an_opening_is_read_by_its_own_version_alone(*, is_batch: bool, restore:
     assert again.mode == "again"
 
 
+@pytest.mark.parametrize("restore", ["rollback", "resume"])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_an_opening_at_which_it_was_away_is_read_by_its_writer(
+    *, is_batch: bool, restore: str
+) -> None:
+    """It has come back since, and a failover goes back to the opening."""
+    job = worked(reading(), is_batch=is_batch)
+    (attempt,) = job.attempts.values()
+    attempt.complete()
+    job.advance(5)
+    second = reading(version=2, restores=(1,))
+    job = next_of(next_of(job, reading("other"), again=True), second, restore="resume")
+
+    for _ in range(2):
+        said = refused(job, reading(version=2), restore=restore)
+        assert "the version of operator 'source' in " in said
+        job = next_of(job, second, restore=restore)
+        assert job.runtime.state.projections["source"] == (1,)
+
+
+def test_an_opening_at_which_it_was_away_without_state_is_no_reason() -> None:
+    job = HandDrivenJob(reading(), is_batch=True)
+    job.register(0).complete()
+    job.advance(5)
+    job = next_of(next_of(job, reading("other"), again=True), reading(version=2), restore="resume")
+
+    assert next_of(job, reading(version=2), restore="rollback").mode == "rollback"
+
+
 def test_an_opening_without_it_keeps_its_state_in_a_batch() -> None:
     job, options = ended(is_batch=True)
     job = next_of(job, reading("other"), **options)
