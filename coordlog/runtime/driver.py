@@ -22,6 +22,7 @@ from coordlog.errors import (
     JobFailedError,
     LogError,
     RequestError,
+    SinkError,
     UsageError,
 )
 from coordlog.kernel.builder import KernelConfig, limits_of
@@ -268,13 +269,10 @@ class JobDriver:
     def _begin(self) -> None:
         began_s = time.monotonic()
         projection = projection_of(self._chain)
-        rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
-        self._rebuilt = rebuilt
-        self._check_history(rebuilt)
-        if rebuilt.state.phase is Phase.FINISHED and not self._options.is_again:
+        rebuilt = self._read_history(projection)
+        if self._has_finished(rebuilt.state):
             self._end_at_once(RestoreMode.FINISHED, rebuilt, began_s)
             return
-        self._check_surroundings(rebuilt.state)
         operators = rebuilt.state.launch.get("operators")
         appender = self._take_over(rebuilt, self._config(projection, rebuilt.state))
         self._check_still_fits(rebuilt.state, operators)
@@ -297,6 +295,24 @@ class JobDriver:
         self._rebuilt = None  # its folds are large, and no longer needed
         self._clean_former(appender.epoch, rebuilt.end_offset)
         self._prune_history(self._runtime)
+
+    def _read_history(self, projection: JobProjection) -> Rebuild:
+        """The state by the log, which nothing forbids this job to continue."""
+        rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
+        self._rebuilt = rebuilt
+        try:
+            self._check_history(rebuilt)
+            if not self._has_finished(rebuilt.state):
+                self._check_surroundings(rebuilt.state)
+        except SinkError:
+            if self._job_log.high_watermark() == rebuilt.end_offset:
+                raise
+            # Another driver has worked since the reading: its output is not that of a log which is gone.
+            return self._read_history(projection)
+        return rebuilt
+
+    def _has_finished(self, state: JobState) -> bool:
+        return state.phase is Phase.FINISHED and not self._options.is_again
 
     def _check_history(self, rebuilt: Rebuild) -> None:
         """Refuse a log from which this job cannot be restored (clause E9: before anything is appended)."""
@@ -738,12 +754,7 @@ class JobDriver:
         runtime = self._runtime
         if runtime is not None and runtime.outcome is not None and runtime.outcome.is_finished:
             sinks = {provider.operator_id: provider.sink for provider in self._chain.coordinators}
-            sweep(
-                runtime.state,
-                self._chain.payload_types,
-                sinks,
-                is_in_force=self._is_in_force,
-            )
+            sweep(runtime.state, self._chain.payload_types, sinks, is_in_force=self._is_in_force)
 
     def _is_in_force(self) -> bool:
         """Whether no other driver has begun an epoch, by all records in the log now; the log thread is over."""
@@ -768,8 +779,7 @@ def _is_committed(state: JobState, open_work: Mapping[str, int], before: int) ->
     """
     if state.last_checkpoint <= before or state.owed_complete is not None:
         return False
-    open_commits = left_of(state, open_work)
-    return not open_commits.is_awaited
+    return not left_of(state, open_work).is_awaited
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

@@ -64,6 +64,24 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipelin
     assert [thread.name for thread in ours if thread.is_alive()] == []
 
 
+def test_a_start_that_stood_still_while_the_job_ran_finds_it_finished(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read an empty log, and the destination has output: that of the log as it is now."""
+    refuse_earlier_output = ParquetSink.refuse_earlier_output
+
+    def after_another_driver(sink: ParquetSink, job_id: str) -> None:
+        monkeypatch.undo()
+        pipeline.drive()
+        refuse_earlier_output(sink, job_id)
+
+    monkeypatch.setattr(ParquetSink, "refuse_earlier_output", after_another_driver)
+    result = pipeline.drive()
+
+    assert result.status is JobStatus.ALREADY_FINISHED
+    assert pipeline.committed() == ALL_ROWS
+
+
 @pytest.mark.clause("I3")
 def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing(
     pipeline: Pipeline,
