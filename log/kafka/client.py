@@ -61,6 +61,7 @@ _FIRST_TRY: Final = 1 / 20
 _SPREADS_S: Final = 5.0
 """Longest time until all running brokers of a cluster know a new topic: milliseconds, a second under load."""
 _NO_LEADER: Final = errors.UnknownBrokerIdError  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+_TOO_FEW: Final = (errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError)
 _NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 
 
@@ -157,7 +158,7 @@ class Connection:
     def unavailable(self, doing: str, began: float, error: object) -> LogUnavailableError:
         """The error that the log did not answer since `began`, seconds of the monotonic clock."""
         waited_s = time.monotonic() - began
-        last_error = described(error) + full_disk_of(self.bootstrap_servers)
+        last_error = described(error) + _too_few(error) + full_disk_of(self.bootstrap_servers)
         return LogUnavailableError(self.name, doing, waited_s, last_error)
 
     def refusal(self, error: Exception, needs: str) -> AccessError | None:
@@ -203,6 +204,16 @@ def _refused_topic(error: Exception) -> str:
     """The first topic that the client's error names; empty if it names none. A consumer may read several."""
     topics: object = error.args[0] if error.args else None
     return min(map(str, topics), default="") if isinstance(topics, (set, frozenset)) else ""
+
+
+def _too_few(error: object) -> str:
+    """What to look for if brokers answer, but too few of them have the topic's records."""
+    if not isinstance(error, _TOO_FEW):
+        return ""
+    return (
+        "; a broker answers, but fewer replicas of the topic are in sync than its min.insync.replicas: "
+        "start the brokers that are down, or correct that setting"
+    )
 
 
 def described(error: object) -> str:

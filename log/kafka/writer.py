@@ -57,6 +57,7 @@ class KafkaWriter:
         self._connection = connection
         self._producer: Any = None
         self._has_failed = False
+        self._retried_for: type[Exception] | None = None
 
     def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
         """As in the port."""
@@ -64,6 +65,7 @@ class KafkaWriter:
         self._has_failed = True  # until the append has succeeded
         began = time.monotonic()
         self._refuse_large(records)
+        self._retried_for = None
         try:
             offsets = self._append(records, began + timeout_s)
         except (errors.KafkaError, OSError, ValueError) as error:
@@ -108,7 +110,20 @@ class KafkaWriter:
             "request_timeout_ms": timeout_ms // 2 - 10,
             "max_block_ms": timeout_ms,
         }
-        return within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
+        producer = within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
+        self._note_retries(producer._sender)  # noqa: SLF001, no public call tells why a batch is sent again
+        return producer
+
+    def _note_retries(self, sender: Any) -> None:  # noqa: ANN401, the client has no types
+        """Keep why a batch is sent again: when the time is over, the producer reports nothing else."""
+        can_retry = sender._can_retry  # noqa: SLF001, as above
+
+        def noting(batch: object, error: type[Exception]) -> bool:
+            if error is not errors.KafkaTimeoutError:
+                self._retried_for = error
+            return bool(can_retry(batch, error))
+
+        sender._can_retry = noting  # noqa: SLF001, as above
 
     def _failure(self, began: float, error: Exception) -> LogError:
         refused = self._connection.refusal(error, "Write")
@@ -116,6 +131,8 @@ class KafkaWriter:
             return refused
         if isinstance(error, _REFUSED):
             return AppendRefusedError(self._connection.name, described(error))
+        if isinstance(error, errors.KafkaTimeoutError) and self._retried_for is not None:
+            error = self._retried_for()
         # A topic that is missing now may have been there for some of these records.
         return self._connection.unavailable("appending", began, error)
 

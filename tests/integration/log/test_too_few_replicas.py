@@ -1,0 +1,44 @@
+"""A log on three brokers, of which one is killed: too few replicas are in sync for an append."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from chaos.cluster import Cluster
+from coordlog.errors import LogUnavailableError
+from coordlog.log.interface import UnstoredRecord
+from coordlog.log.kafka import KafkaLog
+from servers.topic_settings import change_settings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+TRIES = 3
+
+
+def test_each_refused_append_names_the_replicas(tmp_path: Path) -> None:
+    """Also those of a new producer, whose client reports only that its time is over."""
+    cluster = Cluster(tmp_path, 3)
+    try:
+        cluster.start(cluster.numbers)
+        log = KafkaLog.for_job("j", cluster.bootstrap_servers)
+        log.create()
+        with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+            change_settings(admin, log.topic, {"min.insync.replicas": "3"})
+        cluster.kill(2)
+        time.sleep(5.0)  # until its leader, or its heir, is known
+        one = UnstoredRecord(key=b"k", value=b"v", header=b"", timestamp_us=0)
+        for _ in range(TRIES):
+            writer = log.writer()
+            with pytest.raises(LogUnavailableError) as caught:
+                writer.append([one], timeout_s=6.0)
+            writer.close(timeout_s=1.0)
+            assert "NotEnoughReplicasError" in str(caught.value)
+            assert "min.insync.replicas" in str(caught.value)
+        log.close()
+    finally:
+        cluster.stop()
