@@ -111,7 +111,8 @@ class KafkaWriter:
             "max_block_ms": timeout_ms,
         }
         producer = within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
-        self._note_retries(producer._sender)  # noqa: SLF001, no public call tells why a batch is sent again
+        # No public call tells why a batch is sent again.
+        self._note_retries(producer._sender)  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
         return producer
 
     def _note_retries(self, sender: Any) -> None:  # noqa: ANN401, the client has no types

@@ -18,6 +18,13 @@ from servers.topic_settings import change_settings
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 TRIES = 3
+WAIT_S = 60.0
+
+
+def in_sync(admin: KafkaAdminClient, topic: str) -> list[int]:
+    """Brokers that have all records of the topic, as one of them knows."""
+    (partition,) = admin.describe_topics([topic])[0]["partitions"]
+    return list(partition["isr_nodes"])
 
 
 def test_each_refused_append_names_the_replicas(tmp_path: Path) -> None:
@@ -29,8 +36,11 @@ def test_each_refused_append_names_the_replicas(tmp_path: Path) -> None:
         log.create()
         with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
             change_settings(admin, log.topic, {"min.insync.replicas": "3"})
-        cluster.kill(2)
-        time.sleep(5.0)  # until its leader, or its heir, is known
+            cluster.kill(2)
+            until = time.monotonic() + WAIT_S
+            while 2 in in_sync(admin, log.topic):
+                assert time.monotonic() < until, f"not noticed within {WAIT_S} s"
+                time.sleep(0.2)
         one = UnstoredRecord(key=b"k", value=b"v", header=b"", timestamp_us=0)
         for _ in range(TRIES):
             writer = log.writer()
