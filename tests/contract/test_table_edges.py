@@ -425,6 +425,28 @@ def test_a_catalog_that_another_job_makes_meanwhile_is_used(
     assert place.rows() == SAVED
 
 
+def test_a_commit_that_was_made_and_then_refused_keeps_its_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway sends it twice; meanwhile another program has appended, and expired its snapshot."""
+    place, tries = IcebergPlace(tmp_path / "t"), itertools.count()
+    files, sink, commit_table = staged(place), place.sink(), SqlCatalog.commit_table
+
+    def sent_twice(catalog: SqlCatalog, *arguments: Any) -> Any:  # noqa: ANN401, of the library
+        if next(tries):
+            return commit_table(catalog, *arguments)
+        commit_table(catalog, *arguments)
+        place.append(pa.table({"i": [99]}))
+        place.expire()
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", sent_twice)
+    sink.settle(intent(files))
+
+    assert place.rows() == SAVED + Counter([99])
+    assert place.intents() == []
+
+
 def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:
     ParquetSink(tmp_path / "t").prepare("other")
 
