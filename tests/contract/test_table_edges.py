@@ -275,6 +275,28 @@ def test_a_full_disk_is_seen_in_the_causes_that_delta_rs_names(
         )
 
 
+def test_a_catalog_in_sqlite_that_is_full_ends_the_commit_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, pauses = IcebergPlace(tmp_path / "t"), list[float]()
+    files, sink = staged(place), place.sink(pause=pauses.append)
+
+    def full(catalog: SqlCatalog, *_: object) -> Never:
+        with catalog.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no more than it has
+            connection.exec_driver_sql("CREATE TABLE more AS SELECT zeroblob(1000000)")
+        raise AssertionError("there is room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", full)
+        with pytest.raises(OutOfSpaceError, match=r"disk is full.*free some space there"):
+            sink.settle(intent(files))
+    assert pauses == []
+    place.sink().settle(intent(files))
+
+    assert place.rows() == SAVED
+
+
 def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:
     place = IcebergPlace(tmp_path / "t")
     files, sink = staged(place), place.sink()

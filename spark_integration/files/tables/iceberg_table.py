@@ -352,8 +352,10 @@ class _Look:
             raise UnclearError(_message(error)) from error
 
     def _remove_uncommitted(self, transaction: _OneTry, commit: TableCommit) -> None:
-        """Remove the manifests, unless the table has the mark: a gateway that sends a commit twice has it made, and then
-        refused. Its snapshot proves nothing: it may have expired, and later ones have its manifests.
+        """Remove the manifests, unless the table has the mark.
+
+        A gateway that sends a commit twice has it made, and then refused. Its snapshot proves nothing: it may have
+        expired, and later ones have its manifests.
         """
         try:
             self._table.refresh()
