@@ -275,6 +275,28 @@ def test_a_full_disk_is_seen_in_the_causes_that_delta_rs_names(
         )
 
 
+def test_a_catalog_in_sqlite_that_is_full_ends_the_commit_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, pauses = IcebergPlace(tmp_path / "t"), list[float]()
+    files, sink = staged(place), place.sink(pause=pauses.append)
+
+    def full(catalog: SqlCatalog, *_: object) -> Never:
+        with catalog.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no more than it has
+            connection.exec_driver_sql("CREATE TABLE more AS SELECT zeroblob(1000000)")
+        raise AssertionError("there is room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", full)
+        with pytest.raises(OutOfSpaceError, match=r"disk is full.*free some space there"):
+            sink.settle(intent(files))
+    assert pauses == []
+    place.sink().settle(intent(files))
+
+    assert place.rows() == SAVED
+
+
 def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:
     place = IcebergPlace(tmp_path / "t")
     files, sink = staged(place), place.sink()
@@ -423,6 +445,28 @@ def test_a_catalog_that_another_job_makes_meanwhile_is_used(
     place.sink().settle(intent(staged(place)))
 
     assert place.rows() == SAVED
+
+
+def test_a_commit_that_was_made_and_then_refused_keeps_its_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway sends it twice; meanwhile another program has appended, and expired its snapshot."""
+    place, tries = IcebergPlace(tmp_path / "t"), itertools.count()
+    files, sink, commit_table = staged(place), place.sink(), SqlCatalog.commit_table
+
+    def sent_twice(catalog: SqlCatalog, *arguments: Any) -> Any:  # noqa: ANN401, of the library
+        if next(tries):
+            return commit_table(catalog, *arguments)
+        commit_table(catalog, *arguments)
+        place.append(pa.table({"i": [99]}))
+        place.expire()
+        return commit_table(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", sent_twice)
+    sink.settle(intent(files))
+
+    assert place.rows() == SAVED + Counter([99])
+    assert place.intents() == []
 
 
 def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:

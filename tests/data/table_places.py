@@ -229,14 +229,19 @@ class IcebergPlace(Place):
         table = self.catalog.load_table(self.name)
         files = [task.file.file_path for task in table.scan().plan_files()]
         table.overwrite(table.scan().to_arrow())
+        self.expire()
+        for file in files:
+            table.io.delete(file)
+
+    def expire(self) -> None:
+        """Expire all snapshots but the newest."""
+        table = self.catalog.load_table(self.name)
         now = table.current_snapshot()
         assert now is not None
         former = [
             one.snapshot_id for one in table.snapshots() if one.snapshot_id != now.snapshot_id
         ]
         table.maintenance.expire_snapshots().by_ids(former).commit()
-        for file in files:
-            table.io.delete(file)
 
     def replace(self) -> None:
         catalog = self.catalog

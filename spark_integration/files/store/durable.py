@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import sqlite3
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -63,6 +64,9 @@ def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
             number = cause.errno or (int(in_text[1]) if in_text else 0)
             if number in NO_SPACE:
                 raise refusal(where, doing, OSError(number, os.strerror(number))) from error
+        # Of a catalog in SQLite, whose own words name the database.
+        if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise refusal(where, doing, OSError(errno.ENOSPC, str(cause))) from error
 
 
 @contextmanager

@@ -295,11 +295,10 @@ class _OneTry(Transaction):
         self._table._do_commit(self._updates, requirements)  # noqa: SLF001, see the class
         return self._table
 
-    def remove_uncommitted(self, now: LoadedTable) -> None:
-        """Remove the manifests of a commit that was not made, unless `now` has its snapshot after all."""
+    def remove_uncommitted(self) -> None:
+        """Remove the manifests of a commit that was not made."""
         for producer in self._snapshot_producers:
-            if now.snapshot_by_id(producer.snapshot_id) is None:
-                producer._clean_all_uncommitted()  # noqa: SLF001, as pyiceberg's own commit does
+            producer._clean_all_uncommitted()  # noqa: SLF001, as pyiceberg's own commit does
 
 
 class _Look:
@@ -339,7 +338,7 @@ class _Look:
             at("after manifests")
             transaction.commit_transaction()
         except refused.CommitFailedException as error:
-            self._remove_uncommitted(transaction)
+            self._remove_uncommitted(transaction, commit)
             raise TableConflictError(str(error)) from error
         except _NOT_MADE as error:
             raise SinkError(
@@ -352,9 +351,17 @@ class _Look:
         ) as error:  # a file that another driver's commit added may be rewritten and gone
             raise UnclearError(_message(error)) from error
 
-    def _remove_uncommitted(self, transaction: _OneTry) -> None:
+    def _remove_uncommitted(self, transaction: _OneTry, commit: TableCommit) -> None:
+        """Remove the manifests, unless the table has the mark.
+
+        A gateway that sends a commit twice has it made, and then refused. Its snapshot proves nothing: it may have
+        expired, and later ones have its manifests.
+        """
         try:
-            transaction.remove_uncommitted(self._table.refresh())
+            self._table.refresh()
+            number = self.settled(commit.mark)
+            if number is None or number < commit.number:
+                transaction.remove_uncommitted()
         except Exception as error:  # the catalog does not answer: manifests of no snapshot stay
             raise UnclearError(_message(error)) from error
 

@@ -304,6 +304,30 @@ def test_a_jvm_that_dies_while_a_session_is_made_is_named(
     assert rows == "rows 3"
 
 
+A_JVM_THAT_DOES_NOT_BEGIN: Final = """
+import os
+from coordlog.errors import SessionLostError
+from coordlog.spark_integration.session import local_session
+
+os.environ["JAVA_TOOL_OPTIONS"] = "-Xms1t"
+try:
+    local_session(1)
+except SessionLostError as error:
+    print("lost", error)
+del os.environ["JAVA_TOOL_OPTIONS"]
+print("rows", local_session(1).range(3).count())
+"""
+
+
+@pytest.mark.slow
+def test_a_jvm_that_does_not_begin_is_named(tmp_path: Path) -> None:
+    lines = lines_of(A_JVM_THAT_DOES_NOT_BEGIN, tmp_path)  # with the JVM's own
+    lost, rows = (line for line in lines if line.startswith(("lost", "rows")))
+    assert lost.startswith("lost Spark's JVM has ended while the session was made (")
+    assert "see its output for the cause" in lost
+    assert rows == "rows 3"
+
+
 A_STANDING_JVM: Final = """
 import faulthandler, signal
 from coordlog.spark_integration import session
