@@ -22,7 +22,7 @@ from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.testing import replay
 from coordlog.testing.driven_job import HandDrivenJob
-from fakes.kernel_fakes import Down, NotingProvider, ended, prefix_of
+from fakes.kernel_fakes import Down, NotingProvider, Up, ended, prefix_of
 from fakes.kernel_fakes import chain_of as noting_chain
 from fakes.split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
 from histories.one_log import OneLog
@@ -139,6 +139,26 @@ def test_an_event_is_named_by_its_sequence_and_not_delivered_again() -> None:
     job = again(job)
     assert job.register(0).got(DeliverEvent) == []
     assert job.history(Kind.EVENT_ACKED)[-1].reason == "it is skipped and not delivered: poison"
+
+
+def test_the_command_says_that_equal_events_are_skipped_too() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(noting_chain(provider), parallelism=2)
+    first, other = job.register_all()
+    first.send(provider.operator_id, Up(n=250))
+    sent = job.history(Kind.EVENT_TO_COORDINATOR)[-1]
+    job.crash()
+    result = run(job.log, "skip", "job", "--event", str(sent.sequence))
+
+    assert result.exit_code == 0, result.output
+    assert f"event {sent.sequence}, a " in result.stderr
+    assert "and each equal one from subtask 0," in result.stderr
+    job = HandDrivenJob(job.chain, log=job.log, clock=job.clock, parallelism=2)
+    first, other = job.register_all()
+    for attempt in (first, first, other):
+        attempt.send(provider.operator_id, Up(n=250))
+    handled = job.history(Kind.EVENT_TO_COORDINATOR)[1:]
+    assert [record.subtask for record in handled] == [1]
 
 
 def test_a_skip_is_recorded_once() -> None:

@@ -92,7 +92,8 @@ def skip(
     """Skip a split, or an event, of JOB: the job continues without it, also after a restart.
 
     Committed rows of a split stay; the history has their number. An event is identified by its
-    content: if it is sent again to, or by, the same subtask, it is skipped too.
+    content: every later event of the same content to, or from, the same subtask is skipped too,
+    for as long as the job lives.
 
     If a driver runs, it records the skip; otherwise this command appends it to the log, and the
     next run continues without the split or event.
@@ -214,8 +215,9 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
             f"sequence {sequence} is a {record.payload_type}, and its source needs this event",
             "skip the split instead, with --split",
         )
+    way = "to" if record.kind is Kind.EVENT_TO_SUBTASK else "from"
     return _Target(
-        shown=f"event {sequence}, a {record.payload_type}",
+        shown=f"event {sequence}, a {record.payload_type}, and each equal one {way} subtask {record.subtask},",
         operator_id=record.operator_id or "",
         subtask=record.subtask,
         fact=EventSkipped(
