@@ -296,7 +296,7 @@ class JobDriver:
         self._clean_former(appender.epoch, rebuilt.end_offset)
         self._prune_history(self._runtime)
 
-    def _read_history(self, projection: JobProjection) -> Rebuild:
+    def _read_history(self, projection: JobProjection, *, is_second: bool = False) -> Rebuild:
         """The state by the log, which nothing forbids this job to continue."""
         rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         self._rebuilt = rebuilt
@@ -305,10 +305,10 @@ class JobDriver:
             if not self._has_finished(rebuilt.state):
                 self._check_surroundings(rebuilt.state)
         except SinkError:
-            if self._job_log.high_watermark() == rebuilt.end_offset:
+            if is_second or self._job_log.high_watermark() == rebuilt.end_offset:
                 raise
             # Another driver has worked since the reading: its output is not that of a log which is gone.
-            return self._read_history(projection)
+            return self._read_history(projection, is_second=True)
         return rebuilt
 
     def _has_finished(self, state: JobState) -> bool:

@@ -82,6 +82,28 @@ def test_a_start_that_stood_still_while_the_job_ran_finds_it_finished(
     assert pipeline.committed() == ALL_ROWS
 
 
+def test_a_start_reads_the_log_again_only_once(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver at work may append without end, and the destination be refused for good."""
+    log, refusals = pipeline.log, list[str]()
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.SPLIT_FINISHED, 2, kill_driver))
+    (last,) = log.read(log.high_watermark() - 1, log.high_watermark())
+
+    def refuse(_sink: ParquetSink, job_id: str, *_: object) -> None:
+        assert len(refusals) < 2, "it is read without end"
+        refusals.append(job_id)
+        log.writer().append([to_append(last)], timeout_s=WAIT_S)  # void: its sequence is taken
+        raise SinkError("out", "another log writes there", "use another destination")
+
+    monkeypatch.setattr(ParquetSink, "claim", refuse)
+    with pytest.raises(SinkError, match="another log writes there"):
+        pipeline.drive()
+
+    assert refusals == ["job", "job"]
+
+
 @pytest.mark.clause("I3")
 def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing(
     pipeline: Pipeline,
