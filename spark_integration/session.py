@@ -187,7 +187,7 @@ def _naming_dead_jvm() -> Generator[None, None, None]:
     except Exception as error:
         # A process that is killed closes its sockets a moment before it counts as ended.
         is_cut_off = isinstance(error, (OSError, Py4JNetworkError))
-        # Of PySpark, which has no gateway by then.
+        # An error of PySpark: the JVM has ended before it had a gateway.
         has_not_begun = "[JAVA_GATEWAY_EXITED]" in str(error)
         if not has_not_begun and not _has_jvm_died(_JVM_END_S if is_cut_off else 0.0):
             raise

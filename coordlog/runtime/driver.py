@@ -297,7 +297,7 @@ class JobDriver:
         self._prune_history(self._runtime)
 
     def _read_history(self, projection: JobProjection, *, is_second: bool = False) -> Rebuild:
-        """The state by the log, which nothing forbids this job to continue."""
+        """The state folded from the log, once history and surroundings are checked: this job may continue it."""
         rebuilt = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         self._rebuilt = rebuilt
         try:

@@ -111,7 +111,7 @@ class KafkaWriter:
             "max_block_ms": timeout_ms,
         }
         producer = within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
-        # No public call tells why a batch is sent again.
+        # The client has no public call for the reason why a batch is sent again.
         self._note_retries(producer._sender)  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
         return producer
 

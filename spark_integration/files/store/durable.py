@@ -64,7 +64,7 @@ def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
             number = cause.errno or (int(in_text[1]) if in_text else 0)
             if number in NO_SPACE:
                 raise refusal(where, doing, OSError(number, os.strerror(number))) from error
-        # Of a catalog in SQLite, whose own words name the database.
+        # An error of SQLite, as of a catalog there, has a code of its own, and names the database in its text.
         if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise refusal(where, doing, OSError(errno.ENOSPC, str(cause))) from error
 

@@ -60,6 +60,7 @@ from coordlog.spark_integration.files.tables.table import (
     TableCommit,
     TableConflictError,
     UnclearError,
+    has_reached,
 )
 
 __all__ = ["IcebergTable"]
@@ -359,8 +360,7 @@ class _Look:
         """
         try:
             self._table.refresh()
-            number = self.settled(commit.mark)
-            if number is None or number < commit.number:
+            if not has_reached(self, commit.mark, commit.number):
                 transaction.remove_uncommitted()
         except Exception as error:  # the catalog does not answer: manifests of no snapshot stay
             raise UnclearError(_message(error)) from error

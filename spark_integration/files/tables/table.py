@@ -11,7 +11,15 @@ import pyarrow as pa
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.store import At
 
-__all__ = ["OpenedTable", "Table", "TableCommit", "TableConflictError", "TableLook", "UnclearError"]
+__all__ = [
+    "OpenedTable",
+    "Table",
+    "TableCommit",
+    "TableConflictError",
+    "TableLook",
+    "UnclearError",
+    "has_reached",
+]
 
 
 class TableConflictError(Exception):
@@ -74,6 +82,12 @@ class TableLook(Protocol):
             SinkError: It was not made, and cannot be: the table does not take the files.
         """
         ...
+
+
+def has_reached(look: TableLook, mark: str, number: int) -> bool:
+    """Whether a table has this value of a mark, or a later one."""
+    settled = look.settled(mark)
+    return settled is not None and settled >= number
 
 
 class Table(Protocol):

@@ -36,6 +36,7 @@ from coordlog.spark_integration.files.tables.table import (
     TableConflictError,
     TableLook,
     UnclearError,
+    has_reached,
 )
 
 __all__ = ["Addition", "TableFiles"]
@@ -370,13 +371,12 @@ class TableFiles:
 
     def _known(self, look: TableLook, addition: Addition) -> bool | None:
         """Whether the table has the files or has refused them for good; None if neither."""
-        number = look.settled(self.mark(addition.mark))
-        if number is not None and number >= addition.number:
+        if has_reached(look, self.mark(addition.mark), addition.number):
             return True
         if addition.refusal is None:
             return None
-        refused = look.settled(self._refusals(addition))
-        return False if refused is not None and refused >= addition.refusal else None
+        is_refused = has_reached(look, self._refusals(addition), addition.refusal)
+        return False if is_refused else None
 
     def _refusals(self, addition: Addition) -> str:
         return f"{self.mark(addition.mark)}/refused"

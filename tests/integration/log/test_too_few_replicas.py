@@ -28,7 +28,7 @@ def in_sync(admin: KafkaAdminClient, topic: str) -> list[int]:
 
 
 def test_each_refused_append_names_the_replicas(tmp_path: Path) -> None:
-    """Also those of a new producer, whose client reports only that its time is over."""
+    """Also an append of a new producer, which by itself reports only a timeout."""
     cluster = Cluster(tmp_path, 3)
     try:
         cluster.start(cluster.numbers)
@@ -41,11 +41,11 @@ def test_each_refused_append_names_the_replicas(tmp_path: Path) -> None:
             while 2 in in_sync(admin, log.topic):
                 assert time.monotonic() < until, f"not noticed within {WAIT_S} s"
                 time.sleep(0.2)
-        one = UnstoredRecord(key=b"k", value=b"v", header=b"", timestamp_us=0)
+        record = UnstoredRecord(key=b"k", value=b"v", header=b"", timestamp_us=0)
         for _ in range(TRIES):
             writer = log.writer()
             with pytest.raises(LogUnavailableError) as caught:
-                writer.append([one], timeout_s=6.0)
+                writer.append([record], timeout_s=6.0)
             writer.close(timeout_s=1.0)
             assert "NotEnoughReplicasError" in str(caught.value)
             assert "min.insync.replicas" in str(caught.value)

@@ -215,9 +215,9 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
             f"sequence {sequence} is a {record.payload_type}, and its source needs this event",
             "skip the split instead, with --split",
         )
-    way = "to" if record.kind is Kind.EVENT_TO_SUBTASK else "from"
+    direction = "to" if record.kind is Kind.EVENT_TO_SUBTASK else "from"
     return _Target(
-        shown=f"event {sequence}, a {record.payload_type}, and each equal one {way} subtask {record.subtask},",
+        shown=f"event {sequence}, a {record.payload_type}, and each equal one {direction} subtask {record.subtask},",
         operator_id=record.operator_id or "",
         subtask=record.subtask,
         fact=EventSkipped(
