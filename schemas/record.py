@@ -13,6 +13,7 @@ __all__ = [
     "BATCH_COMPLETE",
     "NO_CHECKPOINT",
     "ROWS_WITH",
+    "SKIPPED_BY",
     "JobMode",
     "Kind",
     "Notified",
@@ -31,6 +32,9 @@ BATCH_COMPLETE: Final = NO_CHECKPOINT
 
 ALSO_ACKED: Final = "also_acked"
 """On `EVENT_ACKED`: ids of further events that it acks, behind `event_id`, separated by commas."""
+
+SKIPPED_BY: Final = "skipped"
+"""On a record of a skipped event: sequence of the skip that it uses."""
 
 ROWS_WITH: Final = "rows_with"
 """Attribute of a `SPLIT_FINISHED` in batch: id of the split whose committables hold the rows too. Its record is in the

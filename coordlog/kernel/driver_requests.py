@@ -152,7 +152,7 @@ def _skip_split(step: StepBuilder, skip: SkipSplit) -> bool:
 
 
 def _skip_event(step: StepBuilder, skip: SkipEvent) -> bool:
-    """Skip an event; returns whether it was skipped before. A delivery in flight is not undone, only later ones."""
+    """Skip an event; returns whether a skip of it is in force already. A delivery in flight is not undone."""
     event: EventSkipped = skip.skipped
     key = event_key(
         operator_id=skip.operator_id,

@@ -24,7 +24,7 @@ from coordlog.projections.job.state import (
     SkippedEvent,
     sorted_items,
 )
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import SKIPPED_BY, Kind
 
 __all__ = ["fail_events", "forget_above_limit", "send_event", "unacked_events"]
 
@@ -98,7 +98,7 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
         event_id=event.event_id,
         cause=event.sequence,
         reason=f"it is skipped and not delivered: {skip.reason}",
-        attributes={"skipped": "true"},
+        attributes={SKIPPED_BY: str(skip.sequence)},
     )
     step.calls.append(
         CallFuture(

@@ -36,7 +36,7 @@ from coordlog.projections.job.state import (
     sorted_values,
 )
 from coordlog.schemas import builtin_types as builtin
-from coordlog.schemas.record import Kind, RestoredBy
+from coordlog.schemas.record import SKIPPED_BY, Kind, RestoredBy
 
 __all__ = [
     "checkpoint_timed_out",
@@ -165,7 +165,7 @@ def redeliver(step: StepBuilder) -> None:
         event_id=event.event_id,
         cause=event.sequence,
         reason=None if skip is None else f"not handled: it is skipped: {skip.reason}",
-        attributes=None if skip is None else {"skipped": "true"},
+        attributes=None if skip is None else {SKIPPED_BY: str(skip.sequence)},
     )
     if skip is not None:
         return

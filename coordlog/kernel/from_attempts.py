@@ -41,8 +41,15 @@ from coordlog.projections.job.attempts import required
 from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import GatewayState, Phase, UpEvent
-from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
-from coordlog.schemas.record import ALSO_ACKED, BATCH_COMPLETE, ROWS_WITH, Kind, Notified
+from coordlog.schemas.builtin_types import Refused, SplitFinished, SplitSkipped
+from coordlog.schemas.record import (
+    ALSO_ACKED,
+    BATCH_COMPLETE,
+    ROWS_WITH,
+    SKIPPED_BY,
+    Kind,
+    Notified,
+)
 
 __all__ = ["message_arrived"]
 
@@ -91,8 +98,15 @@ def _event_sent(step: StepBuilder, sender: FromAttempt, message: SendEvent) -> N
     skip = skip_of_event(step.state, event)
     if skip is not None:
         # A skipped event is recorded and not handled (J2: skip poison).
-        reason = f"event {message.payload_type} is skipped: {skip.reason}"
-        refuse(step, "event", sender.subtask, sender.attempt_number, reason)
+        step.add(
+            Kind.FACT,
+            subtask=sender.subtask,
+            attempt_number=sender.attempt_number,
+            last_barrier=message.last_barrier,
+            reason=f"event {message.payload_type} is skipped: {skip.reason}",
+            value=Refused(what="event"),
+            attributes={SKIPPED_BY: str(skip.sequence)},
+        )
         return
     attributes = forget_above_limit(step, message.payload)
     record = step.add(

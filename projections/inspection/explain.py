@@ -14,7 +14,15 @@ from coordlog.projections.tables.payload_json import Fields, on_one_line
 from coordlog.projections.tables.splits import SKIPPED, SplitRow
 from coordlog.schemas.builtin_types import Refused
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.record import ALSO_ACKED, NO_CHECKPOINT, Kind, Notified, Record, acked_events
+from coordlog.schemas.record import (
+    ALSO_ACKED,
+    NO_CHECKPOINT,
+    SKIPPED_BY,
+    Kind,
+    Notified,
+    Record,
+    acked_events,
+)
 
 __all__ = [
     "Explained",
@@ -184,7 +192,7 @@ def _is_never_sent(record: Record) -> bool:
 
 def _is_skipped(record: Record) -> bool:
     """Whether its event is neither delivered nor handled (J2: skip poison)."""
-    return record.attributes.get("skipped") == "true"
+    return SKIPPED_BY in record.attributes
 
 
 def _fate(record: Record) -> str | None:

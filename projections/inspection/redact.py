@@ -19,7 +19,7 @@ from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.projections.job.grants import COVERS
-from coordlog.projections.job.skips import digest_of
+from coordlog.projections.job.skips import digest_of, event_key_in
 from coordlog.projections.job.state import (
     AWAY,
     AWAY_AT,
@@ -349,8 +349,10 @@ class Redaction:
             kind, _, name = key.partition(":")
             return f"{kind}:{self._event(name) if kind == 'event' else self.text(name)}"
         if name == "skipped_events":
-            way, subtask, event_type, digest, operator_id = key.split("/", 4)
-            return "/".join((way, subtask, event_type, self.digest(digest), operator_id))
+            key_of_event = event_key_in(key)
+            before = key.removesuffix(key_of_event)
+            way, subtask, event_type, digest, operator_id = key_of_event.split("/", 4)
+            return before + "/".join((way, subtask, event_type, self.digest(digest), operator_id))
         return key
 
 

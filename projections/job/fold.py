@@ -48,6 +48,7 @@ from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import (
     ALSO_ACKED,
     NO_CHECKPOINT,
+    SKIPPED_BY,
     JobMode,
     Kind,
     Notified,
@@ -161,6 +162,8 @@ class JobProjection:
         )
         phase = JOB[state.phase].get(record.kind)
         value = self._value(state, record)
+        if state.skipped_events:
+            state = skips.fold_uses(state, record)
         changed = self._by_kind(state, record, value)
         if changed is state:
             changed = evolve(state)
@@ -241,7 +244,7 @@ class JobProjection:
         if not self._operators:
             return state
         if record.kind is Kind.EVENT_REDELIVERED:
-            if record.operator_id not in self._operators or "skipped" in record.attributes:
+            if record.operator_id not in self._operators or SKIPPED_BY in record.attributes:
                 return state  # possibly of a removed operator and its types (E8: removed operators)
             event = before.owed_redeliveries[0]
             record = replace(

@@ -436,7 +436,7 @@ class JobState:
     skipped_splits: Map[tuple[str, str], SkippedSplit] = field(default_factory=Map)
     """Skipped splits by operator id and split id. No reset changes them."""
     skipped_events: Map[str, SkippedEvent] = field(default_factory=Map)
-    """Skipped events by `projections.job.skips.event_key`. No reset changes them."""
+    """Skips of events, in force and used, by the keys that `projections.job.skips.event_key` describes."""
     projections: Map[str, Any] = field(default_factory=Map)
     """States of event-sourced coordinators, by operator id."""
     opening: Map[str, Any] | None = None

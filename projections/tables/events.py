@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from coordlog.projections.job.state import JobState, sorted_items, sorted_values
 from coordlog.schemas.payload_address import content_length
-from coordlog.schemas.record import Kind, Record, acked_events
+from coordlog.schemas.record import SKIPPED_BY, Kind, Record, acked_events
 
 __all__ = ["EventDirection", "EventFold", "EventRow", "EventStatus", "events"]
 
@@ -153,14 +153,14 @@ class EventFold:
         sent = None if event_id is None else self._sent.pop(event_id, None)
         if sent is None:
             return ()  # this version cannot read the snapshot with which the log begins
-        if record.attributes.get("skipped") == "true":
+        if SKIPPED_BY in record.attributes:
             status = EventStatus.SKIPPED
         ended = replace(sent, status=status, ended_us=record.timestamp_us, reason=record.reason)
         return (ended,)
 
 
 def _up(record: Record, status: EventStatus) -> EventRow:
-    if record.attributes.get("skipped") == "true":
+    if SKIPPED_BY in record.attributes:
         status = EventStatus.SKIPPED
     row = _row(record, EventDirection.UP, status)
     return replace(row, ended_us=record.timestamp_us, reason=record.reason)

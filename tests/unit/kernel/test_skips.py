@@ -470,6 +470,20 @@ def test_a_skip_of_an_event_that_is_asked_for_again_is_recorded_once() -> None:
     assert len(job.history(Kind.FACT)) == facts
 
 
+def test_a_used_skip_of_an_event_can_be_asked_for_again() -> None:
+    job = HandDrivenJob(noting_chain(NotingProvider()))
+    attempt = job.register(0)
+    attempt.send("source", Up(n=5))
+    sent = job.history(Kind.EVENT_TO_COORDINATOR)[0].sequence or 0
+    for _ in range(2):
+        answer = skip_event(job, sent).answer()
+        assert answer.response == SkipRecorded(was_skipped_before=False)
+        attempt.send("source", Up(n=5))
+        attempt.send("source", Up(n=5))
+
+    assert len(job.history(Kind.EVENT_TO_COORDINATOR)) == 3, "two of five are skipped"
+
+
 def test_an_event_is_skipped_by_way_subtask_type_content_and_operator() -> None:
     """Snapshots hold these keys."""
 

@@ -91,9 +91,9 @@ def skip(
 ) -> None:
     """Skip a split, or an event, of JOB: the job continues without it, also after a restart.
 
-    Committed rows of a split stay; the history has their number. An event is identified by its
-    content: every later event of the same content to, or from, the same subtask is skipped too,
-    for as long as the job lives.
+    Committed rows of a split stay; the history has their number. An event is sent again with
+    another SEQ, so the next one of the same content to, or from, the same subtask is skipped in
+    its place: one event, and one again if a restore takes that back.
 
     If a driver runs, it records the skip; otherwise this command appends it to the log, and the
     next run continues without the split or event.
@@ -217,7 +217,7 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
         )
     direction = "to" if record.kind is Kind.EVENT_TO_SUBTASK else "from"
     return _Target(
-        shown=f"event {sequence}, a {record.payload_type}, and each equal one {direction} subtask {record.subtask},",
+        shown=f"event {sequence}, a {record.payload_type} {direction} subtask {record.subtask},",
         operator_id=record.operator_id or "",
         subtask=record.subtask,
         fact=EventSkipped(
