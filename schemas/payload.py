@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar, cast, dataclass_transform
 
 from dataclasses_avroschema import AvroModel
+from dataclasses_avroschema.exceptions import InvalidMap, InvalidSymbol
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
 from coordlog.schemas.codec import Avro, Plain, payload_fingerprint
@@ -169,11 +170,8 @@ def _declare(
             payload_class.__repr__ = _repr_without(frozenset(guarded))  # type: ignore[method-assign]
         try:
             schema_json = json.dumps(json.loads(payload_class.avro_schema()), separators=(",", ":"))
-        except ValueError as error:
-            raise PayloadTypeError(
-                name,
-                f"{error}; if that is a field of a nested class, declare the class with `@payload` too",
-            ) from error
+        except (ValueError, InvalidSymbol, InvalidMap) as error:
+            raise PayloadTypeError(name, f"{error}; {_advice(error)}") from error
         payload_class.coordlog_type = PayloadType(
             name=name,
             version=version,
@@ -185,6 +183,23 @@ def _declare(
         return payload_class
 
     return decorate
+
+
+def _advice(error: Exception) -> str:
+    """What to write in place of a field that has no schema."""
+    if isinstance(error, InvalidSymbol):
+        return "the value of each member of an enum is a text of letters, digits and `_`"
+    if isinstance(error, InvalidMap):
+        return "declare the field as `dict[str, …]`"
+    if "max_digits" in str(error):
+        return (
+            "declare a field of decimals with its digits, as "
+            "`condecimal(max_digits=20, decimal_places=2)` of `dataclasses_avroschema.types`"
+        )
+    return (
+        "a class in a field inherits `coordlog.Payload`, and is declared with "
+        '`@payload("some.name", version=1)` of `coordlog` too'
+    )
 
 
 def _resolve_annotations(cls: type[Payload], name: str) -> None:

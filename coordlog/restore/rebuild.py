@@ -589,6 +589,7 @@ def _check_parallelism(
             if not is_rescaled and stays_finished(state, checkpoint, numbers, mode):
                 continue
             if _count_states(checkpoint, numbers, link.operator_id) > 1:
+                advice = f"pass `merge_states=` to its {type(link).__name__}"
                 raise RestoreError(
                     job_id,
                     f"the state of operator {link.operator_id!r} in checkpoint "
@@ -597,9 +598,9 @@ def _check_parallelism(
                     if is_rescaled
                     else f"of several subtasks, which had finished before they became subtask {subtask},",
                     f"parallelism {parallelism}, with an operator that has no `merge_states`",
-                    f"add one, or run with parallelism {checkpoint.parallelism} or more"
+                    f"{advice}, or run with parallelism {checkpoint.parallelism} or more"
                     if is_rescaled
-                    else "add one",
+                    else advice,
                 )
 
 

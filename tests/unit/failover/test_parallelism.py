@@ -94,7 +94,7 @@ def test_a_state_that_cannot_be_merged_is_refused_before_any_append() -> None:
         HandDrivenJob(old.chain, log=old.log, parallelism=2)
 
     assert old.log.high_watermark() == before
-    assert "merge_states" in str(raised.value)
+    assert "pass `merge_states=` to its SourceSpec" in str(raised.value)
 
 
 @pytest.mark.parametrize("restore", ["rollback", "resume"])
@@ -108,7 +108,7 @@ def test_an_epoch_of_the_same_parallelism_hides_no_state_to_merge(restore: str) 
         HandDrivenJob(old.chain, log=old.log, parallelism=2, restore=restore)
 
     assert old.log.high_watermark() == before
-    assert "merge_states" in str(raised.value)
+    assert "pass `merge_states=` to its SourceSpec" in str(raised.value)
 
 
 def test_states_too_large_for_one_subtask_are_refused_before_any_append(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import decimal
+import enum
 import json
 from pathlib import Path
 
 import pytest
 from dataclasses_avroschema import AvroModel
 
+import coordlog
 from coordlog.errors import PayloadTypeError
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas import reads, source_types
@@ -17,6 +20,7 @@ from coordlog.schemas.payload import (
     PayloadRole,
     PayloadTypes,
     event,
+    payload,
     payload_type_of,
 )
 from histories.payload_samples import Colour, Inner, Outer, OuterSecond, another_inner
@@ -61,11 +65,37 @@ class Bare(AvroModel):
 
 
 def test_a_nested_class_without_a_schema_is_refused_with_the_next_step() -> None:
-    with pytest.raises(PayloadTypeError, match=r"sample.bare: .*field x.* with `@payload` too"):
+    with pytest.raises(PayloadTypeError, match=r"sample.bare: .*field x.* with `@payload\(.* too"):
 
         @event("sample.bare", version=1)
         class Nesting(Payload):
             inner: Bare
+
+
+def test_the_decorator_of_nested_classes_is_imported_as_those_of_events() -> None:
+    assert coordlog.payload is payload
+
+
+class Level(enum.Enum):
+    """An enum whose values are no names."""
+
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    ("field", "advice"),
+    [
+        (decimal.Decimal, "max_digits.*condecimal"),
+        (decimal.Decimal | None, "max_digits.*condecimal"),
+        (Level, "Symbol 1 .*member of an enum"),
+        (dict[int, str], "field value.*dict\\[str"),
+    ],
+)
+def test_a_field_without_a_schema_is_refused_with_what_to_write(field: object, advice: str) -> None:
+    with pytest.raises(PayloadTypeError, match=f"sample.field: .*{advice}"):
+        event("sample.field", version=1)(
+            type("Field", (Payload,), {"__annotations__": {"value": field}})
+        )
 
 
 def test_a_payload_is_frozen_and_keyword_only() -> None:
