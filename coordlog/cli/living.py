@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from coordlog.errors import CommandError, DriverAliveError, RecordError
 from coordlog.history import History
@@ -22,14 +23,16 @@ from coordlog.spark_integration.driver.liveness import (
 
 __all__ = ["DriverFold", "driver_in", "driver_lives", "refuse_live_driver"]
 
+_TAKE_OVER: Final = "if surely none runs, pass --take-over"
 
-def driver_in(log: Log, job: str) -> NamedDriver | None:
+
+def driver_in(log: Log, job: str, *, next_step: str = _TAKE_OVER) -> NamedDriver | None:
     """The driver of the epoch in force, derived from headers and epochs alone, so that other records may be unreadable.
 
     None if no epoch has begun, or if the epoch in force belongs to another log: no driver has opened this copy.
 
     Raises:
-        CommandError: The log does not show which records count.
+        CommandError: The log does not show which records count; `next_step` ends its message.
     """
     fold = DriverFold(job, log.identity)
     try:
@@ -39,7 +42,7 @@ def driver_in(log: Log, job: str) -> NamedDriver | None:
         raise CommandError(
             job,
             f"its log does not show whether a driver of it runs: {error}",
-            "if surely none runs, pass --take-over",
+            next_step,
         ) from error
     return fold.driver
 

@@ -34,6 +34,7 @@ from coordlog.spark_integration.driver.requests import request_coordinator
 __all__ = ["prune"]
 
 _PROGRESS_EVERY = 50_000
+_UNJUDGED = "nothing was removed: a prune checks each record of the log, also with --take-over"
 
 
 @click.command()
@@ -83,7 +84,7 @@ def prune(
     log = logs.open_to_write(job)
     try:
         finder = StoreFinder(job, payload_store, log)
-        driver = driver_in(log, job)
+        driver = driver_in(log, job, next_step=_UNJUDGED)
         sequence = _snapshot(job, driver, is_take_over=is_take_over)
         plan = planned(log, job, sequence=sequence, on_progress=_folded)
         if plan.begins_with is None:
