@@ -23,6 +23,7 @@ from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.progress import JobEnd, ProgressFold
 from coordlog.restore.destination_claim import claim_destinations
 from coordlog.restore.rebuild import (
+    Rebuild,
     check_counts,
     check_fits,
     check_identity,
@@ -87,11 +88,10 @@ def look(
         SourceError: The source has no files or cannot be listed.
         SinkError: The destination is not this job's.
     """
-    job_id = parts.job_id
+    job_id, fold = parts.job_id, ProgressFold()
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
     exists = job_id in place.jobs(patience_s)
     log = place.log(job_id, patience_s)
-    fold = ProgressFold()
     following = Following(log, fold.begin, _applying(fold))
     job_log, read_to = Found(log=log, progress=fold, catch_up=following.catch_up), 0
     try:
@@ -100,16 +100,7 @@ def look(
         payloads = DriverPayloads(choice.before_session(log))
         state, chain = JobState(), parts.chain().opening(payloads.open)
         if exists:
-            # The whole log, because snapshots do not have all of a job's progress.
-            result = rebuild(
-                log,
-                chain,
-                projection_of(chain),
-                on_progress=on_progress,
-                is_whole=True,
-                watch=following.feed,
-            )
-            check_counts(job_id, result)
+            result = _rebuilt(job_id, log, chain, following, on_progress)
             state, read_to = result.state, result.end_offset
         is_new = state.epoch == -1
         if is_new and options.from_checkpoint is None:
@@ -148,6 +139,22 @@ def look(
         log.close()
         raise
     return job_log
+
+
+def _rebuilt(
+    job_id: str,
+    log: KafkaLog,
+    chain: Chain,
+    following: Following,
+    on_progress: Callable[[int, int], None],
+) -> Rebuild:
+    """The state folded from the whole log, because snapshots do not have all of a job's progress."""
+    projection = projection_of(chain)
+    result = rebuild(
+        log, chain, projection, on_progress=on_progress, is_whole=True, watch=following.feed
+    )
+    check_counts(job_id, result)
+    return result
 
 
 def _check_fits(
