@@ -260,7 +260,8 @@ def _check_sink(
     was = state.launch_info.destinations.get(operator_id)
     if operator_id in state.away:
         was = LaunchInfo({"operators": state.away[operator_id]}).destinations.get(operator_id)
-    return was not in (None, destination) and (operator_id, destination) not in state.last_intents
+    known = {was, *(place for (_, place), _ in sorted_items(state.last_intents))}
+    return was is not None and destination not in known
 
 
 def _check_set_aside(

@@ -12,7 +12,7 @@ from coordlog.cli.ingest.options import IngestOptions
 from coordlog.cli.ingest.parts import IngestParts
 from coordlog.cli.log_access import LogPlace
 from coordlog.coordinators.listing import listed_in_time
-from coordlog.errors import CoordlogError, RecordError, RestoreError
+from coordlog.errors import CoordlogError, RecordError, RestoreError, SinkError
 from coordlog.history import Following
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
@@ -23,12 +23,14 @@ from coordlog.projections.tables.audit import Applying
 from coordlog.projections.tables.progress import JobEnd, ProgressFold
 from coordlog.restore.destination_claim import claim_destinations
 from coordlog.restore.rebuild import (
+    Rebuild,
     check_counts,
     check_fits,
     check_identity,
     projection_of,
     rebuild,
 )
+from coordlog.restore.rollback import refuse_earlier_output
 from coordlog.schemas.record import JobMode, Record
 from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.driver.payload_options import PayloadChoice
@@ -73,6 +75,7 @@ def look(
     options: IngestOptions,
     *,
     on_progress: Callable[[int, int], None],
+    is_second: bool = False,
 ) -> Found:
     """Open or create the job's log, and make all checks that need no Spark.
 
@@ -85,37 +88,27 @@ def look(
         SourceError: The source has no files or cannot be listed.
         SinkError: The destination is not this job's.
     """
-    job_id = parts.job_id
+    job_id, fold = parts.job_id, ProgressFold()
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
     exists = job_id in place.jobs(patience_s)
     log = place.log(job_id, patience_s)
-    fold = ProgressFold()
     following = Following(log, fold.begin, _applying(fold))
-    job_log = Found(log=log, progress=fold, catch_up=following.catch_up)
+    job_log, read_to = Found(log=log, progress=fold, catch_up=following.catch_up), 0
     try:
         choice = PayloadChoice(job_id, options.payload_store, options.payload_limit_bytes)
         # A pruned log may begin with a snapshot that has a part in the payload store.
         payloads = DriverPayloads(choice.before_session(log))
         state, chain = JobState(), parts.chain().opening(payloads.open)
         if exists:
-            # The whole log, because snapshots do not have all of a job's progress.
-            result = rebuild(
-                log,
-                chain,
-                projection_of(chain),
-                on_progress=on_progress,
-                is_whole=True,
-                watch=following.feed,
-            )
-            check_counts(job_id, result)
-            state = result.state
+            result = _rebuilt(job_id, log, chain, following, on_progress)
+            state, read_to = result.state, result.end_offset
         is_new = state.epoch == -1
-        elsewhere: tuple[str, ...] = ()
         if is_new and options.from_checkpoint is None:
             listed_in_time(options.source, parts.source.check)
+            new_outputs = _check_fits(job_id, state, chain, options)
         else:
             check_identity(job_id, state, log.identity)
-            elsewhere = _check_fits(job_id, state, chain, options)
+            new_outputs = _check_fits(job_id, state, chain, options)
             if not options.allow_other_path and not _names_source(state):
                 _check_source(job_id, _known_splits(state, fold), options.source)
             if job_log.is_finished and not options.again:
@@ -123,9 +116,11 @@ def look(
             if not options.take_over:
                 # The driver checks this too, after Spark's start.
                 refuse_unless_gone(NamedDriver.of(state))
-            if not elsewhere:
+            if not new_outputs:
                 _check_destinations(job_id, fold, state, parts)
-        _prepare(job_id, parts, is_elsewhere=is_new or bool(elsewhere))
+        for sink in parts.sinks:
+            sink.prepare(job_id)
+        refuse_earlier_output(chain, job_id, new_outputs)
         log.create()
         # The driver claims them again; by then it could not tell that a destination is new.
         former_logs, committed = state.launch_info.former_logs, set(state.last_intents)
@@ -133,10 +128,33 @@ def look(
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
+    except SinkError:
+        has_grown = job_id in place.jobs(patience_s) and log.high_watermark() > read_to
+        log.close()
+        if is_second or not has_grown:
+            raise
+        # As in the driver: another one has worked since the reading, and the output is its.
+        return look(parts, place, options, on_progress=on_progress, is_second=True)
     except BaseException:
         log.close()
         raise
     return job_log
+
+
+def _rebuilt(
+    job_id: str,
+    log: KafkaLog,
+    chain: Chain,
+    following: Following,
+    on_progress: Callable[[int, int], None],
+) -> Rebuild:
+    """The state folded from the whole log, because snapshots do not have all of a job's progress."""
+    projection = projection_of(chain)
+    result = rebuild(
+        log, chain, projection, on_progress=on_progress, is_whole=True, watch=following.feed
+    )
+    check_counts(job_id, result)
+    return result
 
 
 def _check_fits(
@@ -186,13 +204,6 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
             path,
             "use the source of its first run, or another job id",
         )
-
-
-def _prepare(job_id: str, parts: IngestParts, *, is_elsewhere: bool) -> None:
-    for sink in parts.sinks:
-        sink.prepare(job_id)
-        if is_elsewhere:
-            sink.refuse_earlier_output(job_id)
 
 
 def _check_destinations(

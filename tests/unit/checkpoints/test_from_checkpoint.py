@@ -205,6 +205,28 @@ def test_nor_by_a_sink_of_another_name_at_the_same_destination() -> None:
         next_of(named("others"), None)
 
 
+def test_a_renamed_sink_goes_back_to_the_destination_of_its_former_name() -> None:
+    def named(operator_id: str, place: str, *, has_output: bool = False) -> Chain:
+        sink = NotingProvider(operator_id, sink=PlacedSink(has_output=has_output))
+        sink.destination = place
+        return chain_of(NotingProvider(), sink)
+
+    job = HandDrivenJob(named("files", "a"))
+    for operator_id, place in (("files", "a"), ("rows", "b")):
+        job.crash()
+        chain, dropped = named(operator_id, place), ["files"]
+        job = HandDrivenJob(chain, log=job.log, allow_non_restored_state=dropped)
+        attempt, number = job.register(0), job.trigger()
+        assert number is not None
+        attempt.ack_checkpoint(number, committables=[(operator_id, b"rows")])
+    job.crash()
+
+    with pytest.raises(SinkError, match="has been here"):
+        HandDrivenJob(named("rows", "c", has_output=True), log=job.log, from_checkpoint=2)
+    back = HandDrivenJob(named("rows", "a", has_output=True), log=job.log, from_checkpoint=2)
+    assert back.mode == "rollback"
+
+
 def test_above_the_last_commit_a_sink_goes_back_freely() -> None:
     job = HandDrivenJob(writing())
     more(job, 1, is_committing=True)

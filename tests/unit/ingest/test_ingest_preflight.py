@@ -21,6 +21,7 @@ from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
 from coordlog.restore.compatibility import describe_operators
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
@@ -82,7 +83,8 @@ def _begun(
 ) -> JobDriver:
     """A driver of the job of these options, with an act at its first commit."""
     parts = parts_of(options)
-    parts.sink.prepare("job")
+    for sink in parts.sinks:
+        sink.prepare("job")
     surroundings = InMemorySurroundings(parts.chain(), "job", options.parallelism)
     look_at = at(Kind.COMMIT_OUTCOME, 1, act)
     driver = JobDriver(
@@ -203,3 +205,50 @@ def test_files_of_another_path_than_the_first_are_no_other_source(
     operators = {"operators": describe_operators(parts_of(allowed).chain())}
     begin_epoch(log, read_records(log), lambda _: [], command="test", attributes=operators)
     looked(later)
+
+
+def _with_files(tmp_path: Path, text: str) -> dict[str, Any]:
+    """Options of a job that reads many files."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for n in range(40):
+        (folder / f"{n}.csv").write_text(text)
+    given = {"source": str(folder), "destination": str(tmp_path / "out"), "job_id": "job"}
+    return {**given, "parallelism": 2, "schema": "a bigint"}
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E6")
+def test_rejects_stay_at_their_place_if_only_the_rows_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    given = _with_files(tmp_path, "a\nbad\n") | {"bad_rows": str(tmp_path / "rejects")}
+    first = IngestOptions(**given, take_over=True)
+    log, chain = _Log("job"), parts_of(first).chain()
+    _killed(first, log)
+    number = rebuild(log, chain, projection_of(chain)).state.last_checkpoint
+
+    options = replace(first, destination=str(tmp_path / "elsewhere"), from_checkpoint=number)
+    look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E9")
+def test_a_job_that_another_driver_has_begun_meanwhile_is_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source is listed for long; the other driver publishes rows then."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    options = IngestOptions(**_with_files(tmp_path, "a\n1\n"), take_over=True)
+    log = _Log("job")
+
+    def listed(*_: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+        _killed(options, log)
+
+    monkeypatch.setattr("coordlog.cli.ingest.preflight.listed_in_time", listed)
+    found = look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+    assert found.progress.progress.attempts_started
