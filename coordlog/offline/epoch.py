@@ -231,11 +231,13 @@ def _job_attributes(state: JobState) -> dict[str, str]:
     Left out are a move to another log, and a rollback to an older checkpoint unless it is still owed.
     """
     is_owed = state.phase is Phase.STARTING
-    return {
+    attributes = {
         name: value
         for name, value in sorted_items(state.launch)
         if not name.startswith(("adopted_", MARK)) and (name != GOING_BACK or is_owed)
     }
+    # The turn of the command changes nothing that operators have written.
+    return {**attributes, "operators": state.last_operators}
 
 
 def _turn(

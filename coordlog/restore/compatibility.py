@@ -114,7 +114,7 @@ def check_operators(
     Raises:
         RestoreError: Names the operator.
     """
-    recorded = _described(state.launch["operators"])
+    recorded = _described(state.last_operators)
     own = _described(describe_operators(chain))
     has_begun = any(subtask.next_attempt_number for subtask in sorted_values(state.subtasks))
     back = _back(state, chain, mode)

@@ -363,10 +363,10 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     """Marks from which the next epoch, with these operators, knows those that wrote each state that is held."""
     below, marks = dict(state.operators_below), dict[str, str]()
     former = state.launch.get("operators", operators)
-    if former != operators:
+    if former != operators and state.next_sequence:
         below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
-    # It stands for the opening of a batch, whose mark has the sequence of that opening.
-    known = {NO_CHECKPOINT}
+    # The first stands for the opening of a batch, whose mark has the sequence of that opening, the second for the fold.
+    known = {NO_CHECKPOINT, state.next_sequence - 1}
     for checkpoint in sorted_values(state.completed):
         known |= {checkpoint.sequence}
         known |= {part.sequence for part in sorted_values(checkpoint.finished)}
@@ -398,7 +398,7 @@ def _marks_of_the_away(state: JobState, launch: Mapping[str, str]) -> dict[str, 
     """Marks from which an operator that comes back is known as it was: the fold has kept its state (E9: exact)."""
     marks = {f"{AWAY}{operator_id}": text for operator_id, text in state.away.items()}
     present = {operator.operator_id for operator in LaunchInfo(launch).operators}
-    for operator in json.loads(state.launch.get("operators", "[]")):
+    for operator in json.loads(state.last_operators):
         if operator.get("coordinated") and operator["id"] not in present:
             # An epoch that has not worked leaves the mark of the one before.
             marks.setdefault(f"{AWAY}{operator['id']}", json.dumps([operator], sort_keys=True))

@@ -457,6 +457,11 @@ class JobState:
         return self.operators_below[min(ends)] if ends else self.launch.get("operators", "[]")
 
     @property
+    def last_operators(self) -> str:
+        """Operators, as in `EPOCH_STARTED`, of the last epoch with a turn: one that died before has written nothing."""
+        return self.operators_at(self.next_sequence - 1) if self.next_sequence else "[]"
+
+    @property
     def operators_below(self) -> Mapping[int, str]:
         """Operators of former epochs, by the sequence at which the next epoch began with others."""
         return {

@@ -95,9 +95,9 @@ class Life:
     def register(self) -> None:
         self.attempt: FakeAttempt = self.job.register(0)
         states = [state.state for state in self.attempt.accepted.states]
-        held = json.loads(states[0]) if states and states[0] else [0, []]
-        self.place: int = held[0]
-        self.received: list[int] = held[1]
+        self.place: int
+        self.received: list[int]
+        self.place, self.received = json.loads(states[0] or "") if states else (0, [])
         self.read = 0
         self.receive()
 

@@ -113,7 +113,7 @@ class Model:
     """Last checkpoints at which the job was opened again: no subtask has finished there."""
     last: int = -1
     was: Read = field(default_factory=dict)
-    """Operators of the last epoch."""
+    """Operators of the last epoch that had more than its first record."""
     ended: dict[int, dict[str, tuple[bytes, ...]]] = field(default_factory=dict)
     """States at their ends of the subtasks that have finished."""
     subtasks: int = 0
@@ -277,7 +277,7 @@ class Walk:
         self.job, self.own = job, start.own
         self.live, self.open = {}, None
         if start.is_held:
-            self.model.was, self.model.owed_back = start.own, start.back
+            self.model.owed_back = start.back
             job.crash()
         else:
             self._started(start, job)
