@@ -127,9 +127,7 @@ def check_operators(
         _check_writers(job_id, state, chain, checkpoint, recorded, own, parallelism, mode)
     elif mode in (RestoreMode.ROLLBACK, RestoreMode.RESUME):
         # Also at a resume, because a later failover goes back to the opening.
-        _check_writers_at(
-            job_id, state, chain, NO_CHECKPOINT, recorded, own, " in its last opening"
-        )
+        _check_writers_at(job_id, state, chain, None, recorded, own, " in its last opening")
     for committables in _open_committables(state, mode):
         _check_writers_of(job_id, state, chain, committables, own)
     _check_location(job_id, state, chain.source, {**recorded, **back}, is_begun=has_begun)
@@ -184,7 +182,7 @@ def _check_writers(
     finished may have done so in an epoch long before it.
     """
     where = f" in checkpoint {checkpoint.checkpoint_id}"
-    _check_writers_at(job_id, state, chain, checkpoint.sequence, recorded, own, where)
+    _check_writers_at(job_id, state, chain, checkpoint, recorded, own, where)
     for number in _begun_again(state, checkpoint, parallelism, mode):
         part = checkpoint.finished[number]
         has_state = {one.operator_id for one in part.states if one.state is not None}
@@ -202,14 +200,20 @@ def _check_writers_at(
     job_id: str,
     state: JobState,
     chain: Chain,
-    known_by: int,
+    checkpoint: CompletedCheckpoint | None,
     recorded: Mapping[str, Mapping[str, object]],
     own: Mapping[str, Mapping[str, object]],
     where: str,
 ) -> None:
-    """Refuse operators that do not read the states of a checkpoint with this sequence, or of a batch's opening (-1)."""
+    """Refuse operators that do not read the states of a checkpoint, or of a batch's opening (None)."""
+    known_by = NO_CHECKPOINT if checkpoint is None else checkpoint.sequence
+    cuts = () if checkpoint is None else sorted_values(checkpoint.cuts)
     for sequence in state.written_at([known_by]):
-        wrote = _described(state.operators_at(sequence)) | _away_at(state, chain, sequence)
+        wrote = _described(state.operators_at(sequence))
+        if checkpoint is None or sequence in {cut.sequence for cut in cuts}:
+            # An opening has written nothing but the cuts of coordinators.
+            wrote = {one: operator for one, operator in wrote.items() if operator["coordinated"]}
+        wrote |= _away_at(state, chain, sequence)
         _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, where)
         if chain.source.operator_id not in recorded:

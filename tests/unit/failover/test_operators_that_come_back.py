@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from coordlog.api.chain import Chain
+from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.errors import RestoreError
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import AWAY, Phase
@@ -16,7 +16,15 @@ from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import TakeSavepoint
 from coordlog.testing.driven_job import HandDrivenJob
 from fakes import split_fakes
-from fakes.kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
+from fakes.kernel_fakes import (
+    HANDLED,
+    FakeSink,
+    IdleOperator,
+    NotingProvider,
+    Up,
+    chain_of,
+    prefix_of,
+)
 
 pytestmark = [pytest.mark.clause("E8"), pytest.mark.clause("E9")]
 
@@ -328,3 +336,22 @@ def test_commits_left_open_by_a_removal_are_no_fault(*, is_batch: bool) -> None:
     assert again.runtime.state.phase is Phase.FINISHED
     assert sink.settled == ([] if is_batch else [("rows",)]), "another batch has its own end"
     assert verify(again.log.read(0, again.log.high_watermark())).faults == []
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_an_opening_has_no_state_of_an_operator_without_coordinator(*, is_batch: bool) -> None:
+    def with_operator(version: int, *restores: int) -> Chain:
+        added = OperatorSpec(
+            operator_id="added", create_operator=IdleOperator, version=version, restores=restores
+        )
+        chain = reading()
+        return replace(chain, operators=(*chain.operators, added))
+
+    job = worked(reading(), is_batch=is_batch)
+    job.trigger()
+    (attempt,) = job.attempts.values()
+    attempt.complete()
+    job.advance(5)
+    job = next_of(job, with_operator(1), again=True)
+    job = next_of(job, with_operator(2, 1), restore="rollback")
+    assert next_of(job, with_operator(3, 2), restore="rollback").mode == "rollback"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,13 +17,12 @@ from coordlog.cli.ingest.preflight import look
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
-from coordlog.restore.compatibility import describe_operators
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
+from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.in_memory import InMemorySurroundings
 from jobs.file_pipeline import WAIT_S, KilledError, at, kill_driver
 
@@ -157,10 +155,9 @@ def test_another_source_is_refused_even_if_the_history_names_none(
     first = IngestOptions(source=str(tmp_path / "in"), **given)
     log = _Log("job")
     _killed(first, log)
-    described = json.loads(describe_operators(parts_of(first).chain()))
-    assert described[0].pop("location") == str(tmp_path / "in")
-    operators = {"operators": json.dumps(described)}
-    begin_epoch(log, read_records(log), lambda _: [], command="test", attributes=operators)
+    chain = parts_of(first).chain()
+    unnamed = replace(chain, source=replace(chain.source, location=None))
+    HandDrivenJob(unnamed, log=log, parallelism=2, again=True).crash()
 
     def looked(folder: str, **more: Any) -> None:  # noqa: ANN401, options
         options = IngestOptions(source=str(tmp_path / folder), **given, **more)
@@ -202,8 +199,7 @@ def test_files_of_another_path_than_the_first_are_no_other_source(
         looked(later)
     allowed = replace(later, allow_other_path=True)
     looked(allowed)
-    operators = {"operators": describe_operators(parts_of(allowed).chain())}
-    begin_epoch(log, read_records(log), lambda _: [], command="test", attributes=operators)
+    HandDrivenJob(parts_of(allowed).chain(), log=log, parallelism=2, again=True).crash()
     looked(later)
 
 
