@@ -209,11 +209,11 @@ def _check_writers_at(
     known_by = NO_CHECKPOINT if checkpoint is None else checkpoint.sequence
     cuts = () if checkpoint is None else sorted_values(checkpoint.cuts)
     for sequence in state.written_at([known_by]):
-        wrote = _described(state.operators_at(sequence))
+        wrote: Mapping[str, Mapping[str, object]] = _described(state.operators_at(sequence))
         if checkpoint is None or sequence in {cut.sequence for cut in cuts}:
             # An opening has written nothing but the cuts of coordinators.
             wrote = {one: operator for one, operator in wrote.items() if operator["coordinated"]}
-        wrote |= _away_at(state, chain, sequence)
+        wrote = {**wrote, **_away_at(state, chain, sequence)}
         _check_options(job_id, wrote, own)
         _check_same(job_id, chain, wrote, own, where)
         if chain.source.operator_id not in recorded:
