@@ -18,8 +18,9 @@ from coordlog.kernel.inputs import (
 )
 from coordlog.kernel.job_end import record_stop
 from coordlog.kernel.outputs import AnswerRequest, QueueCheckpoint, StopDriver
+from coordlog.projections.job.event_skips import key_of_skip
 from coordlog.projections.job.savepoints import to_take, why_no_name, why_not_released
-from coordlog.projections.job.skips import event_key, find_split
+from coordlog.projections.job.skips import find_split
 from coordlog.projections.job.state import DriverStop, JobState, Phase
 from coordlog.projections.splits.fold import Assigned, Finished, Skipped, WithEnumerator
 from coordlog.schemas.builtin_types import (
@@ -154,13 +155,7 @@ def _skip_split(step: StepBuilder, skip: SkipSplit) -> bool:
 def _skip_event(step: StepBuilder, skip: SkipEvent) -> bool:
     """Skip an event; returns whether a skip of it is in force already. A delivery in flight is not undone."""
     event: EventSkipped = skip.skipped
-    key = event_key(
-        operator_id=skip.operator_id,
-        subtask=skip.subtask,
-        is_down=event.is_down,
-        event_type=event.event_type,
-        digest=event.digest,
-    )
+    key = key_of_skip(skip.operator_id, skip.subtask, event)
     if key in step.state.skipped_events:
         return True
     step.add(

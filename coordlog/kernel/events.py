@@ -15,8 +15,8 @@ from coordlog.kernel.outputs import (
 from coordlog.kernel.refusals import (
     why_not_handled,
 )
+from coordlog.projections.job.event_skips import skip_of_event
 from coordlog.projections.job.remembered import FORGETS, weight
-from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import (
     DownEvent,
     GatewayState,

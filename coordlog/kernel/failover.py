@@ -27,8 +27,8 @@ from coordlog.projections.job.checkpoints import (
     late_attempts,
     missing_parts,
 )
+from coordlog.projections.job.event_skips import skip_of_event
 from coordlog.projections.job.grants import uncommitted
-from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import (
     JobState,
     Phase,

@@ -38,8 +38,8 @@ from coordlog.messages import (
     SkipSplit,
 )
 from coordlog.projections.job.attempts import required
+from coordlog.projections.job.event_skips import skip_of_event
 from coordlog.projections.job.lifecycle import HANDLED_IN
-from coordlog.projections.job.skips import skip_of_event
 from coordlog.projections.job.state import GatewayState, Phase, UpEvent
 from coordlog.schemas.builtin_types import Refused, SplitFinished, SplitSkipped
 from coordlog.schemas.record import (

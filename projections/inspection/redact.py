@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.projections.job.event_skips import digest_of, event_key_in
 from coordlog.projections.job.grants import COVERS
-from coordlog.projections.job.skips import digest_of, event_key_in
 from coordlog.projections.job.state import (
     AWAY,
     AWAY_AT,

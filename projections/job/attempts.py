@@ -11,9 +11,9 @@ from typing import Final
 
 from immutables import Map
 
+from coordlog.projections.job.event_skips import digest_of
 from coordlog.projections.job.grants import batch_grants, batch_sequences, marks_of_grants
 from coordlog.projections.job.remembered import FORGETS, forget, is_remembered, weight, weights
-from coordlog.projections.job.skips import digest_of
 from coordlog.projections.job.state import (
     AttemptState,
     Completion,

@@ -14,10 +14,11 @@ from coordlog.projections.job import attempts, checkpoints, skips
 from coordlog.projections.job import savepoints as keeps
 from coordlog.projections.job.attempts import with_failure
 from coordlog.projections.job.branches import GOING_BACK, is_on_the_way
+from coordlog.projections.job.event_skips import fold_uses
 from coordlog.projections.job.grants import COVERS, batch_sequences, without_covered
 from coordlog.projections.job.launch import LaunchInfo
-from coordlog.projections.job.lifecycle import JOB, mark_of_stop
-from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
+from coordlog.projections.job.lifecycle import JOB, is_opened_again, mark_of_stop
+from coordlog.projections.job.reopen import opened_again, with_opening
 from coordlog.projections.job.state import (
     AWAY,
     AWAY_AT,
@@ -162,9 +163,9 @@ class JobProjection:
         )
         phase = JOB[state.phase].get(record.kind)
         value = self._value(state, record)
-        if state.skipped_events:
-            state = skips.fold_uses(state, record)
         changed = self._by_kind(state, record, value)
+        if state.skipped_events:
+            changed = fold_uses(state, changed, record)
         if changed is state:
             changed = evolve(state)
         place = changed.__dict__  # of a copy without other references

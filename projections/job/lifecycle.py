@@ -11,9 +11,9 @@ from typing import Final
 from coordlog.projections.job.state import STOP_ASKED, STOPPED, Phase
 from coordlog.schemas.builtin_types import DriverStopped, StopRequested
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, RestoredBy
 
-__all__ = ["HANDLED_IN", "JOB", "is_driver_stopped", "mark_of_stop"]
+__all__ = ["HANDLED_IN", "JOB", "is_driver_stopped", "is_opened_again", "mark_of_stop"]
 
 JOB: Final[Mapping[Phase, Mapping[Kind, Phase]]] = {
     Phase.STARTING: {
@@ -64,3 +64,9 @@ def mark_of_stop(record: Record) -> str | None:
         return STOPPED
     is_asked = record.kind is Kind.FACT and (record.payload_type or "").startswith(_ASKED)
     return STOP_ASKED if is_asked else None
+
+
+def is_opened_again(record: Record) -> bool:
+    """Whether the record is the `COORDINATORS_STARTED` of a further opening."""
+    restore = record.attributes.get("restore")
+    return record.kind is Kind.COORDINATORS_STARTED and restore == RestoredBy.AGAIN

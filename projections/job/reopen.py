@@ -19,15 +19,9 @@ from coordlog.projections.job.state import (
     sorted_items,
 )
 from coordlog.schemas.evolution import evolve
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record, RestoredBy
+from coordlog.schemas.record import NO_CHECKPOINT, Record
 
-__all__ = ["is_opened_again", "opened_again", "with_opening"]
-
-
-def is_opened_again(record: Record) -> bool:
-    """Whether the record is the `COORDINATORS_STARTED` of a further opening."""
-    restore = record.attributes.get("restore")
-    return record.kind is Kind.COORDINATORS_STARTED and restore == RestoredBy.AGAIN
+__all__ = ["opened_again", "with_opening"]
 
 
 def opened_again(state: JobState) -> JobState:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from coordlog.projections.job.launch import LaunchInfo
-from coordlog.projections.job.lifecycle import is_driver_stopped
-from coordlog.projections.job.reopen import is_opened_again
+from coordlog.projections.job.lifecycle import is_driver_stopped, is_opened_again
 from coordlog.projections.job.savepoints import FACTS
 from coordlog.projections.job.skips import reason_in_words, skip_command
 from coordlog.projections.job.state import Phase, sorted_items

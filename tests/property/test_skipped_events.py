@@ -18,9 +18,9 @@ import pytest
 from coordlog.api.coordinator import CheckpointResult
 from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import DeliverEvent, InjectBarrier
-from coordlog.projections.job.skips import digest_of
+from coordlog.projections.job.event_skips import digest_of
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.builtin_types import EventSkipped, SkipEvent, SkipRecorded
+from coordlog.schemas.builtin_types import EventSkipped, SkipEvent, SkipRecorded, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from fakes.kernel_fakes import Down, Noting, NotingProvider, Up, chain_of
@@ -32,7 +32,10 @@ EQUAL = 3
 """How many different numbers there are."""
 ACT_COUNT = 40
 OPTIONS = RuntimeOptions(snapshot_every=8)
-ACTS = ("send", "send", "trigger", "ack", "ack", "fail", "fail_globally", "crash", "skip")
+ACTS = (
+    *("send", "send", "send", "trigger", "ack", "ack"),
+    *("fail", "fail_globally", "crash", "skip", "savepoint", "back"),
+)
 
 
 def patient(config: KernelConfig) -> KernelConfig:
@@ -135,15 +138,29 @@ class Life:
                 fail_globally(self.job)
                 self.register()
             case "crash":
-                job = self.job
-                job.crash()
-                self.job = HandDrivenJob(
-                    job.chain, log=job.log, clock=job.clock, options=OPTIONS, configure=patient
-                )
-                self.register()
+                self.restart(None)
+            case "savepoint" if self.job.runtime.state.last_checkpoint >= 0:
+                number = self.job.runtime.state.last_checkpoint
+                self.job.ask("", TakeSavepoint(name=f"at-{number}", checkpoint=number))
+            case "back" if self.job.runtime.state.savepoints:
+                kept = sorted(self.job.runtime.state.savepoints.values())
+                self.restart(kept[pick % len(kept)])
             case "skip":
                 self.skip(pick)
         self.receive()
+
+    def restart(self, from_checkpoint: int | None) -> None:
+        job = self.job
+        job.crash()
+        self.job = HandDrivenJob(
+            job.chain,
+            log=job.log,
+            clock=job.clock,
+            options=OPTIONS,
+            configure=patient,
+            from_checkpoint=from_checkpoint,
+        )
+        self.register()
 
     def skip(self, pick: int) -> None:
         kind = Kind.EVENT_TO_SUBTASK if self.is_down else Kind.EVENT_TO_COORDINATOR

@@ -9,7 +9,7 @@ import pytest
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.explain import Explained, explain_checkpoint, explain_event
-from coordlog.projections.job.skips import digest_of
+from coordlog.projections.job.event_skips import digest_of
 from coordlog.projections.tables.events import EventStatus, events
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent, TakeSavepoint

@@ -13,7 +13,8 @@ from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.driver_requests import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.job.skips import digest_of, event_key, reason_in_words
+from coordlog.projections.job.event_skips import digest_of, event_key
+from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.builtin_types import (
     EventSkipped,

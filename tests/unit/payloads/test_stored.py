@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordlog.errors import PayloadLostError
-from coordlog.projections.job.skips import digest_of
+from coordlog.projections.job.event_skips import digest_of
 from coordlog.schemas.payload import open_inline
 from coordlog.schemas.payload_address import (
     PayloadAddress,

@@ -15,7 +15,7 @@ from coordlog.errors import SkipError
 from coordlog.history import History
 from coordlog.log.interface import Log
 from coordlog.offline.epoch import append_fact, read_job
-from coordlog.projections.job.skips import digest_of, event_key
+from coordlog.projections.job.event_skips import digest_of, key_of_skip
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
@@ -240,13 +240,7 @@ def _is_skipped(state: JobState, target: _Target) -> bool:
     fact = target.fact
     if isinstance(fact, SplitSkipped):
         return (target.operator_id, fact.split_id) in state.skipped_splits
-    key = event_key(
-        operator_id=target.operator_id,
-        subtask=target.subtask or 0,
-        is_down=fact.is_down,
-        event_type=fact.event_type,
-        digest=fact.digest,
-    )
+    key = key_of_skip(target.operator_id, target.subtask or 0, fact)
     return key in state.skipped_events
 
 
