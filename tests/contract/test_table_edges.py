@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import resource
@@ -13,8 +14,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Never
 
+import psycopg
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -35,6 +38,7 @@ from data.table_steps import (
     staged,
     stepping,
 )
+from servers.postgres_server import postgres_server
 from servers.rest_catalog import rest_catalog
 from servers.s3_server import s3_server, s3_store
 
@@ -295,6 +299,33 @@ def test_a_catalog_in_sqlite_that_is_full_ends_the_commit_at_once(
     place.sink().settle(intent(files))
 
     assert place.rows() == SAVED
+
+
+def test_a_catalog_in_postgresql_that_is_full_ends_the_commit_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpooled = functools.partial(sqlalchemy.create_engine, poolclass=sqlalchemy.NullPool)
+    monkeypatch.setattr("pyiceberg.catalog.sql.create_engine", unpooled)
+    with postgres_server() as server:
+        folder = server.partition("host=")[2].partition(" ")[0]
+        place, pauses = IcebergPlace(tmp_path / "t"), list[float]()
+        place.properties["uri"] = f"postgresql+psycopg://postgres@/postgres?host={folder}"
+        files, sink = staged(place), place.sink(pause=pauses.append)
+        with psycopg.connect(server, autocommit=True) as database:
+            database.execute(
+                "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+                "'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$"
+            )
+            database.execute(
+                "CREATE TRIGGER full_disk BEFORE UPDATE ON iceberg_tables EXECUTE FUNCTION full_disk()"
+            )
+            with pytest.raises(OutOfSpaceError, match=r"No space left.*free some space there"):
+                sink.settle(intent(files))
+            database.execute("DROP TRIGGER full_disk ON iceberg_tables")
+        assert pauses == []
+        place.sink().settle(intent(files))
+
+        assert place.rows() == SAVED
 
 
 def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:
