@@ -505,3 +505,49 @@ def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:
 
     error = refusal(DeltaPlace(tmp_path / "t").sink)
     assert "it is inside the destination of job 'other'" in error.problem
+
+
+CLOCK = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), CLOCK),
+        pa.map_(CLOCK, pa.string()),
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(CLOCK)))])),
+    ],
+    ids=["values", "keys", "nested"],
+)
+def test_times_without_a_zone_in_a_map_leave_no_table_that_nobody_opens(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """The library does not find them, and makes a table without the feature that readers look for."""
+    batch = pa.record_batch({"i": [1], "m": pa.array([None], kind)})
+    error = refusal(lambda: staged(DeltaPlace(tmp_path / "new"), batch))
+    assert "column 'm' has times without a zone in a map" in error.problem
+    assert "a time with a zone" in error.next_step
+    assert not (tmp_path / "new" / "_delta_log").exists()
+
+    place = DeltaPlace(tmp_path / "t")
+    place.make(pa.schema([("i", pa.int64())]))
+    place.append(pa.table({"i": [7]}))
+    writer = opened(place.sink(widen=True))
+    assert "column 'm' has times without" in refusal(lambda: list(writer.process(batch))).problem
+    assert place.rows() == Counter([7])
+
+
+def test_times_without_a_zone_in_a_map_are_written_beside_others(tmp_path: Path) -> None:
+    """The library finds the others, or the table has the feature."""
+    kind, clock = pa.map_(pa.string(), CLOCK), FIRST.replace(tzinfo=None)
+    times = pa.record_batch({"i": [1], "t": pa.array([clock], CLOCK)})
+    both = times.append_column("m", pa.array([[("k", clock)]], kind))
+    for number, batches in enumerate(((both,), (times, both))):
+        place = DeltaPlace(tmp_path / f"t-{number}")
+        writer = opened(place.sink(widen=True))
+        for batch in batches:
+            list(writer.process(batch))
+        files = files_of(writer.final_snapshot())
+        place.sink().settle(intent(files))
+
+        assert place.table()["m"].to_pylist()[-1] == [("k", clock)]
