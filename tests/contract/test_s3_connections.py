@@ -7,11 +7,12 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from coordlog.errors import SinkError
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.s3 import S3Store
+from coordlog.spark_integration.files.store.s3_client import s3_errors
 from servers.s3_server import S3Server, s3_server, s3_store
 
 __all__ = ["s3_server", "s3_store"]
@@ -72,3 +73,11 @@ def test_a_connection_that_breaks_at_any_request_costs_a_try(
         assert s3_store.get(bucket, FILE.final) == CONTENT
         assert not s3_store.uploads(bucket)
     assert broken > 5, "from the first look to the last abort"
+
+
+def test_expired_credentials_are_named_in_the_next_step() -> None:
+    with pytest.raises(SinkError) as caught, s3_errors("s3://b/out", "it cannot be listed"):
+        raise ClientError(
+            {"Error": {"Code": "ExpiredToken", "Message": "it has expired"}}, "ListObjectsV2"
+        )
+    assert "renew the credentials" in caught.value.next_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import json
 import resource
@@ -13,8 +14,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Never
 
+import psycopg
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -35,6 +38,7 @@ from data.table_steps import (
     staged,
     stepping,
 )
+from servers.postgres_server import postgres_server
 from servers.rest_catalog import rest_catalog
 from servers.s3_server import s3_server, s3_store
 
@@ -297,6 +301,33 @@ def test_a_catalog_in_sqlite_that_is_full_ends_the_commit_at_once(
     assert place.rows() == SAVED
 
 
+def test_a_catalog_in_postgresql_that_is_full_ends_the_commit_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpooled = functools.partial(sqlalchemy.create_engine, poolclass=sqlalchemy.NullPool)
+    monkeypatch.setattr("pyiceberg.catalog.sql.create_engine", unpooled)
+    with postgres_server() as server:
+        folder = server.partition("host=")[2].partition(" ")[0]
+        place, pauses = IcebergPlace(tmp_path / "t"), list[float]()
+        place.properties["uri"] = f"postgresql+psycopg://postgres@/postgres?host={folder}"
+        files, sink = staged(place), place.sink(pause=pauses.append)
+        with psycopg.connect(server, autocommit=True) as database:
+            database.execute(
+                "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+                "'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$"
+            )
+            database.execute(
+                "CREATE TRIGGER full_disk BEFORE UPDATE ON iceberg_tables EXECUTE FUNCTION full_disk()"
+            )
+            with pytest.raises(OutOfSpaceError, match=r"No space left.*free some space there"):
+                sink.settle(intent(files))
+            database.execute("DROP TRIGGER full_disk ON iceberg_tables")
+        assert pauses == []
+        place.sink().settle(intent(files))
+
+        assert place.rows() == SAVED
+
+
 def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> None:
     place = IcebergPlace(tmp_path / "t")
     files, sink = staged(place), place.sink()
@@ -474,3 +505,49 @@ def test_a_table_in_the_destination_of_files_is_refused(tmp_path: Path) -> None:
 
     error = refusal(DeltaPlace(tmp_path / "t").sink)
     assert "it is inside the destination of job 'other'" in error.problem
+
+
+CLOCK = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), CLOCK),
+        pa.map_(CLOCK, pa.string()),
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(CLOCK)))])),
+    ],
+    ids=["values", "keys", "nested"],
+)
+def test_times_without_a_zone_in_a_map_leave_no_table_that_nobody_opens(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """The library does not find them, and makes a table without the feature that readers look for."""
+    batch = pa.record_batch({"i": [1], "m": pa.array([None], kind)})
+    error = refusal(lambda: staged(DeltaPlace(tmp_path / "new"), batch))
+    assert "column 'm' has times without a zone in a map" in error.problem
+    assert "a time with a zone" in error.next_step
+    assert not (tmp_path / "new" / "_delta_log").exists()
+
+    place = DeltaPlace(tmp_path / "t")
+    place.make(pa.schema([("i", pa.int64())]))
+    place.append(pa.table({"i": [7]}))
+    writer = opened(place.sink(widen=True))
+    assert "column 'm' has times without" in refusal(lambda: list(writer.process(batch))).problem
+    assert place.rows() == Counter([7])
+
+
+def test_times_without_a_zone_in_a_map_are_written_beside_others(tmp_path: Path) -> None:
+    """The library finds the others, or the table has the feature."""
+    kind, clock = pa.map_(pa.string(), CLOCK), FIRST.replace(tzinfo=None)
+    times = pa.record_batch({"i": [1], "t": pa.array([clock], CLOCK)})
+    both = times.append_column("m", pa.array([[("k", clock)]], kind))
+    for number, batches in enumerate(((both,), (times, both))):
+        place = DeltaPlace(tmp_path / f"t-{number}")
+        writer = opened(place.sink(widen=True))
+        for batch in batches:
+            list(writer.process(batch))
+        files = files_of(writer.final_snapshot())
+        place.sink().settle(intent(files))
+
+        assert place.table()["m"].to_pylist()[-1] == [("k", clock)]

@@ -77,18 +77,29 @@ class ParquetInput:
 
         Raises:
             SourceError: A timestamp has digits beyond microseconds, or is no timestamp of its type; or a value is a day
-                of another calendar.
+                of another calendar; or Arrow has another number of rows than the file.
         """
-        row = self.first_row(groups.start)
+        first = row = self.first_row(groups.start)
         for plain, moments in self._read(columns, batch_rows, groups):
             batch = plain if moments is None else self._exact(plain, moments, schema, row)
             self._check_calendar(batch, row)
             yield batch
             row += batch.num_rows
+        self._check_count(row - first, groups)
 
     def first_row(self, group: int) -> int:
         """Number of the first row of a row group, 1 first."""
         return 1 + sum(int(self.metadata.row_group(i).num_rows) for i in range(group))
+
+    def _check_count(self, count: int, groups: range) -> None:
+        """Arrow leaves out rows of some nested columns without an error."""
+        first, end = self.first_row(groups.start), self.first_row(groups.stop)
+        if count != end - first:
+            raise SourceError(
+                self._path,
+                f"the number of rows from row {first} on is {end - first}, and Arrow reads {count}",
+                "write the file anew, with other options of its pages, or without its nested columns",
+            )
 
     def _check_calendar(self, batch: pa.RecordBatch, row: int) -> None:
         calendar = self._old_calendar

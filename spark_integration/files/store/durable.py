@@ -41,6 +41,8 @@ _NEXT_STEPS: Final = {
 }
 _OF_RUST: Final = re.compile(r"\(os error (\d+)\)")
 """How libraries in Rust name an error of the operating system."""
+_DISK_FULL: Final = "53100"
+"""Code of PostgreSQL."""
 
 
 def refusal(where: str, doing: str, error: OSError) -> SinkError:
@@ -50,6 +52,11 @@ def refusal(where: str, doing: str, error: OSError) -> SinkError:
     step = _NEXT_STEPS.get(error.errno or 0, "check that its file system works, then run it again")
     kind = OutOfSpaceError if error.errno in NO_SPACE else SinkError
     return kind(where, problem, step)
+
+
+def _sqlstate_of(error: BaseException) -> object:
+    """Code of an error of PostgreSQL, by psycopg or psycopg2."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
 
 def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
@@ -67,6 +74,9 @@ def refuse_no_space(where: str, doing: str, error: BaseException) -> None:
         # An error of SQLite, as of a catalog there, has a code of its own, and names the database in its text.
         if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise refusal(where, doing, OSError(errno.ENOSPC, str(cause))) from error
+        if _sqlstate_of(cause) == _DISK_FULL:
+            text = " ".join(str(cause).split())
+            raise refusal(where, doing, OSError(errno.ENOSPC, text)) from error
 
 
 @contextmanager

@@ -32,6 +32,7 @@ _NEXT_STEPS: Final = {
     "NoSuchBucket": "make the bucket, or use the name of one that exists",
     "InvalidAccessKeyId": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "SignatureDoesNotMatch": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "renew the credentials, then run the same command again",
     "NoCredentialsError": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for "
     "the driver and all executors",
     "EndpointConnectionError": "check that it runs, and AWS_ENDPOINT_URL_S3",

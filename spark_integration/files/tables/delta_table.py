@@ -63,6 +63,8 @@ _FEATURES: Final = frozenset(
     }
 )
 """Features of a table that delta-rs writes to."""
+_CLOCKS: Final = "timestampNtz"
+"""Feature of a table with times without a zone."""
 _LACKING_VERSIONS: Final = (6,)
 """Of its versions with fixed features, the one with identity columns."""
 _TEXT_MAX: Final = 64
@@ -146,6 +148,9 @@ class DeltaLakeTable:
                 new = [column for column in wanted if column.name not in now.names]
                 if not new:
                     return now
+                has_clocks = _CLOCKS in (table.protocol().reader_features or ())
+                if not has_clocks and (hidden := _hidden_clocks(pa.schema(new))) is not None:
+                    raise MisfitError(f"Delta does not add it: {hidden}")
                 try:
                     table.alter.add_columns(
                         deltalake.Schema.from_arrow(pa.schema(new)).fields,
@@ -199,6 +204,12 @@ class DeltaLakeTable:
                 f"Delta does not take these columns: {_message(error)}",
                 "cast or rename the column in the transform",
             ) from error
+        if (hidden := _hidden_clocks(columns)) is not None:
+            raise DestinationMisfitError(
+                self.where,
+                f"Delta does not take these columns: {hidden}",
+                "cast them in the transform, for example each to a time with a zone",
+            )
         try:
             return deltalake.DeltaTable.create(
                 self._root,
@@ -321,6 +332,32 @@ class _Look:
                 f"its columns were changed since {name} was written: {'; '.join(problems)}",
                 "change them back, and run the same command again",
             )
+
+
+def _hidden_clocks(columns: pa.Schema) -> str | None:
+    """The column for which delta-rs would make a table that no reader opens.
+
+    It looks for times without a zone, but not in maps, and without any the table lacks their feature.
+    """
+    if any(_has_clock(column.type, in_maps=False) for column in columns):
+        return None
+    return next(
+        (
+            f"column {column.name!r} has times without a zone in a map, and delta-rs would make a table that no "
+            "reader opens"
+            for column in columns
+            if _has_clock(column.type, in_maps=True)
+        ),
+        None,
+    )
+
+
+def _has_clock(kind: pa.DataType, *, in_maps: bool) -> bool:
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    if pa.types.is_map(kind) and not in_maps:
+        return False
+    return any(_has_clock(kind.field(i).type, in_maps=in_maps) for i in range(kind.num_fields))
 
 
 def _check_settings(where: str, table: deltalake.DeltaTable) -> None:

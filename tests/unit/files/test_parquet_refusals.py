@@ -88,3 +88,25 @@ def test_a_damaged_file_has_rows_or_is_refused(seed: int, tmp_path: Path) -> Non
         (tmp_path / "a.parquet").write_bytes(damaged)
         with contextlib.suppress(SourceError):
             rows(tmp_path)
+
+
+@pytest.mark.parametrize("has_int96", [False, True])
+def test_rows_that_arrow_leaves_out_without_an_error_are_missed(
+    tmp_path: Path, *, has_int96: bool
+) -> None:
+    """Here a null list of structs with a list, in pages of the second version and of few bytes."""
+    kind = pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.list_(pa.int64()))]))
+    table = pa.table({"i": [0], "c": pa.array([None], kind)})
+    if has_int96:
+        table = table.append_column("t", pa.array([0], pa.timestamp("us")))
+    pq.write_table(
+        table,
+        tmp_path / "a.parquet",
+        data_page_version="2.0",
+        data_page_size=64,
+        use_deprecated_int96_timestamps=has_int96,
+    )
+
+    with pytest.raises(SourceError, match="rows from row 1 on is 1, and Arrow reads 0") as refused:
+        rows(tmp_path)
+    assert "write the file anew" in refused.value.next_step
