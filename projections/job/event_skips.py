@@ -208,10 +208,11 @@ def fold_uses(before: JobState, state: JobState, record: Record) -> JobState:
             for sequence, use in skips.used.items()
             if skips.known[sequence][1].subtask != record.subtask
             or sequence in held
-            # An event before the barrier was skipped when it was delivered again.
-            or (use.last_barrier is not None and use.last_barrier < number)
-            # In batch, splits that were read since stay read.
-            or use.sequence < max(kept, default=-1)
+            # It was skipped when it was delivered again; or it is of a split that stays read, in batch.
+            or (
+                use.last_barrier is not None
+                and (use.last_barrier < number or use.sequence < max(kept, default=-1))
+            )
         }
     else:
         return state
