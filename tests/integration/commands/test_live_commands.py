@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.living import driver_in
 from coordlog.cli.main import main
-from coordlog.errors import RequestRefusedError
+from coordlog.errors import JobFailedError, RequestRefusedError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
@@ -180,6 +180,24 @@ def test_a_job_that_was_stopped_before_is_left_as_it_is(job: LiveJob) -> None:
     assert late.exit_code == Exit.UNREACHABLE
     assert "no driver of it runs" in late.stderr
     assert "start the job, then repeat the command" in late.stderr
+
+
+def test_a_job_that_has_ended_is_left_as_it_is_behind_a_command_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+    job = LiveJob()
+    assert job.run("trigger").exit_code == Exit.DONE
+    job.provider.made[-1].context.fail_job("the test ends it", is_final=True)
+    with pytest.raises(JobFailedError):
+        job.wait()
+    assert savepoint_command(job.log, "kept").exit_code == Exit.DONE
+    assert job.records(Kind.EPOCH_STARTED)[-1].attributes["command"] == "savepoint"
+
+    after = job.run("stop")
+
+    assert after.exit_code == Exit.DONE, after.output
+    assert "job job has ended before: no driver of it runs" in after.stderr
 
 
 def test_a_stop_with_a_wrong_savepoint_stops_nothing(job: LiveJob) -> None:
