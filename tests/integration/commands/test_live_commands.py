@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog import coordinators
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.living import driver_in
 from coordlog.cli.main import main
@@ -21,12 +22,13 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.runtime.mailbox import Mailbox
+from coordlog.schemas.payload import Payload, PayloadRole
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token
 from fakes.endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from fakes.kernel_fakes import Noting, chain_of
-from fakes.request_fakes import AnsweringProvider
+from fakes.request_fakes import AnsweringProvider, SoMany
 from histories.one_log import OneLog, savepoint_command
 
 WAIT_S = 20.0
@@ -37,8 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.clause("J1")]
 class LiveJob:
     """One driver of a job that never ends by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more_types: type[Payload]) -> None:
         self.provider = AnsweringProvider()
+        self.provider.payload_types += more_types
         self.log = MemoryLog("job")
         chain = chain_of(self.provider)
         self.driver = JobDriver(
@@ -286,6 +289,27 @@ def test_a_wrong_request_is_refused_and_not_recorded(
 
 def test_the_types_of_requests_are_listed_with_their_fields(job: LiveJob) -> None:
     assert 'test.how_many@1  of: string = ""' in job.run("request", "--list").stdout
+
+
+def test_requests_of_ready_made_coordinators_are_listed_and_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+    exported = [getattr(coordinators, name) for name in coordinators.__all__]
+    declared = [one.coordlog_type for one in exported if "coordlog_type" in vars(one)]
+    wanted = [one for one in declared if one.role is PayloadRole.REQUEST]
+    assert len(wanted) >= 4
+    job = LiveJob(*(one.payload_class for one in wanted))
+    job.provider.on["request"] = lambda _coordinator: SoMany(n=7)
+    try:
+        listed = job.run("request", "--list").stdout
+        sent = job.run("request", "source", "coordlog.version.publish", '{"content": "30"}')
+    finally:
+        job.driver.end_at_once(by="the test")
+        job.wait()
+    assert [one.key for one in wanted if one.key not in listed] == []
+    assert "coordlog.stop_driver" not in listed, "that is `coordlog stop`"
+    assert sent.exit_code == Exit.DONE, sent.output
 
 
 def test_a_refused_request_has_the_coordinators_reason(job: LiveJob) -> None:
