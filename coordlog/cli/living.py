@@ -98,7 +98,8 @@ def _after(
             endpoint=launch.endpoint,
             host=launch.host,
             pid=launch.pid,
-            # A command's epoch starts no driver: a job that was stopped before is stopped after it.
+            # A command starts no driver: a job that was stopped or has ended before is so after it.
+            is_over=launch.is_command and before is not None and before.is_over,
             is_stopped=launch.is_command and before is not None and before.is_stopped,
         )
     if record.kind in (Kind.JOB_FINISHED, Kind.JOB_FAILED) and before is not None:

@@ -47,7 +47,7 @@ class NamedDriver:
     pid: int | None = None
     """Number of its process there, for messages."""
     is_over: bool = False
-    """Whether the job has ended in this epoch, by the log."""
+    """Whether the job has ended, by the log; a later command leaves it so."""
     is_stopped: bool = False
     """Whether this driver has stopped in order, by the log."""
 

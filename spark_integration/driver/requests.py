@@ -51,7 +51,8 @@ def request_coordinator(
     Raises:
         RequestError: There is no answer; the subclass is the reason.
         OptionError: There is no token, or no certificate for an encrypted endpoint.
-        PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
+        PayloadTypeError: The request's type is not one of the job's, the answer's not one of `response_types`, or one
+            of these has another schema in the job.
         TooLargeError: The request is above its limit.
     """
     with driver_client(

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from coordlog.errors import RequestUnansweredError, TooLargeError
+from coordlog.errors import PayloadTypeError, RequestUnansweredError, TooLargeError
 from coordlog.kernel.inputs import Asker, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import (
@@ -26,6 +26,7 @@ from coordlog.limits import (
 from coordlog.log.local.processes import user_name
 from coordlog.log.local.time_limit import limited_time
 from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
+from coordlog.schemas.codec import payload_fingerprint
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.secret_fields import guards_of
 from coordlog.spark_integration.wire.certificate import (
@@ -151,6 +152,7 @@ class CoordinatorClient:
             self._tls = certificate.context()
         self._response_types = tuple(response_types)
         self._channel: ClientConnection | None = None
+        self._schemas: dict[str, str] | None = None
         self._opened = contextlib.ExitStack()
 
     def ask(
@@ -160,13 +162,33 @@ class CoordinatorClient:
 
         Raises:
             RequestError: There is no answer; the subclass is the reason.
-            PayloadTypeError: The request's type is none of the job's, or the answer's none of `response_types`.
+            PayloadTypeError: The request's type is none of the job's, the answer's none of `response_types`, or one of
+                these has another schema in the job; then nothing is sent.
             TooLargeError: The request exceeds its limit.
         """
+        until_s = time.monotonic() + timeout_s
         types = PayloadTypes((type(request), *self._response_types))
         payload_type, payload = encoded_request(types, request)
-        effect = self.ask_encoded(operator_id, payload_type, payload, timeout_s=timeout_s)
+        self._refuse_other_schemas(operator_id, types, timeout_s)
+        rest_s = max(0.0, until_s - time.monotonic())
+        effect = self.ask_encoded(operator_id, payload_type, payload, timeout_s=rest_s)
         return answer_of(effect, types, operator_id, payload_type)
+
+    def _refuse_other_schemas(
+        self, operator_id: str, types: PayloadTypes, timeout_s: float
+    ) -> None:
+        """Raise PayloadTypeError if a type has another schema in the job: its bytes may be another value there."""
+        if self._schemas is None:
+            described = self._answered(operator_id, DescribeTypes(), TypesDescribed, timeout_s)
+            self._schemas = {one.key: one.schema_json for one in described.types}
+        for declared in types:
+            schema_json = self._schemas.get(declared.key, declared.schema_json)
+            if payload_fingerprint(schema_json) != declared.fingerprint:
+                raise PayloadTypeError(
+                    declared.key,
+                    f"the class here has another schema than that of the job, which is {schema_json}; "
+                    "declare the fields of the job's class, or another version in both",
+                )
 
     def ask_encoded(
         self,

@@ -13,20 +13,22 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog import coordinators
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.living import driver_in
 from coordlog.cli.main import main
-from coordlog.errors import RequestRefusedError
+from coordlog.errors import JobFailedError, RequestRefusedError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.runtime.mailbox import Mailbox
+from coordlog.schemas.payload import Payload, PayloadRole
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token
 from fakes.endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from fakes.kernel_fakes import Noting, chain_of
-from fakes.request_fakes import AnsweringProvider
+from fakes.request_fakes import AnsweringProvider, SoMany
 from histories.one_log import OneLog, savepoint_command
 
 WAIT_S = 20.0
@@ -37,8 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.clause("J1")]
 class LiveJob:
     """One driver of a job that never ends by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more_types: type[Payload]) -> None:
         self.provider = AnsweringProvider()
+        self.provider.payload_types += more_types
         self.log = MemoryLog("job")
         chain = chain_of(self.provider)
         self.driver = JobDriver(
@@ -182,6 +185,24 @@ def test_a_job_that_was_stopped_before_is_left_as_it_is(job: LiveJob) -> None:
     assert "start the job, then repeat the command" in late.stderr
 
 
+def test_a_job_that_has_ended_is_left_as_it_is_behind_a_command_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+    job = LiveJob()
+    assert job.run("trigger").exit_code == Exit.DONE
+    job.provider.made[-1].context.fail_job("the test ends it", is_final=True)
+    with pytest.raises(JobFailedError):
+        job.wait()
+    assert savepoint_command(job.log, "kept").exit_code == Exit.DONE
+    assert job.records(Kind.EPOCH_STARTED)[-1].attributes["command"] == "savepoint"
+
+    after = job.run("stop")
+
+    assert after.exit_code == Exit.DONE, after.output
+    assert "job job has ended before: no driver of it runs" in after.stderr
+
+
 def test_a_stop_with_a_wrong_savepoint_stops_nothing(job: LiveJob) -> None:
     refused = job.run("stop", "--savepoint", "Not A Name")
 
@@ -268,6 +289,27 @@ def test_a_wrong_request_is_refused_and_not_recorded(
 
 def test_the_types_of_requests_are_listed_with_their_fields(job: LiveJob) -> None:
     assert 'test.how_many@1  of: string = ""' in job.run("request", "--list").stdout
+
+
+def test_requests_of_ready_made_coordinators_are_listed_and_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+    exported = [getattr(coordinators, name) for name in coordinators.__all__]
+    declared = [one.coordlog_type for one in exported if "coordlog_type" in vars(one)]
+    wanted = [one for one in declared if one.role is PayloadRole.REQUEST]
+    assert len(wanted) >= 4
+    job = LiveJob(*(one.payload_class for one in wanted))
+    job.provider.on["request"] = lambda _coordinator: SoMany(n=7)
+    try:
+        listed = job.run("request", "--list").stdout
+        sent = job.run("request", "source", "coordlog.version.publish", '{"content": "30"}')
+    finally:
+        job.driver.end_at_once(by="the test")
+        job.wait()
+    assert [one.key for one in wanted if one.key not in listed] == []
+    assert "coordlog.stop_driver" not in listed, "that is `coordlog stop`"
+    assert sent.exit_code == Exit.DONE, sent.output
 
 
 def test_a_refused_request_has_the_coordinators_reason(job: LiveJob) -> None:

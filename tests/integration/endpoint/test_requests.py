@@ -40,6 +40,7 @@ from coordlog.spark_integration.driver.endpoint import Endpoint
 from coordlog.spark_integration.wire.client import CoordinatorClient
 from coordlog.spark_integration.wire.messages import REQUEST_PATH, AskCoordinator, Heartbeat, encode
 from coordlog.spark_integration.wire.token import Token
+from fakes import request_fakes_changed
 from fakes.endpoint_parts import TOKEN, EndpointSurroundings, connected, running, wait_for
 from fakes.kernel_fakes import Noting, Stranger, chain_of
 from fakes.request_fakes import AnsweringProvider, HowMany, SoMany
@@ -214,6 +215,20 @@ def test_an_error_reaches_the_client_as_what_it_is(job: RunningJob, way: str) ->
         ask(request=Stranger(n=1))
     del job.provider.on["request"]
     assert ask().response == SoMany(n=2)
+
+
+def test_a_client_with_another_schema_than_the_job_s_is_refused(job: RunningJob) -> None:
+    client = CoordinatorClient(
+        endpoint=job.surroundings.endpoint.address,
+        token=TOKEN,
+        response_types=(request_fakes_changed.SoMany,),
+    )
+    with client, pytest.raises(PayloadTypeError, match=r"test\.so_many@1: .* another schema"):
+        client.ask("source", HowMany())
+    with pytest.raises(PayloadTypeError, match=r"test\.how_many@1: .* another schema"):
+        job.ask_over(request=request_fakes_changed.HowMany(to="x"))
+    assert job.recorded(Kind.REQUEST) == [], "its bytes would be another value in the job"
+    assert job.ask_over().response == SoMany(n=1)
 
 
 @pytest.mark.clause("A3")

@@ -30,6 +30,8 @@ from coordlog.spark_integration.wire.messages import TypeDescription
 __all__ = ["request"]
 
 _OWN = "coordlog."
+_READY_MADE = ("coordlog.quota.", "coordlog.version.")
+"""Names of the requests of coordlog's coordinators; its other requests are those of commands and readers."""
 
 
 @click.command()
@@ -82,7 +84,8 @@ def request(
 
 
 def _is_request(described: TypeDescription) -> bool:
-    return described.role == PayloadRole.REQUEST.value and not described.key.startswith(_OWN)
+    is_sent_by_users = described.key.startswith(_READY_MADE) or not described.key.startswith(_OWN)
+    return described.role == PayloadRole.REQUEST.value and is_sent_by_users
 
 
 def _type_of(job: str, name: str, types: Sequence[TypeDescription]) -> TypeDescription:
