@@ -283,7 +283,7 @@ class CoordinatorClient:
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
-        self._channel = None
+        self._channel = self._schemas = None
         self._opened.close()
 
     def __enter__(self) -> Self:

@@ -160,6 +160,28 @@ def test_a_skip_holds_for_the_next_equal_event_and_no_other() -> None:
     assert [record.subtask for record in handled] == [0, 1]
 
 
+def test_the_same_command_skips_no_second_event() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(noting_chain(provider))
+    job.register(0).send(provider.operator_id, Up(n=250))
+    sent = job.history(Kind.EVENT_TO_COORDINATOR)[-1]
+    job.crash()
+    command = ("skip", "job", "--event", str(sent.sequence))
+    assert run(job.log, *command).exit_code == 0
+    job = again(job)
+    job.register(0).send(provider.operator_id, Up(n=250))
+    job.crash()
+    result = run(job.log, *command)
+
+    assert result.exit_code == 0, result.output
+    assert "of job job is skipped already" in result.stderr
+    job = again(job)
+    attempt = job.register(0)
+    for _ in range(2):
+        attempt.send(provider.operator_id, Up(n=250))
+    assert len(job.history(Kind.EVENT_TO_COORDINATOR)) == 2
+
+
 def test_a_skip_is_recorded_once() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")))
     job.crash()

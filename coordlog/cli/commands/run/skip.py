@@ -39,6 +39,7 @@ __all__ = ["skip"]
 _SPLIT_EVENTS = frozenset(
     payload_type_of(event).key for event in (AddSplits, NoMoreSplits, RequestSplit)
 )
+_EVENT_SKIPPED = payload_type_of(EventSkipped)
 _READ = (SplitPlace.FINISHED, SplitPlace.IN_CHECKPOINT, SplitPlace.COMMITTED)
 
 
@@ -50,6 +51,7 @@ class _Target:
     operator_id: str
     subtask: int | None
     fact: SplitSkipped | EventSkipped
+    is_skipped: bool
 
 
 @click.command()
@@ -106,13 +108,13 @@ def skip(
         rebuild = read_job(log, job, _check_can_skip)
         state = rebuild.state
         target = (
-            _find_event(log, job, sequence)
+            _find_event(log, state, sequence)
             if split_id is None
             else _find_split(log, state, split_id)
         )
         if split_id is not None and not rest_of_partition:
             _check_is_no_partition(state, split_id)
-        if _is_skipped(state, target):
+        if target.is_skipped:
             sentence, sequence_done = f"{target.shown} of job {job} is skipped already", None
         elif driver_lives(NamedDriver.of(state), is_take_over=is_take_over):
             sequence_done = _skip_by_driver(job, state, target, why)
@@ -162,11 +164,13 @@ def _find_split(log: Log, state: JobState, split_id: str) -> _Target:
     if split is not None and split.place in _READ:
         problem = f"{shown} has been read to its end"
         raise SkipError(state.job_id, problem, "there is nothing to skip")
+    operator_id = _failed_source(log, state, split_id) if split is None else split.operator_id
     return _Target(
         shown=shown,
-        operator_id=_failed_source(log, state, split_id) if split is None else split.operator_id,
+        operator_id=operator_id,
         subtask=None,
         fact=SplitSkipped(split_id=split_id),
+        is_skipped=(operator_id, split_id) in state.skipped_splits,
     )
 
 
@@ -200,8 +204,13 @@ def _check_is_no_partition(state: JobState, split_id: str) -> None:
         )
 
 
-def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
-    record = _record_at(log, sequence)
+def _find_event(log: Log, state: JobState, sequence: int | None) -> _Target:
+    job, record, was_skipped = state.job_id, None, False
+    for entry in History(log).records():
+        if entry.counts and entry.record is not None:
+            if entry.record.sequence == sequence:
+                record = entry.record
+            was_skipped = was_skipped or _names(entry.record, sequence)
     if record is None or record.kind not in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
         problem = "does not exist" if record is None else f"is {record.kind.value}, not an event"
         raise SkipError(
@@ -216,32 +225,28 @@ def _find_event(log: Log, job: str, sequence: int | None) -> _Target:
             "skip the split instead, with --split",
         )
     direction = "to" if record.kind is Kind.EVENT_TO_SUBTASK else "from"
+    operator_id, subtask = record.operator_id or "", record.subtask or 0
+    fact = EventSkipped(
+        event_sequence=record.sequence or 0,
+        is_down=record.kind is Kind.EVENT_TO_SUBTASK,
+        event_type=record.payload_type or "",
+        digest=digest_of(record.payload or b""),
+    )
     return _Target(
-        shown=f"event {sequence}, a {record.payload_type} {direction} subtask {record.subtask},",
-        operator_id=record.operator_id or "",
-        subtask=record.subtask,
-        fact=EventSkipped(
-            event_sequence=record.sequence or 0,
-            is_down=record.kind is Kind.EVENT_TO_SUBTASK,
-            event_type=record.payload_type or "",
-            digest=digest_of(record.payload or b""),
-        ),
+        shown=f"event {sequence}, a {record.payload_type} {direction} subtask {subtask},",
+        operator_id=operator_id,
+        subtask=subtask,
+        fact=fact,
+        is_skipped=was_skipped or key_of_skip(operator_id, subtask, fact) in state.skipped_events,
     )
 
 
-def _record_at(log: Log, sequence: int | None) -> Record | None:
-    for entry in History(log).records():
-        if entry.counts and entry.record is not None and entry.record.sequence == sequence:
-            return entry.record
-    return None
-
-
-def _is_skipped(state: JobState, target: _Target) -> bool:
-    fact = target.fact
-    if isinstance(fact, SplitSkipped):
-        return (target.operator_id, fact.split_id) in state.skipped_splits
-    key = key_of_skip(target.operator_id, target.subtask or 0, fact)
-    return key in state.skipped_events
+def _names(record: Record, sequence: int | None) -> bool:
+    """Whether it is the skip of the event with this sequence: a second one would leave out another event."""
+    if record.kind is not Kind.FACT or record.payload_type != _EVENT_SKIPPED.key:
+        return False
+    fact = _EVENT_SKIPPED.decode(record.payload or b"")
+    return isinstance(fact, EventSkipped) and fact.event_sequence == sequence
 
 
 def _skip_by_driver(job: str, state: JobState, target: _Target, why: str) -> int:
