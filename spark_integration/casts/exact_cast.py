@@ -243,8 +243,41 @@ def _cast_struct(leaf: _Leaf, values: pa.StructArray, target: pa.StructType) -> 
         child = _within(f".{field.name}", leaf, pieces[field.name], field)
         if not field.nullable and child.filter(there).null_count:
             raise _Misfit(source, target, f"{field.name!r} is null, and must not be")
-        children.append(child)
+        children.append(child if field.nullable else _filled(child))
     return pa.StructArray.from_arrays(children, fields=list(target), mask=is_null)
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    """`values` with any value in the place of a null: one within a null struct, where Arrow writes no null either."""
+    if not values.null_count:
+        return values
+    rows = pa.array(range(len(values)), pa.int64())
+    picked = pc.call_function("if_else", [values.is_valid(), rows, len(values)])
+    try:
+        other = pa.array([_any_value(values.type)], values.type)
+        return pa.concat_arrays([values, other]).take(picked)
+    except (
+        pa.ArrowException
+    ):  # of types that Arrow makes no such array of: the file's writer refuses them
+        return values
+
+
+def _any_value(kind: pa.DataType) -> object:
+    """A value of a type, all of whose parts have values."""
+    types = pa.types
+    if types.is_struct(kind):
+        return {field.name: _any_value(field.type) for field in kind}
+    if types.is_fixed_size_list(kind):
+        return [_any_value(kind.value_type)] * kind.list_size
+    if types.is_nested(kind):
+        return []
+    if types.is_dictionary(kind):
+        return _any_value(kind.value_type)
+    if types.is_boolean(kind):
+        return False
+    if types.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    return "" if _is_text(kind) else b"" if _is_binary(kind) else 0
 
 
 def _cast_list(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:

@@ -9,7 +9,7 @@ import itertools
 import json
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Never
@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import LongType
 
 from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -80,6 +81,26 @@ def test_rows_are_found_by_a_column_with_the_path_of_a_nested_one(tmp_path: Path
     place.sink().settle(intent(staged(place, batch)))
 
     assert place.numbers_of("a.b", "y") == [2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\U00020bb7", "\U0010ffff" * 64, "x" * 70 + "\U0010ffff"],
+    ids=["second-plane", "last", "cut"],
+)
+@pytest.mark.parametrize("partition_by", [[], ["s"]], ids=["bounds", "partitions"])
+def test_rows_are_found_by_texts_of_characters_beyond_16_bits(
+    place: Place, partition_by: list[str], text: str
+) -> None:
+    """delta-rs reads another character where JSON has an escape of the second plane."""
+    text = text[:40] if partition_by else text
+    sink = place.sink(partition_by=partition_by)
+    writer = opened(sink)
+    list(writer.process(pa.record_batch({"i": [1, 2], "s": ["a", text]})))
+    sink.settle(intent(files_of(writer.final_snapshot())))
+
+    assert place.table().sort_by("i")["s"].to_pylist() == ["a", text]
+    assert place.numbers_of("s", text) == [2]
 
 
 def test_the_word_for_null_is_kept_as_the_value_of_a_partition(place: Place) -> None:
@@ -338,10 +359,84 @@ def test_a_mark_that_is_no_number_is_an_error_with_its_name(tmp_path: Path) -> N
     assert "its property coordlog.commits.ingest.sink is 'x'" in error.problem
 
 
+NESTED = pa.struct(
+    [
+        pa.field("x", pa.int64(), nullable=False),
+        pa.field("t", pa.struct([pa.field("y", pa.string(), nullable=False)]), nullable=False),
+    ]
+)
+
+
+def test_a_null_is_written_for_a_struct_whose_parts_must_have_values(place: Place) -> None:
+    place.make(pa.schema([("i", pa.int64()), ("s", NESTED), ("l", pa.list_(NESTED))]))
+    valued = {"x": 7, "t": {"y": "q"}}
+    plain = pa.struct([("x", pa.int64()), ("t", pa.struct([("y", pa.string())]))])
+    batch = pa.record_batch(
+        {
+            "i": [0, 1, 2],
+            "s": pa.array([None, valued, None], plain),
+            "l": pa.array([[None, valued], [], []], pa.list_(plain)),
+        }
+    )
+    place.sink().settle(intent(staged(place, batch)))
+
+    assert place.table().sort_by("i").to_pylist() == batch.to_pylist()
+
+
+# --- Iceberg's own ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("others", [[], ["i"], ["i", "w"]], ids=["none", "another", "it again"])
+def test_a_partition_that_version_1_has_dropped_counts_for_none(
+    tmp_path: Path, others: list[str]
+) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    place.catalog.create_namespace("ns")
+    columns = pa.schema([("i", pa.int64()), ("w", pa.string())])
+    place.catalog.create_table("ns.t", columns, properties={"format-version": "1"})
+    place.partition("w")
+    place.partition()
+    with place.catalog.load_table("ns.t").update_spec() as update:
+        for other in others:
+            update.add_identity(other)
+    batch = pa.record_batch({"i": [0, 1], "w": ["x", None]})
+    place.sink().settle(intent(staged(place, batch)))
+
+    assert place.table().sort_by("i").to_pylist() == batch.to_pylist()
+    assert place.numbers_of("w", "x") == [0]
+    assert place.files_for("i", 1) == 1
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["struct", "list"])
+def test_a_required_part_that_came_meanwhile_stops_the_commit(
+    tmp_path: Path, *, is_list: bool
+) -> None:
+    place = IcebergPlace(tmp_path / "t")
+    kind = pa.struct([("x", pa.int64())])
+    batch = pa.record_batch(
+        {
+            "i": [1],
+            "s": pa.array(
+                [[{"x": 1}]] if is_list else [{"x": 1}], pa.list_(kind) if is_list else kind
+            ),
+        }
+    )
+    files, sink = staged(place, batch), place.sink()
+    with place.catalog.load_table("ns.t").update_schema(allow_incompatible_changes=True) as update:
+        update.add_column(("s", "z"), LongType(), required=True)
+
+    assert "column 'z' is required" in refusal(lambda: sink.settle(intent(files))).problem
+    assert place.rows() == Counter()
+
+
 # --- Delta's own ------------------------------------------------------------------------------------
-def delta_table(root: Path, *, features: list[str], version: int = 7) -> DeltaPlace:
+def delta_column(name: str, kind: object, **metadata: str) -> dict[str, object]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def delta_table(
+    root: Path, *columns: dict[str, object], features: Sequence[str] = (), version: int = 7
+) -> DeltaPlace:
     """A table as another program makes it, which is asked for features of its writers."""
-    fields = [{"name": "i", "type": "long", "nullable": True, "metadata": {}}]
+    fields = [delta_column("i", "long"), *columns]
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
     metadata = {
         "id": "a",
@@ -351,7 +446,7 @@ def delta_table(root: Path, *, features: list[str], version: int = 7) -> DeltaPl
         "configuration": {},
     }
     if version == 7:
-        protocol["writerFeatures"] = features
+        protocol["writerFeatures"] = [*features]
     (root / "_delta_log").mkdir(parents=True)
     lines = [{"protocol": protocol}, {"metaData": metadata}]
     text = "\n".join(map(json.dumps, lines))
@@ -382,6 +477,28 @@ def test_a_delta_table_with_features_that_delta_rs_has_is_written(
 def test_a_delta_table_of_version_6_is_refused(tmp_path: Path) -> None:
     place = delta_table(tmp_path / "t", features=[], version=6)
     assert "writer version 6" in refusal(place.sink).problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (lambda part: part, "s.x"),
+        (lambda part: {"type": "array", "elementType": part, "containsNull": True}, "s.x"),
+        (
+            lambda part: {"type": "struct", "fields": [delta_column("t", part)]},
+            "s.t.x",
+        ),
+    ],
+    ids=["struct", "list", "struct-in-struct"],
+)
+def test_a_delta_table_with_a_condition_within_a_column_is_refused(
+    tmp_path: Path, kind: Callable[[object], object], path: str
+) -> None:
+    part = delta_column("x", "long", **{"delta.invariants": "s.x > 0"})
+    nested = kind({"type": "struct", "fields": [part]})
+    place = delta_table(tmp_path / "t", delta_column("s", nested), version=2)
+
+    assert f"obey delta.invariants of column {path!r}" in refusal(place.sink).problem
 
 
 def test_a_delta_log_that_is_cleaned_up_meanwhile_is_a_sink_error(tmp_path: Path) -> None:

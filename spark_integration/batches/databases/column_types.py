@@ -84,13 +84,26 @@ _ROW_NUMBERS: Final = ("rowid", "oid", "_rowid_")
 def column_types(
     connection: object,
     cursor: Any,  # noqa: ANN401, each module has its own
+    where: str,
     table: str,
     names: Sequence[str],
 ) -> Mapping[str, str]:
-    """Type of each of these columns of a table, as of `table_types`; `names` may differ from the table's in case."""
+    """Type of each of these columns of a table, as of `table_types`; `names` may differ from SQLite's in case.
+
+    Raises:
+        SinkError: PostgreSQL has shortened a name.
+    """
     types = table_types(connection, cursor, table)
-    is_sqlite = isinstance(connection, sqlite3.Connection)
-    return {name: types[name.lower() if is_sqlite else name] for name in names}
+    if isinstance(connection, sqlite3.Connection):
+        return {name: types[name.lower()] for name in names}
+    for name in names:
+        if name not in types:
+            raise SinkError(
+                where,
+                f"the frame's column {name!r} is longer than the names of PostgreSQL, which has cut it",
+                "give it the name that the column has in the table",
+            )
+    return {name: types[name] for name in names}
 
 
 def table_types(
@@ -359,14 +372,18 @@ def _doubles_of(values: pa.Array, affinity: str) -> pa.Array:
 
 def _refuse_beyond(values: pa.Array, kind: str) -> None:
     """Refuse dates and timestamps outside of Python's years: rows are inserted as values of Python."""
-    if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
+    inner = values
+    while is_list(inner.type):
+        inner = inner.flatten()
+    if not (pa.types.is_date(inner.type) or pa.types.is_timestamp(inner.type)):
         return
-    for extreme in pc.call_function("min_max", [values]).values():
+    for extreme in pc.call_function("min_max", [inner]).values():
         try:
             extreme.as_py()
         except (OverflowError, ValueError) as error:
-            row, shown = pc.index(values, extreme).as_py(), extreme.cast(pa.string()).as_py()
-            reason = "its year, in the column's zone, is not within 1 to 9999"
+            row = pc.index(values, extreme).as_py() if inner is values else None
+            shown = extreme.cast(pa.string()).as_py()
+            reason = f"{shown}: its year, in the column's zone, is not within 1 to 9999"
             raise InexactError("", row, shown, str(values.type), kind or "BLOB", reason) from error
 
 

@@ -82,6 +82,10 @@ whose rows do not outlive the server, and of one whose rows are another server's
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
 _AGAIN: Final = "fix the database, then start the query again"
+_OTHER_ROWS: Final = (
+    "fix the function that makes the rows, or the table, then start the query again"
+)
+"""Next step if the table refuses rows or their columns."""
 _REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
 _PASSING: Final = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 """Classes of SQLSTATE of errors that may not come again: of the connection, of other transactions, of the server."""
@@ -281,7 +285,7 @@ class DatabaseTable:
         columns = ", ".join(_quoted(name) for name in frame.columns)
         # Qualified by the table: SQLite reads a quoted name without a table that is no column as a text.
         selected = ", ".join(f"target.{_quoted(name)} AS {_quoted(name)}" for name in frame.columns)
-        with self._open("a staging table cannot be made") as (connection, cursor):
+        with self._open("a staging table cannot be made", _OTHER_ROWS) as (connection, cursor):
             begin(connection, cursor)
             newest = self._newest(connection, cursor, batch)
             refuse_older(self.destination, batch.key, newest)
@@ -366,8 +370,7 @@ class DatabaseTable:
         """
         with self._open(
             "a rehearsal of this batch has failed or was refused; nothing of it is committed",
-            "fix the function that makes the rows, or the table, then start the query again: Spark "
-            "runs the batch again",
+            _OTHER_ROWS,
         ) as (connection, cursor):
             try:
                 if self._set_marker(connection, cursor, part, batch):
@@ -613,7 +616,10 @@ class _InsertTask:
     def _insert(self, number: int, first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> int:
         names = ", ".join([_TASK, *(_quoted(name) for name in self.columns)])
         count = 0
-        with _opened(self.connect, self.where, self.limit_s, "rows cannot be staged") as opened:
+        opening = _opened(
+            self.connect, self.where, self.limit_s, "rows cannot be staged", _OTHER_ROWS
+        )
+        with opening as opened:
             connection, cursor = opened
             write = _copy if hasattr(cursor, "copy") else _insert_many
             is_sqlite = isinstance(connection, sqlite3.Connection)
@@ -622,7 +628,7 @@ class _InsertTask:
                 [pa.Table.from_batches([first, *rest])] if is_sqlite else chain([first], rest)
             )
             begin(connection, cursor)
-            types = column_types(connection, cursor, self.table, self.columns)
+            types = column_types(connection, cursor, self.where, self.table, self.columns)
             for batch in pieces:
                 exact = exact_rows(self.where, batch, types, is_sqlite=is_sqlite)
                 rows = _rows_of(number, exact, is_plain=is_sqlite)

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -303,7 +303,7 @@ class _Look:
             partition_values=dict(zip(partition_by, values, strict=True)),
             modification_time=time.time_ns() // 1_000_000,
             data_change=True,
-            stats=json.dumps(_statistics(footer)),
+            stats=json.dumps(_statistics(footer), ensure_ascii=False),
         )
 
     def _check_columns(
@@ -377,18 +377,30 @@ def _check_settings(where: str, table: deltalake.DeltaTable) -> None:
         for name, value in table.metadata().configuration.items()
         if name.startswith(_COMPUTED) and value != "none"
     ]
-    for field in table.schema().fields:
-        settings += [
-            f"{name} of column {field.name!r}"
-            for name in field.metadata
-            if name.startswith(_COMPUTED_COLUMN)
-        ]
+    settings += [
+        f"{name} of column {path!r}"
+        for path, names in _settings_of(json.loads(table.schema().to_json()), "")
+        for name in names
+        if name.startswith(_COMPUTED_COLUMN)
+    ]
     if settings:
         raise SinkError(
             where,
             f"its writers must obey {', '.join(settings)}; this sink adds files as they are",
             "use a table without, or write it with Spark alone",
         )
+
+
+def _settings_of(kind: object, path: str) -> Iterator[tuple[str, Collection[str]]]:
+    """Path and settings of each column in a type of Delta's own schema, also of parts of nested columns."""
+    if not isinstance(kind, dict):
+        return
+    for field in kind.get("fields", ()):
+        inner = f"{path}.{field['name']}" if path else str(field["name"])
+        yield inner, field["metadata"]
+        yield from _settings_of(field["type"], inner)
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _settings_of(kind.get(part), path)
 
 
 def _arrow(table: deltalake.DeltaTable) -> pa.Schema:

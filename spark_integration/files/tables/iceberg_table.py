@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,12 +27,12 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table as LoadedTable
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Properties, Record
 from pyiceberg.types import (
     DateType,
@@ -42,7 +42,11 @@ from pyiceberg.types import (
     FloatType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
+    NestedField,
+    StructType,
     TimestampType,
     TimestamptzType,
     UUIDType,
@@ -231,7 +235,8 @@ class IcebergTable:
 
     def _columns_of(self, spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
         """Columns of the partitions."""
-        for field in spec.fields:
+        parts = _parts_of(spec)
+        for field in parts:
             if not isinstance(field.transform, IdentityTransform):
                 raise SinkError(
                     self.where,
@@ -239,7 +244,7 @@ class IcebergTable:
                     "by columns themselves",
                     "use a table that is partitioned by columns, or by nothing",
                 )
-        return tuple(str(schema.find_column_name(field.source_id)) for field in spec.fields)
+        return tuple(str(schema.find_column_name(field.source_id)) for field in parts)
 
     @property
     def _catalog(self) -> Catalog:
@@ -388,9 +393,8 @@ class _Look:
     def _partition(self, path: str, metadata: pq.FileMetaData, schema: Schema) -> Record:
         """The partition of a file: its least and greatest values, whatever statistics the table has."""
         spec = self._table.spec()
-        if not spec.fields:
-            return Record()
-        sources = {field.source_id for field in spec.fields}
+        parts = _parts_of(spec)
+        sources = {field.source_id for field in parts}
         plan = {
             number: replace(column, mode=_ALL_METRICS if number in sources else _NO_METRICS)
             for number, column in compute_statistics_plan(schema, {}).items()
@@ -398,12 +402,10 @@ class _Look:
         statistics = data_file_statistics_from_parquet_metadata(
             metadata, plan, parquet_path_to_id_mapping(schema)
         )
-        partition = Record()
+        values = Record()
         try:
-            mixed = [
-                field.name for field in spec.fields if _has_several(statistics, field.source_id)
-            ]
-            partition = statistics.partition(spec, self._table.schema())
+            mixed = [field.name for field in parts if _has_several(statistics, field.source_id)]
+            values = statistics.partition(PartitionSpec(*parts), self._table.schema())
         except ValueError as error:  # several values, or a function without an order
             mixed = [str(error)]
         if mixed:
@@ -414,7 +416,13 @@ class _Look:
                 "partition it as before, and run the same command again; change its partitions once the job has "
                 "nothing left to commit",
             )
-        return partition
+        numbers = {field.field_id: number for number, field in enumerate(parts)}
+        return Record(
+            *(
+                values[numbers[field.field_id]] if field.field_id in numbers else None
+                for field in spec.fields
+            )
+        )
 
     def _check_columns(self, path: str, schema: Schema) -> None:
         """Refuse a file with values that the table has no column for: another program has changed its columns since."""
@@ -429,9 +437,8 @@ class _Look:
                     f"column {field.name!r} is {now.field_type}, and in the file {field.field_type}"
                 )
         problems += [
-            f"column {field.name!r} is required, and the file lacks it"
-            for field in self._table.schema().fields
-            if field.required and field.field_id not in written
+            f"column {name!r} is required, and the file lacks it"
+            for name in _lacking(self._table.schema().fields, written)
         ]
         if problems:
             raise DestinationMisfitError(
@@ -450,6 +457,26 @@ def _check_version(where: str, table: LoadedTable) -> None:
             f"its format has version {version}, which pyiceberg does not write",
             f"use a table of version {_VERSIONS[-1]}, or write it with Spark alone",
         )
+
+
+def _parts_of(spec: PartitionSpec) -> Sequence[PartitionField]:
+    """Fields of a partition that have values: version 1 of the format keeps dropped ones, as `void`."""
+    return [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+
+
+def _lacking(fields: Iterable[NestedField], written: Container[int]) -> Iterator[str]:
+    """Required columns that a file lacks, also within those that it has."""
+    for field in fields:
+        match field.field_type:
+            case _ if field.field_id not in written:
+                if field.required:
+                    yield field.name
+            case StructType(fields=inner):
+                yield from _lacking(inner, written)
+            case ListType(element_field=inner):
+                yield from _lacking([inner], written)
+            case MapType(value_field=inner):
+                yield from _lacking([inner], written)
 
 
 def _has_several(statistics: DataFileStatistics, number: int) -> bool:

@@ -172,6 +172,7 @@ def test_a_value_that_fits_is_taken_as_it_is(
         pytest.param("xid", -1, pa.int64(), id="a number that would wrap"),
         pytest.param("bit(3)", 101, pa.int64(), id="digits that would be bits"),
         pytest.param("tsvector", b"ab", pa.binary(), id="bytes that would be a word"),
+        pytest.param("date[]", [3_000_000], pa.list_(pa.date32()), id="a year beyond Python's"),
     ],
 )
 def test_a_value_that_would_be_another_one_is_refused(

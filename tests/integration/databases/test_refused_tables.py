@@ -144,3 +144,29 @@ def test_a_server_that_is_away_at_the_rehearsal_is_not_blamed_on_the_rows(connin
     sink.prepare("case", cast("Any", None))
     with pytest.raises(SinkError, match=r"rehearsal .* failed.*/nowhere.*; fix the database"):
         write(sink, "id", pa.int64(), 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "text"),
+    [("mood", "x", "SAD"), ("text", "x", "a\0b"), ("positive", "x", "-1"), ("text", "y", "a")],
+    ids=["no label", "a character", "a domain", "no column"],
+)
+def test_rows_that_a_column_does_not_take_are_blamed_on_their_function(
+    conninfo: str, column: str, name: str, text: str
+) -> None:
+    run(
+        conninfo,
+        "CREATE TYPE mood AS ENUM ('sad')",
+        "CREATE DOMAIN positive AS JSONB CHECK (VALUE > '0')",
+        f"CREATE TABLE orders (x {column})",
+    )
+    with pytest.raises(SinkError, match=r"staged|staging") as caught:
+        write(ready(conninfo), name, pa.string(), text)
+    assert caught.value.next_step.startswith("fix the function that makes the rows, or the table")
+
+
+def test_a_column_whose_name_is_given_too_long_is_refused(conninfo: str) -> None:
+    name = "x" * 64
+    run(conninfo, f"CREATE TABLE orders ({name} BIGINT)")
+    with pytest.raises(SinkError, match="longer than the names of PostgreSQL"):
+        write(ready(conninfo), name, pa.int64(), 1)

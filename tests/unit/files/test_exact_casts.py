@@ -191,6 +191,34 @@ def test_a_null_is_no_value_of_a_field_that_must_have_one() -> None:
         exact_cast(values, must)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.int8(),
+        pa.float64(),
+        pa.bool_(),
+        pa.string(),
+        pa.large_binary(),
+        pa.binary(3),
+        pa.date32(),
+        pa.timestamp("us", "UTC"),
+        pa.time64("us"),
+        pa.decimal128(9, 2),
+        pa.list_(pa.int64()),
+        pa.map_(pa.string(), pa.int64()),
+        pa.struct([pa.field("y", pa.string(), nullable=False)]),
+    ],
+    ids=str,
+)
+def test_nulls_of_a_struct_are_written_if_its_parts_have_none(kind: pa.DataType) -> None:
+    nulls = pa.array([None, None, None], pa.struct([("x", kind)])).slice(1)
+    cast = exact_cast(nulls, pa.struct([pa.field("x", kind, nullable=False)]))
+    output = pa.BufferOutputStream()
+    pq.write_table(pa.table({"s": cast}), output)
+
+    assert pq.read_table(pa.BufferReader(output.getvalue()))["s"].to_pylist() == [None, None]
+
+
 def test_a_slice_is_cast_as_its_own_rows() -> None:
     values = pa.array([[300], [1], None, [2, 3]]).slice(1)
 
