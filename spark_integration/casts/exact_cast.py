@@ -256,9 +256,7 @@ def _filled(values: pa.Array) -> pa.Array:
     try:
         other = pa.array([_any_value(values.type)], values.type)
         return pa.concat_arrays([values, other]).take(picked)
-    except (
-        pa.ArrowException
-    ):  # of types that Arrow makes no such array of: the file's writer refuses them
+    except pa.ArrowException:  # no array of this type: the file's writer refuses it
         return values
 
 
