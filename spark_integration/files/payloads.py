@@ -2,9 +2,12 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
+from typing import Final
+
 from coordlog.schemas.payload import Payload, event, fact, payload
 
 __all__ = [
+    "SINK_PAYLOADS",
     "AgeLimit",
     "CommitToTable",
     "FileChanged",
@@ -203,3 +206,13 @@ class RejectsPublished(Payload):
     reject_file_count: int
     rejects: int
     reject_bytes: int
+
+
+SINK_PAYLOADS: Final[tuple[type[Payload], ...]] = (
+    StagedFile,
+    PublishFiles,
+    CommitToTable,
+    FilesPublished,
+    RejectsPublished,
+)
+"""Payload types of each sink of files and of tables: a job may continue with a sink of another format."""

@@ -30,9 +30,9 @@ from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.payloads import (
+    SINK_PAYLOADS,
     FilesPublished,
     PublishFiles,
-    RejectsPublished,
     StagedFile,
 )
 from coordlog.spark_integration.files.sink.destination import Destination
@@ -171,7 +171,7 @@ class ParquetSink(Sink):
                 operator_id,
                 sink=self,
                 make_intent=self.make_intent,
-                payload_types=(StagedFile, PublishFiles, FilesPublished, RejectsPublished),
+                payload_types=SINK_PAYLOADS,
                 committables_per_intent=per_intent,
                 destination=self.destination,
             ),

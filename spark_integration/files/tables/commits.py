@@ -18,11 +18,7 @@ from coordlog.projections.operators.operator_projection import OperatorProjectio
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.payloads import (
-    CommitToTable,
-    FilesPublished,
-    StagedFile,
-)
+from coordlog.spark_integration.files.payloads import SINK_PAYLOADS, CommitToTable, StagedFile
 
 __all__ = ["TABLE_COMMITS", "TableCommitProvider", "TableCommits"]
 
@@ -100,7 +96,7 @@ class TableCommitProvider(CoordinatorProvider):
             or a higher one.
     """
 
-    payload_types: tuple[type[Payload], ...] = (StagedFile, CommitToTable, FilesPublished)
+    payload_types: tuple[type[Payload], ...] = SINK_PAYLOADS
     projection: OperatorProjection[Any] | None = TABLE_COMMITS
 
     def __init__(

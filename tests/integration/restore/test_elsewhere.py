@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
+from coordlog import Chain, DeltaSink
 from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.cli.main import main
 from coordlog.errors import JobFailedError, RestoreError, SinkError
@@ -26,6 +28,7 @@ from coordlog.schemas.builtin_types import DriverStopped
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
+from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 from fakes.kernel_fakes import log_of
 from histories.one_log import OneLog
@@ -39,9 +42,20 @@ def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.05)  # so that commits of a table come before the end
+    return batch
+
+
 def killed_after(count: int, tmp_path: Path) -> Pipeline:
     """A streaming job whose driver died when so many checkpoints had been committed, and none was about to be."""
     pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    kill_after(count, pipeline)
+    return pipeline
+
+
+def kill_after(count: int, pipeline: Pipeline, from_checkpoint: int | None = None) -> None:
+    """The same for its next driver."""
     outcomes = 0
 
     def look(
@@ -54,8 +68,7 @@ def killed_after(count: int, tmp_path: Path) -> Pipeline:
             kill_driver(driver, surroundings)
 
     with pytest.raises(KilledError):
-        pipeline.drive(look)
-    return pipeline
+        pipeline.drive(look, from_checkpoint=from_checkpoint)
 
 
 def rows_up_to(pipeline: Pipeline, checkpoint_id: int) -> list[int]:
@@ -92,6 +105,24 @@ def test_the_same_job_writes_the_rows_after_the_checkpoint_elsewhere(tmp_path: P
     pipeline.write_to(first)
     with pytest.raises((RestoreError, SinkError)):
         pipeline.drive(from_checkpoint=number)
+
+
+def test_a_job_goes_on_elsewhere_with_a_sink_of_another_format(tmp_path: Path) -> None:
+    """From files into a table, and from the table into files."""
+    pipeline = killed_after(4, tmp_path)
+    (number, *_) = retained(pipeline)
+    early, table = rows_up_to(pipeline, number), tmp_path / "table"
+    pipeline.sink = DeltaSink(table)  # type: ignore[assignment]  # it is called as a `ParquetSink`
+    pipeline.chain = Chain(
+        source=pipeline.source.spec(),
+        operators=[transform_spec(slower), pipeline.sink.spec()],
+    )
+    kill_after(1, pipeline, from_checkpoint=number)
+    between = DeltaTable(table).to_pyarrow_table()["a"].to_pylist()
+    pipeline.write_to(tmp_path / "files-again")
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert between
+    assert sorted(early + between + pipeline.committed()) == ALL_ROWS
 
 
 def retained(pipeline: Pipeline) -> list[int]:
