@@ -85,6 +85,26 @@ def test_a_page_follows_a_growing_log_over_an_absence(browser: Browser) -> None:
     assert faults == []
 
 
+def test_the_page_of_an_empty_log_reports_it_until_its_first_record(browser: Browser) -> None:
+    records = recorded_history()
+    logs = GrowingLogs(flights=log_of([], "flights"))
+    with served(logs) as port:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/jobs/flights")
+        status = page.locator("p[role=status]")
+        expect(status).to_have_text("The log has no record yet.")
+        with page.expect_response(lambda answer: answer.status == 204):
+            pass
+        page.wait_for_timeout(500)  # the script has handled the answer
+        assert status.is_visible()
+        logs.logs["flights"] = log_of(records, "flights")
+        expect(page.locator("#panels")).to_have_attribute(
+            "data-end", str(len(records)), timeout=20_000
+        )
+        expect(status).to_be_hidden()
+        page.context.close()
+
+
 def test_a_page_follows_a_broker_that_is_killed_and_returns(browser: Browser) -> None:
     records = recorded_history()
     half = len(records) // 2

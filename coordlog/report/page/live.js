@@ -2,6 +2,7 @@
 
 const RENEWAL_MS = 2000;
 const ANSWER_MS = 60000;
+const NO_RECORD = "The log has no record yet.";
 
 /** Facts and records; null if the page has the newest ones. */
 async function askFacts(known) {
@@ -22,12 +23,12 @@ function startLive() {
   const renew = async () => {
     try {
       const data = document.hidden && view !== null ? null : await askFacts(known);
-      if (data === null) { if (!document.hidden) problem.hidden = true; return; }
+      if (data === null) { if (view === null) report(NO_RECORD); else if (!document.hidden) problem.hidden = true; return; }
       const facts = new Facts(data.facts);
       facts.records = data.records;
       known = data.version;
       showMade(facts, "Read");
-      if (facts.last_off < 0 && view === null) { report("The log has no record yet."); return; }
+      if (facts.last_off < 0 && view === null) { report(NO_RECORD); return; }
       problem.hidden = true;
       if (view === null) view = openView(facts, main); else view.renew(facts);
       main.dataset.state = "records";
