@@ -169,6 +169,8 @@ class Life:
                 self.restart(kept[pick % len(kept)])
             case "skip":
                 self.skip(pick)
+            case _:
+                pass  # it cannot be done now
         for subtask in self.subtasks:
             subtask.receive(self.job)
 

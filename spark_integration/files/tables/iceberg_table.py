@@ -477,6 +477,8 @@ def _lacking(fields: Iterable[NestedField], written: Container[int]) -> Iterator
                 yield from _lacking([inner], written)
             case MapType(value_field=inner):
                 yield from _lacking([inner], written)
+            case _:
+                pass
 
 
 def _has_several(statistics: DataFileStatistics, number: int) -> bool:

@@ -219,7 +219,10 @@ def test_rejects_stay_at_their_place_if_only_the_rows_go_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
-    given = _with_files(tmp_path, "a\nbad\n") | {"bad_rows": str(tmp_path / "rejects")}
+    given: dict[str, Any] = {
+        **_with_files(tmp_path, "a\nbad\n"),
+        "bad_rows": str(tmp_path / "rejects"),
+    }
     first = IngestOptions(**given, take_over=True)
     log, chain = _Log("job"), parts_of(first).chain()
     _killed(first, log)
