@@ -218,6 +218,7 @@ class _SteppedRequests(Requests):
     """The driver's requests, for its endpoint: with a step before each answer leaves."""
 
     def __init__(self, inner: Requests, steps: Steps) -> None:
+        self.types = inner.types
         self._inner, self._steps = inner, steps
 
     def ask(
