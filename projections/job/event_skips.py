@@ -49,6 +49,10 @@ _ALSO: Final = "also/"
 _USED: Final = "used/"
 _AT: Final = "at/"
 _SLASHES: Final = {_ALSO: 2, _USED: 3, _AT: 4}
+_PLACES: Final = frozenset(
+    {Kind.CHECKPOINT_COMPLETED, Kind.RESET_TO_CHECKPOINT, Kind.SUBTASK_RESET}
+)
+"""Kinds after which other events have used the skips, or after which a checkpoint holds the uses."""
 
 
 def digest_of(payload: bytes) -> str:
@@ -128,7 +132,7 @@ class _Skips:
     known: dict[int, tuple[str, SkippedEvent]]
     used: dict[int, _Use]
     held: dict[int, dict[int, _Use]]
-    """Uses by the checkpoint whose history has them."""
+    """By checkpoint, the uses in its history."""
 
     @staticmethod
     def of(skips: Mapping[str, SkippedEvent]) -> _Skips:
@@ -176,14 +180,12 @@ def fold_uses(before: JobState, state: JobState, record: Record) -> JobState:
         state: State after the record, but for these uses.
         record: Any record.
     """
+    is_opened = is_opened_again(record)
+    if not (is_opened or record.kind in _PLACES or SKIPPED_BY in record.attributes):
+        return state
     skips = _Skips.of(before.skipped_events)
     number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
-    if SKIPPED_BY in record.attributes:
-        is_redelivered = record.kind is Kind.EVENT_REDELIVERED
-        sent = before.owed_redeliveries[0] if is_redelivered else record
-        skip = int(record.attributes[SKIPPED_BY])
-        skips.used[skip] = _Use(record.sequence or 0, sent.last_barrier)
-    elif record.kind is Kind.CHECKPOINT_COMPLETED:
+    if record.kind is Kind.CHECKPOINT_COMPLETED:
         skips.held[number] = {
             sequence: use
             for sequence, use in skips.used.items()
@@ -191,29 +193,39 @@ def fold_uses(before: JobState, state: JobState, record: Record) -> JobState:
         }
         retained: Iterable[int] = (NO_CHECKPOINT, *state.completed.keys())
         skips.held = {held: uses for held, uses in skips.held.items() if held in retained}
-    elif is_opened_again(record):
+    elif is_opened:
         # No event of the former run is sent again.
         skips.held[state.last_checkpoint] = dict(skips.used)
     elif record.kind is Kind.RESET_TO_CHECKPOINT:
         skips.used = dict(skips.held.get(number, {}))
     elif record.kind is Kind.SUBTASK_RESET:
-        held = skips.held.get(number, {})
-        kept = [
-            split.sequence
-            for split in sorted_values(state.kept_splits)
-            if split.subtask == record.subtask
-        ]
-        skips.used = {
-            sequence: use
-            for sequence, use in skips.used.items()
-            if skips.known[sequence][1].subtask != record.subtask
-            or sequence in held
-            # It was skipped when it was delivered again; or it is of a split that stays read, in batch.
-            or (
-                use.last_barrier is not None
-                and (use.last_barrier < number or use.sequence < max(kept, default=-1))
-            )
-        }
-    else:
-        return state
+        skips.used = _used_after_reset(skips, state, record, number)
+    elif record.attributes[SKIPPED_BY].isdecimal():
+        is_redelivered = record.kind is Kind.EVENT_REDELIVERED
+        sent = before.owed_redeliveries[0] if is_redelivered else record
+        skip = int(record.attributes[SKIPPED_BY])
+        skips.used[skip] = _Use(record.sequence or 0, sent.last_barrier)
     return evolve(state, skipped_events=skips.together())
+
+
+def _used_after_reset(
+    skips: _Skips, state: JobState, reset: Record, checkpoint_id: int
+) -> dict[int, _Use]:
+    """The uses that a reset of one subtask leaves."""
+    held = skips.held.get(checkpoint_id, {})
+    kept = [
+        split.sequence
+        for split in sorted_values(state.kept_splits)
+        if split.subtask == reset.subtask
+    ]
+    return {
+        sequence: use
+        for sequence, use in skips.used.items()
+        if skips.known[sequence][1].subtask != reset.subtask
+        or sequence in held
+        # It was skipped when it was delivered again; or it is of a split that stays read, in batch.
+        or (
+            use.last_barrier is not None
+            and (use.last_barrier < checkpoint_id or use.sequence < max(kept, default=-1))
+        )
+    }

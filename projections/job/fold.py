@@ -366,7 +366,7 @@ def _marks_of_operators(state: JobState, operators: str) -> dict[str, str]:
     former = state.launch.get("operators", operators)
     if former != operators and state.next_sequence:
         below.setdefault(state.next_sequence, former)  # an epoch without a turn has written nothing
-    # The first stands for the opening of a batch, whose mark has the sequence of that opening, the second for the fold.
+    # -1 stands for the opening of a batch, whose mark has its sequence; the last sequence stands for the fold as it is.
     known = {NO_CHECKPOINT, state.next_sequence - 1}
     for checkpoint in sorted_values(state.completed):
         known |= {checkpoint.sequence}

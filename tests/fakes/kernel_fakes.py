@@ -21,11 +21,13 @@ from coordlog.log.copy import to_append
 from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import DeliverEvent, InjectBarrier
+from coordlog.projections.job.event_skips import digest_of
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.schemas.builtin_types import EventSkipped, SkipEvent
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.driven_job import FakeAttempt, FakeClock, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, FakeClock, FakeRequest, HandDrivenJob
 
 
 @event("test.up", version=1)
@@ -291,6 +293,26 @@ def send_down(provider: NotingProvider, subtask: int, *numbers: int) -> Callable
             coordinator.gateways[subtask].send_event(Down(n=n))
 
     return act
+
+
+def skip_event(job: HandDrivenJob, sequence: int) -> FakeRequest:
+    """Ask the driver to skip the event with this sequence."""
+    (record,) = [one for one in job.history() if one.sequence == sequence]
+    assert record.subtask is not None
+    return job.ask(
+        "",
+        SkipEvent(
+            operator_id=str(record.operator_id),
+            subtask=record.subtask,
+            skipped=EventSkipped(
+                event_sequence=sequence,
+                is_down=record.kind is Kind.EVENT_TO_SUBTASK,
+                event_type=str(record.payload_type),
+                digest=digest_of(record.payload or b""),
+            ),
+            why="it kills them",
+        ),
+    )
 
 
 def inside(attempt: FakeAttempt, provider: NotingProvider, act: Callable[[Noting], object]) -> None:

@@ -18,12 +18,11 @@ import pytest
 from coordlog.api.coordinator import CheckpointResult
 from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import DeliverEvent, InjectBarrier
-from coordlog.projections.job.event_skips import digest_of
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.schemas.builtin_types import EventSkipped, SkipEvent, SkipRecorded, TakeSavepoint
+from coordlog.schemas.builtin_types import SkipRecorded, TakeSavepoint
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from fakes.kernel_fakes import Down, Noting, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, skip_event
 from fakes.split_fakes import fail_globally
 
 pytestmark = pytest.mark.clause("J2")
@@ -198,20 +197,14 @@ class Life:
         if not sent:
             return
         record = sent[pick % len(sent)]
-        subtask = record.subtask or 0
-        fact = EventSkipped(
-            event_sequence=record.sequence or 0,
-            is_down=self.is_down,
-            event_type=record.payload_type or "",
-            digest=digest_of(record.payload or b""),
-        )
-        request = SkipEvent(operator_id="source", subtask=subtask, skipped=fact, why="poison")
-        answer = self.job.ask("", request).answer().response
+        answer = skip_event(self.job, record.sequence or 0).answer().response
         assert isinstance(answer, SkipRecorded)
         if not answer.was_skipped_before:
-            value = self.job.chain.payload_types.decode(fact.event_type, record.payload or b"")
+            value = self.job.chain.payload_types.decode(
+                record.payload_type or "", record.payload or b""
+            )
             assert isinstance(value, Up | Down)
-            self.skipped.append((subtask, value.n))
+            self.skipped.append((record.subtask or 0, value.n))
 
     def settle(self) -> None:
         """Send all that is left; an open checkpoint would hold back events to the subtasks."""

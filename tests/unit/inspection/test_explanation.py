@@ -9,10 +9,9 @@ import pytest
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.inspection.explain import Explained, explain_checkpoint, explain_event
-from coordlog.projections.job.event_skips import digest_of
 from coordlog.projections.tables.events import EventStatus, events
 from coordlog.runtime.runtime import to_unstored
-from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent, TakeSavepoint
+from coordlog.schemas.builtin_types import EventSkipped, Refused, TakeSavepoint
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.driven_job import HandDrivenJob
@@ -23,6 +22,7 @@ from fakes.kernel_fakes import (
     chain_of,
     event_ids,
     inside,
+    skip_event,
 )
 from fakes.split_fakes import fail_globally
 
@@ -39,20 +39,8 @@ def last_words(job: HandDrivenJob, sequence: int | None) -> tuple[str, str]:
 
 
 def skip(job: HandDrivenJob, record: Record) -> None:
-    assert record.subtask is not None
     assert record.sequence is not None
-    asked = SkipEvent(
-        operator_id=str(record.operator_id),
-        subtask=record.subtask,
-        skipped=EventSkipped(
-            event_sequence=record.sequence,
-            is_down=record.kind is Kind.EVENT_TO_SUBTASK,
-            event_type=str(record.payload_type),
-            digest=digest_of(record.payload or b""),
-        ),
-        why="it kills them",
-    )
-    job.ask("", asked).answer()
+    skip_event(job, record.sequence).answer()
 
 
 def sending() -> tuple[HandDrivenJob, NotingProvider]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from coordlog.projections.job.event_skips import digest_of
+from coordlog.projections.job.event_skips import fold_uses
 from coordlog.projections.operators.operator_projection import OperatorProjection
-from coordlog.schemas.builtin_types import EventSkipped, SkipEvent, TakeSavepoint
-from coordlog.schemas.record import Kind
+from coordlog.schemas.builtin_types import TakeSavepoint
+from coordlog.schemas.record import SKIPPED_BY, Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
-from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from fakes.kernel_fakes import HANDLED, NotingProvider, Up, chain_of, skip_event
 from fakes.split_fakes import fail_globally
 
 pytestmark = pytest.mark.clause("J2")
@@ -32,13 +33,7 @@ def sent_and_skipped(job: HandDrivenJob, attempt: FakeAttempt) -> FakeAttempt:
     """Its next attempt, which has sent the event again: this one is skipped."""
     attempt.send("source", Up(n=7))
     (sent,) = job.history(Kind.EVENT_TO_COORDINATOR)
-    skipped = EventSkipped(
-        event_sequence=sent.sequence or 0,
-        is_down=False,
-        event_type=sent.payload_type or "",
-        digest=digest_of(sent.payload or b""),
-    )
-    job.ask("", SkipEvent(operator_id="source", subtask=0, skipped=skipped, why="poison"))
+    skip_event(job, sent.sequence or 0)
     attempt.fail()
     attempt = job.register(0)
     attempt.send("source", Up(n=7))
@@ -104,3 +99,14 @@ def test_in_a_batch_the_event_of_a_split_that_stays_read_is_not_sent_again() -> 
     fail_globally(job)
     job.register(0).send("source", Up(n=7))
     assert handled(job) == 2, "all splits are read again"
+
+
+def test_a_record_that_names_no_skip_uses_none() -> None:
+    """As a development build wrote it."""
+    job, attempt = begun()
+    attempt.send("source", Up(n=7))
+    (sent,) = job.history(Kind.EVENT_TO_COORDINATOR)
+    skip_event(job, sent.sequence or 0)
+    state = job.runtime.state
+    record = replace(sent, kind=Kind.FACT, attributes={SKIPPED_BY: "true"})
+    assert fold_uses(state, state, record).skipped_events == state.skipped_events

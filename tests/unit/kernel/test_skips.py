@@ -13,12 +13,10 @@ from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.driver_requests import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.job.event_skips import digest_of, event_key
+from coordlog.projections.job.event_skips import event_key
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.builtin_types import (
-    EventSkipped,
-    SkipEvent,
     SkipRecorded,
     SkipSplit,
     SplitSkipped,
@@ -26,7 +24,7 @@ from coordlog.schemas.builtin_types import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
-from fakes.kernel_fakes import Down, NotingProvider, Up
+from fakes.kernel_fakes import Down, NotingProvider, Up, skip_event
 from fakes.kernel_fakes import chain_of as noting_chain
 from fakes.split_fakes import (
     NO_MORE,
@@ -408,25 +406,6 @@ def test_a_skip_ends_the_count_of_failures() -> None:
 
 
 # --- events ----------------------------------------------------------------------------------------
-
-
-def skip_event(job: HandDrivenJob, sequence: int) -> FakeRequest:
-    (record,) = [one for one in job.history() if one.sequence == sequence]
-    assert record.subtask is not None
-    return job.ask(
-        "",
-        SkipEvent(
-            operator_id=str(record.operator_id),
-            subtask=record.subtask,
-            skipped=EventSkipped(
-                event_sequence=sequence,
-                is_down=record.kind is Kind.EVENT_TO_SUBTASK,
-                event_type=str(record.payload_type),
-                digest=digest_of(record.payload or b""),
-            ),
-            why="it kills them",
-        ),
-    )
 
 
 def test_a_skipped_event_is_not_redelivered_and_counts_as_processed() -> None:
