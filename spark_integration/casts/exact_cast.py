@@ -261,7 +261,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _any_value(kind: pa.DataType) -> object:
-    """A value of a type, all of whose parts have values."""
+    """Any value of the type, without a null in any part."""
     types = pa.types
     if types.is_struct(kind):
         return {field.name: _any_value(field.type) for field in kind}

@@ -77,7 +77,7 @@ def test_the_decorator_of_nested_classes_is_imported_as_those_of_events() -> Non
 
 
 class Level(enum.Enum):
-    """An enum whose values are no names."""
+    """An enum whose values are numbers: Avro has texts alone."""
 
     LOW = 1
 
