@@ -173,6 +173,21 @@ def test_changed_partitions_stop_the_commit_until_they_are_put_back(
     assert place.rows() == Counter([*place.kept_by_partitioning([1, 2]), 3])
 
 
+def test_numbers_with_nan_are_in_no_partition_that_came_meanwhile(tmp_path: Path) -> None:
+    """The bounds of a file do not show NaN: all its numbers seem to be the same."""
+    place = IcebergPlace(tmp_path / "t")
+    place.make(pa.schema([("i", pa.int64()), ("f", pa.float64())]))
+    files = staged(place, pa.record_batch({"i": [1, 2], "f": [1.5, float("nan")]}))
+    sink = place.sink()
+    place.partition("f")
+    error = refusal(lambda: sink.settle(intent(files)))
+    assert "its partitions were changed since" in error.problem
+    place.partition()
+    place.sink().settle(intent(files))
+
+    assert place.rows() == Counter([1, 2])
+
+
 def test_a_column_dropped_during_a_settlement_stops_its_commit(place: Place) -> None:
     """Between the comparison of the columns and the commit."""
     place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))

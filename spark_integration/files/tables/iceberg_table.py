@@ -482,7 +482,10 @@ def _lacking(fields: Iterable[NestedField], written: Container[int]) -> Iterator
 
 
 def _has_several(statistics: DataFileStatistics, number: int) -> bool:
-    """Whether a column has several values in a file, null among them; not seen for two that are not null."""
+    """Whether a column has, or may have, several values in a file, null among them; not seen for two that are not null.
+
+    Numbers with a floating point may be NaN, which the bounds do not show.
+    """
     if number not in statistics.value_counts:
         return False  # the file lacks the column: null
     nulls, bounds = (
@@ -490,7 +493,7 @@ def _has_several(statistics: DataFileStatistics, number: int) -> bool:
         statistics.column_aggregates.get(number),
     )
     if nulls == 0:
-        return bounds is None or bounds.current_min is None
+        return bounds is None or isinstance(bounds.current_min, float | None)
     return nulls != statistics.value_counts[number]
 
 
