@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +79,35 @@ class LogOrder:
             )
         if len(values):
             self.last = int(values[-1])
+
+
+class EpochDrivers:
+    """Checks that all records of an epoch are of one driver, as in every log; a void `EPOCH_STARTED` may be another's.
+
+    In a topic that was deleted and made again, offsets and even sequences go on, but with other drivers.
+
+    Args:
+        by_epoch: Ids of the drivers of earlier records.
+    """
+
+    def __init__(self, by_epoch: Mapping[int, str]) -> None:
+        self.by_epoch = dict(by_epoch)
+
+    def check(self, arrived: pa.Table) -> None:
+        """Raises RecordError if a record of a known epoch is of another driver than those before."""
+        is_of_driver = pc.field("kind") != Kind.EPOCH_STARTED.value  # not true if it is NULL
+        of_drivers = arrived.filter(is_of_driver).group_by(list(_WRITER))
+        firsts = of_drivers.aggregate([("offset", "min")]).sort_by("offset_min")
+        for row in firsts.to_pylist():
+            driver_id = self.by_epoch.setdefault(row["epoch"], row["driver_id"])
+            if row["driver_id"] != driver_id:
+                raise RecordError(
+                    row["offset_min"],
+                    "",
+                    f"it is of driver {row['driver_id']} and epoch {row['epoch']}, whose earlier records are of driver "
+                    f"{driver_id}: the topic was deleted and made again, and its first records are not in this "
+                    "stream; begin the stream again, with a new checkpointLocation and a new output",
+                )
 
 
 def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -169,8 +198,8 @@ def _first(offsets: pa.Array, headers: pa.Array, firsts: pa.Array) -> FirstRecor
 
 
 STREAM_INPUT: Final = (
-    "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, kind STRING, "
-    "payload_type STRING, payload BINARY"
+    "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, epoch INT, "
+    "driver_id STRING, kind STRING, payload_type STRING, payload BINARY"
 )
 """Columns of `packed`'s rows, in this order."""
 
@@ -184,9 +213,12 @@ STREAM_STATE: Final = (
     "version INT, epoch INT, next_sequence BIGINT, turn_began BIGINT, last_offset BIGINT, "
     "types STRING, held BINARY"
 )
-"""Columns of the stream's state: the state of counting, the registered schemas, and the waiting records as Arrow."""
+"""Columns of the stream's state: the state of counting, as JSON the registered schemas with the drivers of the epochs,
+and the waiting records as Arrow."""
 
-_STATE_VERSION: Final = 1
+_STATE_VERSION: Final = 2
+_WITHOUT_DRIVERS: Final = 1
+"""Version in which `types` has the schemas alone."""
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_json
 )
@@ -197,12 +229,15 @@ _INPUT: Final = pa.schema(
         ("value", pa.binary()),
         ("header", pa.binary()),
         ("log_us", pa.int64()),
+        ("epoch", pa.int32()),
+        ("driver_id", pa.string()),
         ("kind", pa.string()),
         ("payload_type", pa.string()),
         ("payload", pa.binary()),
     ]
 )
 _ROWS_PER_BATCH: Final = 10_000
+_WRITER: Final = ("epoch", "driver_id")
 _PASSED_ON: Final = ("offset", "key", "value", "header", "log_us")
 
 
@@ -274,10 +309,16 @@ class _StreamFold:
     """The state between two micro-batches."""
 
     def __init__(
-        self, teller: Teller, order: LogOrder, types: dict[str, str], held: pa.Table
+        self,
+        teller: Teller,
+        order: LogOrder,
+        drivers: EpochDrivers,
+        types: dict[str, str],
+        held: pa.Table,
     ) -> None:
         self._teller = teller
         self._order = order
+        self._drivers = drivers
         self._types = types
         self._held = held
 
@@ -289,13 +330,14 @@ class _StreamFold:
         )
         beginning = beginning_of(first)
         types = dict(schemas_before(beginning))
-        return cls(Teller(beginning.counting), LogOrder(), types, _INPUT.empty_table())
+        held = _INPUT.empty_table().drop_columns(list(_WRITER))
+        return cls(Teller(beginning.counting), LogOrder(), EpochDrivers({}), types, held)
 
     @classmethod
     def read(cls, state: tuple[Any, ...]) -> _StreamFold:
         """The state that `written` has returned."""
         version, epoch, next_sequence, turn_began, last_offset, types, held = state
-        if version != _STATE_VERSION:
+        if version not in (_WITHOUT_DRIVERS, _STATE_VERSION):
             raise RecordError(
                 last_offset + 1,
                 "",
@@ -305,24 +347,31 @@ class _StreamFold:
         table = _from_bytes(held)
         codes = table.column("code").to_pylist()
         teller = Teller(Counting(epoch, next_sequence, turn_began), codes)
-        return cls(teller, LogOrder(last_offset), json.loads(types), table.drop_columns(["code"]))
+        known: dict[str, Any] = json.loads(types)
+        if version == _WITHOUT_DRIVERS:
+            known = {"types": known, "drivers": ()}
+        drivers, held = EpochDrivers(dict(known["drivers"])), table.drop_columns(["code"])
+        return cls(teller, LogOrder(last_offset), drivers, known["types"], held)
 
     def written(self) -> tuple[Any, ...]:
         """The state as columns of `STREAM_STATE`."""
         codes = pa.array(self._teller.rest(), pa.int8())
         table = self._held.append_column("code", codes)
         counting = self._teller.state
+        known = {"types": self._types, "drivers": sorted(self._drivers.by_epoch.items())}
         return (
             _STATE_VERSION,
             *(counting.epoch, counting.next_sequence, counting.turn_began),
             self._order.last,
-            json.dumps(self._types, sort_keys=True),
+            json.dumps(known, sort_keys=True),
             _to_bytes(table),
         )
 
     def tell(self, arrived: pa.Table) -> pa.Table:
         """The decided records, in log order, of those that waited and those that arrived."""
         self._order.check(arrived.column("offset").combine_chunks())
+        self._drivers.check(arrived)
+        arrived = arrived.drop_columns(list(_WRITER))
         codes = self._teller.tell(arrived.column("header").combine_chunks())
         rows = pa.concat_tables([self._held, arrived]).combine_chunks()
         decided, self._held = rows.slice(0, len(codes)), rows.slice(len(codes))
