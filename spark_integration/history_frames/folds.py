@@ -82,9 +82,10 @@ class LogOrder:
 
 
 class EpochDrivers:
-    """Checks that all records of an epoch are of one driver, as in every log; a void `EPOCH_STARTED` may be another's.
+    """Checks that each record follows the beginning of its epoch, and is of the same driver as others of that epoch.
 
-    In a topic that was deleted and made again, offsets and even sequences go on, but with other drivers.
+    So it is in every log; only a void `EPOCH_STARTED` may be another driver's. In a topic that was deleted and made
+    again, offsets and even sequences go on, but not the epochs.
 
     Args:
         by_epoch: Ids of the drivers of earlier records.
@@ -93,21 +94,32 @@ class EpochDrivers:
     def __init__(self, by_epoch: Mapping[int, str]) -> None:
         self.by_epoch = dict(by_epoch)
 
-    def check(self, arrived: pa.Table) -> None:
-        """Raises RecordError if a record of a known epoch is of another driver than those before."""
+    def check(self, arrived: pa.Table, epoch_in_force: int) -> None:
+        """Raises RecordError if a record is of another driver than its epoch, or of an epoch that has not begun.
+
+        Args:
+            arrived: The next records of the log.
+            epoch_in_force: The epoch in force behind them.
+        """
         is_of_driver = pc.field("kind") != Kind.EPOCH_STARTED.value  # not true if it is NULL
         of_drivers = arrived.filter(is_of_driver).group_by(list(_WRITER))
         firsts = of_drivers.aggregate([("offset", "min")]).sort_by("offset_min")
         for row in firsts.to_pylist():
-            driver_id = self.by_epoch.setdefault(row["epoch"], row["driver_id"])
-            if row["driver_id"] != driver_id:
-                raise RecordError(
-                    row["offset_min"],
-                    "",
-                    f"it is of driver {row['driver_id']} and epoch {row['epoch']}, whose earlier records are of driver "
-                    f"{driver_id}: the topic was deleted and made again, and its first records are not in this "
-                    "stream; begin the stream again, with a new checkpointLocation and a new output",
-                )
+            epoch, driver_id = row["epoch"], row["driver_id"]
+            known = self.by_epoch.setdefault(epoch, driver_id)
+            if driver_id == known and epoch <= epoch_in_force:
+                continue
+            before = (
+                f"whose earlier records are of driver {known}"
+                if driver_id != known
+                else f"whose beginning is missing behind epoch {epoch_in_force}"
+            )
+            raise RecordError(
+                row["offset_min"],
+                "",
+                f"it is of driver {driver_id} and epoch {epoch}, {before}: the topic was deleted and made again, or "
+                "has lost records; begin the stream again, with a new checkpointLocation and a new output",
+            )
 
 
 def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -370,9 +382,9 @@ class _StreamFold:
     def tell(self, arrived: pa.Table) -> pa.Table:
         """The decided records, in log order, of those that waited and those that arrived."""
         self._order.check(arrived.column("offset").combine_chunks())
-        self._drivers.check(arrived)
-        arrived = arrived.drop_columns(list(_WRITER))
         codes = self._teller.tell(arrived.column("header").combine_chunks())
+        self._drivers.check(arrived, self._teller.state.epoch)
+        arrived = arrived.drop_columns(list(_WRITER))
         rows = pa.concat_tables([self._held, arrived]).combine_chunks()
         decided, self._held = rows.slice(0, len(codes)), rows.slice(len(codes))
         coded = decided.select(list(_PASSED_ON)).append_column("code", pa.array(codes, pa.int8()))

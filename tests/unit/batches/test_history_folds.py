@@ -196,6 +196,20 @@ def test_a_stream_on_a_topic_that_was_made_again_is_refused(epochs: int) -> None
         list(micro_batch([frame(later.records[end:], end)], state))
 
 
+def test_a_stream_behind_the_beginning_of_an_epoch_is_refused() -> None:
+    """As on the topic of an adopted history whose offsets have changed: the drivers are the same."""
+    one = HandHistory()
+    one.epoch()
+    one.turn(one.record(Kind.GLOBAL_FAILURE))
+    state, end = FakeState(), len(one.records)
+    list(micro_batch([frame(one.records)], state))
+    one.epoch()
+    one.turn(one.record(Kind.GLOBAL_FAILURE))
+
+    with pytest.raises(RecordError, match=r"beginning is missing behind epoch 0.*made again"):
+        list(micro_batch([frame(one.records[end + 1 :], end)], state))
+
+
 def test_a_stream_goes_on_with_late_records_of_the_drivers_before() -> None:
     one = HandHistory()
     one.epoch()
