@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +79,47 @@ class LogOrder:
             )
         if len(values):
             self.last = int(values[-1])
+
+
+class EpochDrivers:
+    """Checks that each record follows the beginning of its epoch, and is of the same driver as others of that epoch.
+
+    So it is in every log; only a void `EPOCH_STARTED` may be another driver's. In a topic that was deleted and made
+    again, offsets and even sequences go on, but not the epochs.
+
+    Args:
+        by_epoch: Ids of the drivers of earlier records.
+    """
+
+    def __init__(self, by_epoch: Mapping[int, str]) -> None:
+        self.by_epoch = dict(by_epoch)
+
+    def check(self, arrived: pa.Table, epoch_in_force: int) -> None:
+        """Raises RecordError if a record is of another driver than its epoch, or of an epoch that has not begun.
+
+        Args:
+            arrived: The next records of the log.
+            epoch_in_force: The epoch in force behind them.
+        """
+        is_of_driver = pc.field("kind") != Kind.EPOCH_STARTED.value  # not true if it is NULL
+        of_drivers = arrived.filter(is_of_driver).group_by(list(_WRITER))
+        firsts = of_drivers.aggregate([("offset", "min")]).sort_by("offset_min")
+        for row in firsts.to_pylist():
+            epoch, driver_id = row["epoch"], row["driver_id"]
+            known = self.by_epoch.setdefault(epoch, driver_id)
+            if driver_id == known and epoch <= epoch_in_force:
+                continue
+            before = (
+                f"whose earlier records are of driver {known}"
+                if driver_id != known
+                else f"whose beginning is missing behind epoch {epoch_in_force}"
+            )
+            raise RecordError(
+                row["offset_min"],
+                "",
+                f"it is of driver {driver_id} and epoch {epoch}, {before}: the topic was deleted and made again, or "
+                "has lost records; begin the stream again, with a new checkpointLocation and a new output",
+            )
 
 
 def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -169,8 +210,8 @@ def _first(offsets: pa.Array, headers: pa.Array, firsts: pa.Array) -> FirstRecor
 
 
 STREAM_INPUT: Final = (
-    "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, kind STRING, "
-    "payload_type STRING, payload BINARY"
+    "offset BIGINT, key BINARY, value BINARY, header BINARY, log_us BIGINT, epoch INT, "
+    "driver_id STRING, kind STRING, payload_type STRING, payload BINARY"
 )
 """Columns of `packed`'s rows, in this order."""
 
@@ -184,9 +225,12 @@ STREAM_STATE: Final = (
     "version INT, epoch INT, next_sequence BIGINT, turn_began BIGINT, last_offset BIGINT, "
     "types STRING, held BINARY"
 )
-"""Columns of the stream's state: the state of counting, the registered schemas, and the waiting records as Arrow."""
+"""Columns of the stream's state: the state of counting, as JSON the registered schemas with the drivers of the epochs,
+and the waiting records as Arrow."""
 
-_STATE_VERSION: Final = 1
+_STATE_VERSION: Final = 2
+_WITHOUT_DRIVERS: Final = 1
+"""Version in which `types` has the schemas alone."""
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_json
 )
@@ -197,12 +241,15 @@ _INPUT: Final = pa.schema(
         ("value", pa.binary()),
         ("header", pa.binary()),
         ("log_us", pa.int64()),
+        ("epoch", pa.int32()),
+        ("driver_id", pa.string()),
         ("kind", pa.string()),
         ("payload_type", pa.string()),
         ("payload", pa.binary()),
     ]
 )
 _ROWS_PER_BATCH: Final = 10_000
+_WRITER: Final = ("epoch", "driver_id")
 _PASSED_ON: Final = ("offset", "key", "value", "header", "log_us")
 
 
@@ -274,10 +321,16 @@ class _StreamFold:
     """The state between two micro-batches."""
 
     def __init__(
-        self, teller: Teller, order: LogOrder, types: dict[str, str], held: pa.Table
+        self,
+        teller: Teller,
+        order: LogOrder,
+        drivers: EpochDrivers,
+        types: dict[str, str],
+        held: pa.Table,
     ) -> None:
         self._teller = teller
         self._order = order
+        self._drivers = drivers
         self._types = types
         self._held = held
 
@@ -289,13 +342,14 @@ class _StreamFold:
         )
         beginning = beginning_of(first)
         types = dict(schemas_before(beginning))
-        return cls(Teller(beginning.counting), LogOrder(), types, _INPUT.empty_table())
+        held = _INPUT.empty_table().drop_columns(list(_WRITER))
+        return cls(Teller(beginning.counting), LogOrder(), EpochDrivers({}), types, held)
 
     @classmethod
     def read(cls, state: tuple[Any, ...]) -> _StreamFold:
         """The state that `written` has returned."""
         version, epoch, next_sequence, turn_began, last_offset, types, held = state
-        if version != _STATE_VERSION:
+        if version not in (_WITHOUT_DRIVERS, _STATE_VERSION):
             raise RecordError(
                 last_offset + 1,
                 "",
@@ -305,18 +359,23 @@ class _StreamFold:
         table = _from_bytes(held)
         codes = table.column("code").to_pylist()
         teller = Teller(Counting(epoch, next_sequence, turn_began), codes)
-        return cls(teller, LogOrder(last_offset), json.loads(types), table.drop_columns(["code"]))
+        known: dict[str, Any] = json.loads(types)
+        if version == _WITHOUT_DRIVERS:
+            known = {"types": known, "drivers": ()}
+        drivers, held = EpochDrivers(dict(known["drivers"])), table.drop_columns(["code"])
+        return cls(teller, LogOrder(last_offset), drivers, known["types"], held)
 
     def written(self) -> tuple[Any, ...]:
         """The state as columns of `STREAM_STATE`."""
         codes = pa.array(self._teller.rest(), pa.int8())
         table = self._held.append_column("code", codes)
         counting = self._teller.state
+        known = {"types": self._types, "drivers": sorted(self._drivers.by_epoch.items())}
         return (
             _STATE_VERSION,
             *(counting.epoch, counting.next_sequence, counting.turn_began),
             self._order.last,
-            json.dumps(self._types, sort_keys=True),
+            json.dumps(known, sort_keys=True),
             _to_bytes(table),
         )
 
@@ -324,6 +383,8 @@ class _StreamFold:
         """The decided records, in log order, of those that waited and those that arrived."""
         self._order.check(arrived.column("offset").combine_chunks())
         codes = self._teller.tell(arrived.column("header").combine_chunks())
+        self._drivers.check(arrived, self._teller.state.epoch)
+        arrived = arrived.drop_columns(list(_WRITER))
         rows = pa.concat_tables([self._held, arrived]).combine_chunks()
         decided, self._held = rows.slice(0, len(codes)), rows.slice(len(codes))
         coded = decided.select(list(_PASSED_ON)).append_column("code", pa.array(codes, pa.int8()))

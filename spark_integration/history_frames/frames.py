@@ -222,6 +222,7 @@ def history_stream(
         "topic",
         *("offset", "key", "value", "header"),
         F.expr("unix_micros(log_timestamp)").alias("log_us"),
+        *("record.epoch", "record.driver_id"),
         *_PAYLOAD,
     )
     decided = told_in_stream(rows).withColumn("log_timestamp", F.expr("timestamp_micros(log_us)"))

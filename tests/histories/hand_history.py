@@ -110,8 +110,14 @@ class HandHistory:
         return self.sequence - 1
 
     def void(self, record: Record, *, epoch: int, sequence: int, remaining: int = 0) -> None:
-        """A record that somebody wrote at a place where it does not count, or not yet."""
-        placed = replace(record, epoch=epoch, sequence=sequence, turn_remaining=remaining)
+        """A record that the driver of that epoch wrote at a place where it does not count, or not yet."""
+        placed = replace(
+            record,
+            epoch=epoch,
+            driver_id=f"driver-{epoch}",
+            sequence=sequence,
+            turn_remaining=remaining,
+        )
         self.records.append(unstored(placed))
 
     def foreign(self) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Annotated, Any
 
@@ -70,14 +71,16 @@ def frame(records: Sequence[UnstoredRecord], first_offset: int = 0) -> pd.DataFr
     rows: list[tuple[Any, ...]] = []
     for offset, one in enumerate(records, first_offset):
         header = one.header or None
-        said: tuple[str | None, str | None, bytes | None]
+        said: tuple[int | None, str | None, str | None, str | None, bytes | None]
         try:
             record = decode_record(offset, one.value, header)
-            said = (record.kind.value, record.payload_type, record.payload)
+            writer = (record.epoch, record.driver_id)
+            said = (*writer, record.kind.value, record.payload_type, record.payload)
         except RecordError:
-            said = (None, None, None)
+            said = (None, None, None, None, None)
         rows.append((offset, one.key, one.value, header, one.timestamp_us, *said))
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"offset": "int64", "log_us": "int64"})
+    types = {"offset": "int64", "log_us": "int64", "epoch": "Int32"}
+    return pd.DataFrame(rows, columns=COLUMNS).astype(types)
 
 
 def micro_batch(parts: Sequence[pd.DataFrame], state: FakeState) -> Iterator[pd.DataFrame]:
@@ -174,6 +177,66 @@ def test_a_stream_whose_topic_begins_again_is_refused() -> None:
     list(micro_batch([frame(HISTORY[:9])], state))
     with pytest.raises(RecordError, match="Spark passes it after offset 8"):
         list(micro_batch([frame(HISTORY[:2])], state))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_stream_on_a_topic_that_was_made_again_is_refused(epochs: int) -> None:
+    """The new log is longer by then. After one epoch its records would count, after two all would be void."""
+    former, later = HandHistory(), HandHistory()
+    for _ in range(epochs):
+        former.epoch()
+        former.turn(former.record(Kind.GLOBAL_FAILURE))
+    later.epoch()
+    for _ in range(9):
+        later.turn(replace(later.record(Kind.GLOBAL_FAILURE), driver_id="driver-of-the-new-log"))
+    state, end = FakeState(), len(former.records)
+    list(micro_batch([frame(former.records)], state))
+
+    with pytest.raises(RecordError, match=r"made again.*new checkpointLocation"):
+        list(micro_batch([frame(later.records[end:], end)], state))
+
+
+def test_a_stream_behind_the_beginning_of_an_epoch_is_refused() -> None:
+    """As on the topic of an adopted history whose offsets have changed: the drivers are the same."""
+    one = HandHistory()
+    one.epoch()
+    one.turn(one.record(Kind.GLOBAL_FAILURE))
+    state, end = FakeState(), len(one.records)
+    list(micro_batch([frame(one.records)], state))
+    one.epoch()
+    one.turn(one.record(Kind.GLOBAL_FAILURE))
+
+    with pytest.raises(RecordError, match=r"beginning is missing behind epoch 0.*made again"):
+        list(micro_batch([frame(one.records[end + 1 :], end)], state))
+
+
+def test_a_stream_goes_on_with_late_records_of_the_drivers_before() -> None:
+    one = HandHistory()
+    one.epoch()
+    late = one.record(Kind.GLOBAL_FAILURE)
+    one.turn(late)
+    one.epoch()
+    state, end = FakeState(), len(one.records)
+    list(micro_batch([frame(one.records)], state))
+
+    one.void(late, epoch=0, sequence=1)
+    one.turn(one.record(Kind.GLOBAL_FAILURE))
+    (told,) = micro_batch([frame(one.records[end:], end)], state)
+
+    reasons = why_not(told["code"].to_numpy(dtype="int8")).to_pylist()
+    assert reasons == ["void: its epoch is not in force", None]
+
+
+def test_a_stream_goes_on_from_a_state_of_the_version_before() -> None:
+    """It names no drivers: each epoch has that of its next record."""
+    state = FakeState()
+    list(micro_batch([frame(HISTORY[:9])], state))
+    types = json.dumps(json.loads(state.get[5])["types"])
+    state.update((1, *state.get[1:5], types, state.get[6]))
+
+    (told,) = micro_batch([frame(HISTORY[9:11], 9)], state)
+
+    assert told["offset"].tolist() == [9, 10]
 
 
 def test_a_state_of_another_version_is_refused_by_name() -> None:
