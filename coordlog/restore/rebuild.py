@@ -403,10 +403,7 @@ def _no_beginning(history: History, search: SnapshotSearch) -> RestoreError:
             f"check that the payload store can be read: the history names {store!r}; or {advice}"
         )
     elif "projection" in why_not:
-        advice = (
-            "start the version of the job that pruned it, or one with defaults for added fields; give a sink that "
-            f"writes another format now another id, under which it is new; or {advice}"
-        )
+        advice = f"start the version of the job that pruned it, or one with defaults for added fields; or {advice}"
     return RestoreError(
         name,
         f"the snapshot at offset {start}, with which the log begins,",

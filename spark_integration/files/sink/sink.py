@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from coordlog.limits import (
 )
 from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_all, check_types
+from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
@@ -35,6 +36,7 @@ from coordlog.spark_integration.files.payloads import (
     PublishFiles,
     StagedFile,
 )
+from coordlog.spark_integration.files.sink.commit_numbers import COMMIT_NUMBERS
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
@@ -52,6 +54,12 @@ Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 _COMMITTABLE = payload_type_of(StagedFile)
 _S3: Final = ("s3://", "s3a://")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+class _PublishProvider(CommitCoordinatorProvider):
+    """Keeps the numbers of commits to a table, so that a sink of tables and this one may follow each other."""
+
+    projection: OperatorProjection[Any] | None = COMMIT_NUMBERS
 
 
 class ParquetSink(Sink):
@@ -167,7 +175,7 @@ class ParquetSink(Sink):
         return OperatorSpec(
             operator_id=operator_id,
             create_operator=partial(ParquetFileWriter, self._options),
-            coordinator=CommitCoordinatorProvider(
+            coordinator=_PublishProvider(
                 operator_id,
                 sink=self,
                 make_intent=self.make_intent,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from coordlog.api.coordinator import (
@@ -15,12 +14,11 @@ from coordlog.api.coordinator import (
 )
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.operators.operator_projection import OperatorProjection
-from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import SINK_PAYLOADS, CommitToTable, StagedFile
+from coordlog.spark_integration.files.sink.commit_numbers import COMMIT_NUMBERS, CommitNumbers
 
-__all__ = ["TABLE_COMMITS", "TableCommitProvider", "TableCommits"]
+__all__ = ["TableCommitProvider"]
 
 _COMMITTABLE = payload_type_of(StagedFile)
 
@@ -28,33 +26,7 @@ _INTENT_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
 """Limit of the committables of one intent; its encoding stays below `PAYLOAD_BYTES_MAX`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableCommits:
-    """State of an operator's commits to its table by the log."""
-
-    following: int = 0
-    """Number of the next checkpoint with files: each is above all earlier ones, in every history of the job."""
-
-
-def _apply(state: TableCommits, record: Record, value: Payload | None) -> TableCommits:
-    if record.kind is Kind.COMMIT_INTENT and isinstance(value, CommitToTable):
-        return TableCommits(following=value.number + 1)
-    return state
-
-
-TABLE_COMMITS: Final[OperatorProjection[TableCommits]] = OperatorProjection(
-    name="coordlog.table_commits",
-    version=1,
-    initial=TableCommits(),
-    apply=_apply,
-    codec=DerivedCodec(TableCommits),
-    # A reset undoes no commit, and a number that is used again would be taken for one that is done.
-    survives_resets=True,
-    reads=(CommitToTable,),
-)
-
-
-class _TableCommitCoordinator(EventSourcedCoordinator[TableCommits]):
+class _TableCommitCoordinator(EventSourcedCoordinator[CommitNumbers]):
     """Records all intents of a checkpoint in one turn, with one number."""
 
     def __init__(self, context: CoordinatorContext, per_intent: int) -> None:
@@ -97,7 +69,7 @@ class TableCommitProvider(CoordinatorProvider):
     """
 
     payload_types: tuple[type[Payload], ...] = SINK_PAYLOADS
-    projection: OperatorProjection[Any] | None = TABLE_COMMITS
+    projection: OperatorProjection[Any] | None = COMMIT_NUMBERS
 
     def __init__(
         self,
@@ -111,13 +83,13 @@ class TableCommitProvider(CoordinatorProvider):
         self.operator_id, self.sink, self.destination = operator_id, sink, destination
         self._per_intent, self._refuse_commits_from = files_per_intent, refuse_commits_from
 
-    def refuse_unknown_commits(self, job_id: str, state: TableCommits | None) -> None:
+    def refuse_unknown_commits(self, job_id: str, state: CommitNumbers | None) -> None:
         """Refuse a table with commits that the log has not, as after a return to an older copy of it.
 
         Raises:
             SinkError: The table has some.
         """
-        self._refuse_commits_from(job_id, (state or TABLE_COMMITS.initial).following)
+        self._refuse_commits_from(job_id, (state or COMMIT_NUMBERS.initial).following)
 
     def create(self, context: CoordinatorContext) -> _TableCommitCoordinator:
         """A new coordinator."""

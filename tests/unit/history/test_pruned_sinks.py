@@ -1,4 +1,4 @@
-"""A log is pruned, and the job writes another format from then on: the sink needs another id."""
+"""A log is pruned, and the job writes another format from then on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.prune import planned, prune
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.spark_integration.files.sink.commit_numbers import CommitNumbers
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.job import prepare_sinks
@@ -29,8 +29,8 @@ FORMATS = [
 ]
 
 
-def writing(make: Make, out: Path, operator_id: str) -> Chain:
-    chain = Chain(source=silent_source(), operators=[make(out).spec(operator_id)])
+def writing(make: Make, out: Path) -> Chain:
+    chain = Chain(source=silent_source(), operators=[make(out).spec()])
     prepare_sinks(chain, JOB)
     return chain
 
@@ -49,15 +49,22 @@ def pruned(chain: Chain, archive: Path) -> MemoryLog:
 
 
 @pytest.mark.parametrize(("former", "later"), FORMATS)
-def test_a_sink_of_another_format_on_a_pruned_log_needs_another_id(
+def test_a_sink_of_another_format_goes_on_with_a_pruned_log(
     former: Make, later: Make, tmp_path: Path
 ) -> None:
-    log = pruned(writing(former, tmp_path / "former", "sink"), tmp_path / "archive.avro")
+    before, after = writing(former, tmp_path / "former"), writing(later, tmp_path / "later")
+    log = pruned(before, tmp_path / "archive.avro")
 
-    same_id = writing(later, tmp_path / "later", "sink")
-    with pytest.raises(RestoreError) as caught:
-        rebuild(log, same_id, projection_of(same_id))
-    assert "give a sink that writes another format now another id" in caught.value.next_step
+    states = [rebuild(log, chain, projection_of(chain)).state for chain in (before, after)]
 
-    other_id = writing(later, tmp_path / "later", "later")
-    assert "later" in rebuild(log, other_id, projection_of(other_id)).state.projections
+    assert states[0].projections == states[1].projections
+
+
+def test_a_sink_of_files_keeps_the_numbers_of_a_table(tmp_path: Path) -> None:
+    """The table has them already, should the job write to it again."""
+    log = pruned(writing(DeltaSink, tmp_path / "t"), tmp_path / "archive.avro")
+    files = writing(ParquetSink, tmp_path / "out")
+
+    state = rebuild(log, files, projection_of(files)).state
+
+    assert state.projections["sink"] == CommitNumbers(following=3)
