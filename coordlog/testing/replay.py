@@ -195,7 +195,8 @@ class _Replay:
                 "the first record",
                 f"at offset 0, and the history starts at {self._history.start}",
                 "to be replayed from there",
-                "export the whole topic",
+                "a prune or retention has removed the records before: replay an earlier export, or "
+                "the archive of its first prune",
             )
         recorded = [[entry.record() for entry in turn.entries] for turn in self._turns]
         self._time.of_sequence = {

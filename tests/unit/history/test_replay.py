@@ -18,6 +18,8 @@ from coordlog.export import write_exported
 from coordlog.kernel.builder import KernelConfig
 from coordlog.log.copy import to_append
 from coordlog.log.file import ExportedLog
+from coordlog.offline.prune import planned, prune
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -271,8 +273,17 @@ def test_a_history_without_its_beginning_is_refused() -> None:
     log = _driven().log
     log.remove_below(3)
 
-    with pytest.raises(RestoreError):
+    with pytest.raises(RestoreError, match="the archive of its first prune"):
         replay(log, _chain())
+
+
+def test_the_archive_of_the_first_prune_can_be_replayed(tmp_path: Path) -> None:
+    job = HandDrivenJob(_chain(), options=RuntimeOptions(snapshot_every=5))
+    _script(job)
+    archive = tmp_path / "archive.avro"
+    prune(job.log, "job", planned(job.log, "job"), archive)
+
+    assert replay(archive, _chain()).turn_count > 2
 
 
 # crashes
