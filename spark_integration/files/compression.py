@@ -22,7 +22,10 @@ _ENDS: Final = {
     ".xz": "xz",
     ".lz4": "lz4",
 }
-_REFUSED: Final = (".zip", ".7z", ".tar", ".tgz", ".rar", ".br", ".snappy", ".sz", ".Z")
+_REFUSED: Final = (
+    *(".zip", ".7z", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".rar"),
+    *(".br", ".snappy", ".sz", ".z"),
+)
 
 
 def check_compression(value: str) -> None:
@@ -35,22 +38,31 @@ def check_compression(value: str) -> None:
 def codec_of(path: str, compression: Compression) -> str | None:
     """The codec of a file, or None if it is not packed."""
     if compression == "infer":
-        return next((codec for end, codec in _ENDS.items() if path.endswith(end)), None)
+        end = _end_of(path)
+        return None if end is None else _ENDS[end]
     return None if compression == "none" else compression
 
 
 def refuse_archive(path: str, compression: Compression) -> None:
-    """Raise SourceError if the end of the file's name is that of a packing that cannot be read."""
+    """Raise SourceError if the end of the file's name is that of a packing that cannot be read.
+
+    Also of the name without the end of a packing that can: unpacked, `days.tar.gz` is an archive still.
+    """
     if compression != "infer":
         return
+    name = path.lower().removesuffix(_end_of(path) or "")
     for end in _REFUSED:
-        if path.endswith(end):
+        if name.endswith(end):
             raise SourceError(
                 path,
                 f"{end} files are not read",
                 f"unpack it, or pack it in one of {', '.join(sorted(_ENDS))}; `compression=` says "
                 "which it is if the name does not",
             ) from ValueError("an archive, or a codec that is not known")
+
+
+def _end_of(path: str) -> str | None:
+    return next((end for end in _ENDS if path.lower().endswith(end)), None)
 
 
 def unpacked(file: BinaryIO, codec: str) -> BinaryIO:

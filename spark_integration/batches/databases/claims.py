@@ -122,6 +122,7 @@ class _Keeper:
             (*self._key, number, content.decode()),
         )
         self._connection.commit()
+        begin(self._connection, self._cursor)
 
     def claim_path(self, number: int) -> str:
         """See `ClaimKeeper`."""

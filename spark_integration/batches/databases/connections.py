@@ -127,8 +127,12 @@ def begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each mo
     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute(
         f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}; "
-        "SET LOCAL array_nulls = on"  # else a null in an array would be the text NULL
+        "SET LOCAL array_nulls = on; "  # else a null in an array would be the text NULL
+        "SET LOCAL standard_conforming_strings = on"  # else psycopg would double a backslash of bytes
     )
+    if hasattr(cursor, "copy"):
+        # psycopg 3 doubles each byte of a backslash in COPY: in SJIS and BIG5 it may be the half of a character.
+        cursor.execute("SET LOCAL client_encoding = 'UTF8'")
     if isinstance(connection, _Guarded):
         # A shorter one, of the database or of its user, stays.
         cursor.execute(

@@ -512,6 +512,7 @@ class DatabaseTable:
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`."""
         with self._open("staging tables cannot be removed") as (connection, cursor):
+            begin(connection, cursor)
             tables = self._names_like(connection, cursor, self._of_job(self._job_id))
             connection.rollback()
             if not tables or not is_in_force():

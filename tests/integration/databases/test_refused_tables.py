@@ -133,6 +133,45 @@ def test_a_null_in_an_array_stays_one_whatever_the_session_says(conninfo: str) -
     assert run(conninfo, "SELECT names[2] IS NULL FROM orders") == [(True,)]
 
 
+@pytest.mark.parametrize(
+    ("column", "kind"), [("BYTEA", pa.binary()), ("BYTEA[]", pa.list_(pa.binary()))]
+)
+def test_bytes_stay_the_same_whatever_a_backslash_means_to_the_session(
+    conninfo: str, column: str, kind: pa.DataType
+) -> None:
+    run(
+        conninfo,
+        f"CREATE TABLE orders (x {column})",
+        "ALTER DATABASE shop SET standard_conforming_strings = off",
+    )
+    value = b"\\\xa6\0" if column == "BYTEA" else [b"\\\xa6\0"]
+    assert write(ready(conninfo), "x", kind, value)
+    assert run(conninfo, "SELECT x FROM orders") == [(value,)]
+
+
+@pytest.mark.parametrize("encoding", ["SJIS", "BIG5", "LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize(
+    ("column", "kind"), [("TEXT", pa.string()), ("TEXT[]", pa.list_(pa.string()))]
+)
+def test_texts_stay_the_same_whatever_encoding_the_session_has(
+    conninfo: str, column: str, kind: pa.DataType, encoding: str
+) -> None:
+    """The last byte of these characters is that of a backslash in SJIS and in BIG5."""
+    run(
+        conninfo,
+        f"CREATE TABLE orders (x {column})",
+        f"ALTER DATABASE shop SET client_encoding = {encoding}",
+    )
+    text = "ソn功nä€"
+    value = text if column == "TEXT" else [text]
+    sink = ready(conninfo)
+    sink.claim("case", HERE, ())
+    assert write(sink, "x", kind, value)
+    sink.claim("case", HERE, ())
+    utf8 = f"{conninfo} client_encoding=UTF8"
+    assert run(utf8, "SELECT x FROM orders") == [(value,)]
+
+
 def test_a_server_that_is_away_at_the_rehearsal_is_not_blamed_on_the_rows(conninfo: str) -> None:
     run(conninfo, "CREATE TABLE orders (id BIGINT)")
     steps = iter(["prepare", "stage", "insert"])

@@ -426,6 +426,22 @@ def test_a_form_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
     assert ".zip files are not read" in refusal(FileSource(path).discover).problem
 
 
+@pytest.mark.parametrize(
+    "name", ["days.tar.gz", "days.tar.bz2", "days.tgz", "days.TAR.XZ", "d.TXZ"]
+)
+def test_an_archive_that_is_packed_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    """Unpacked, the names of its files and its padding would be lines."""
+    path = write(tmp_path / name, gzip.compress(b"a.txt\0\n"))
+
+    assert "files are not read" in refusal(FileSource(path, format="text").discover).problem
+
+
+def test_a_packing_counts_whatever_case_its_name_is_in(tmp_path: Path) -> None:
+    path = write(tmp_path / "A.TXT.GZ", gzip.compress(b"x\n"))
+
+    assert read(FileSource(path, format="text", encoding="latin-1")).rows == [("x",)]
+
+
 def test_a_line_longer_than_a_block_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "s\n" + "x" * 1000 + "\n")
     source = FileSource(path, block_bytes=100, schema=pa.schema({"s": pa.string()}))

@@ -337,6 +337,26 @@ def test_the_value_that_an_open_quote_makes_never_goes_on(tmp_path: Path, block_
     assert "line 5: a quote is opened" in skipped["a.csv"]
 
 
+@pytest.mark.parametrize("rows", [14, 20, 30])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=repr)
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+def test_an_open_quote_takes_no_rows_where_no_field_holds_a_line_end(
+    tmp_path: Path, kind: pa.DataType, end: str, rows: int
+) -> None:
+    """Arrow ends such a value where the last block but one ends, and the rows after it are read."""
+    lines = ["i,s", *(f"{n},row {n}" for n in range(10, 10 + rows))]
+    lines[2] = '11,"row 11'
+    put(tmp_path, a_csv=end.join([*lines, ""]).encode())
+    schema = pa.schema({"i": pa.int64(), "s": kind})
+    form = CsvOptions(no_newlines_in_fields=True)
+    source = source_of(tmp_path, schema=schema, csv=form, block_bytes=128)
+
+    with pytest.raises(
+        SourceError, match=r"a\.csv: (line 3: a quote is|CSV parser got out of sync)"
+    ):
+        rows_of(source)
+
+
 # Listings
 
 

@@ -198,12 +198,25 @@ class CsvRows:
         finally:
             part.text.close()
 
+    def _refuse_line_ends(self, values: pa.Array) -> None:
+        """Refuse line ends in the last column, if no field holds one.
+
+        Arrow cuts blocks at line ends then. At the end of the last block but one it ends a value whose quote is open.
+        """
+        if self._options.csv.no_newlines_in_fields and (_has(values, "\n") or _has(values, "\r")):
+            self._check_last_quote()
+            raise SourceError(
+                self._path,
+                "a field has a line end, or a quote is opened and not closed",
+                "check that the file is whole, or set `quote=`, or leave `no_newlines_in_fields` out",
+            )
+
     def _check_escapes(self, batch: pa.RecordBatch) -> None:
         """Refuse backslashes before quotes, as Spark writes them: Arrow would end the value at the quote.
 
         Before the rows go on. The whole split is cut once more, if a value has a backslash.
         """
-        if not self._may_have_escapes or not _has_backslash(batch):
+        if not self._may_have_escapes or not any(_has(values, "\\") for values in batch.columns):
             return
         self._may_have_escapes = False
         pattern = text_behind_quote(self._options)
@@ -224,7 +237,9 @@ class CsvRows:
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self._check_escapes(batch)
         if batch.num_rows and batch.num_columns:
-            self._last_value = batch.column(batch.num_columns - 1)[-1].as_py()
+            last = batch.column(batch.num_columns - 1)
+            self._refuse_line_ends(last)
+            self._last_value = last[-1].as_py()
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
         typed = typed_rows(
             self._path,
@@ -312,12 +327,16 @@ class CsvPart:
     """Bytes of the split for the progress."""
 
 
-def _has_backslash(batch: pa.RecordBatch) -> bool:
-    backslash = pc.MatchSubstringOptions("\\")
-    return any(
-        pc.call_function("any", [pc.call_function("match_substring", [column], backslash)]).as_py()
-        for column in batch.columns
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+def _has(values: pa.Array, text: str) -> bool:
+    """Whether a value has the text within it; no value that is no text has."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary
+    types = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if values.type not in types:
+        return False
+    options = pc.MatchSubstringOptions(text)
+    return bool(
+        pc.call_function("any", [pc.call_function("match_substring", [values], options)]).as_py()
     )
 
 
