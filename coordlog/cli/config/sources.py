@@ -45,9 +45,10 @@ _META: Final = "coordlog.cli.configuration"
 _RUNNING: Final = "coordlog.cli.running"
 
 _NAME_OF_OPTION: Final = re.compile(
-    r"(?m)(?P<before>`|^(?:error: )? *)(?P<name>\w+)(?:=(?=`)|(?= is ))"
+    r"(?m)(?P<before>`|^(?:error: )? *)(?P<name>\w+)"
+    r"(?:=(?:True|(?P<quote>[\"']?)(?P<value>[^\"'`]*)(?P=quote))(?=`)|(?= is ))"
 )
-"""Name of an option in Python: `delimiter=` in backticks, or at the beginning of a line before "is"."""
+"""Option in Python: `delimiter=`, `on_error="skip"` or `widen=True` in backticks, or its name before "is" in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,10 @@ def in_options(context: click.Context, message: str, *, is_usage: bool) -> str:
 
     def option_of(match: re.Match[str]) -> str:
         name = names.get(match["name"])
-        return match[0] if name is None else f"{match['before']}--{name}"
+        if name is None:
+            return match[0]
+        value = f" {match['value']}" if match["value"] else ""
+        return f"{match['before']}--{name}{value}"
 
     message = _NAME_OF_OPTION.sub(option_of, message)
     for name, option in options.items() if is_usage else ():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 from click.core import ParameterSource
 
+from coordlog.cli.config.sources import in_options
 from coordlog.cli.ingest.options import IngestOptions, click_options
 
 __all__ = ["ingest"]
@@ -40,6 +43,6 @@ def ingest(context: click.Context, /, **values: object) -> None:
     for option in options.ineffective():
         if not option.is_on_command_line:
             click.echo(f"warning: {option.problem}", err=True)
-    status = run_ingest(options.effective())
+    status = run_ingest(options.effective(), partial(in_options, context, is_usage=False))
     if status:
         context.exit(status)

@@ -49,6 +49,7 @@ class Display:
     Args:
         output: Stream to write to.
         look: Returns the current progress, or None while there is nothing to show.
+        in_options: Function of a text to the text with options as the command names them.
         is_terminal: Whether lines can be redrawn; by default whether `output` is a terminal.
     """
 
@@ -57,8 +58,10 @@ class Display:
         output: IO[str],
         look: Callable[[], Progress | None],
         *,
+        in_options: Callable[[str], str] = str,
         is_terminal: bool | None = None,
     ) -> None:
+        self._in_options = in_options
         self._console = _PatientConsole(
             file=output,
             highlight=False,
@@ -121,11 +124,11 @@ class Display:
         if self._lines.qsize() >= _LINES_MAX:
             self._dropped += 1
             return
-        self._lines.put(Text(line, style=style or ""))
+        self._lines.put(Text(self._in_options(line), style=style or ""))
 
     def doing(self, activity: str) -> None:
         """Show the current activity, until the next call; empty: only the progress."""
-        self._doing = activity
+        self._doing = self._in_options(activity)
         if activity and not self._is_terminal:
             self.say(f"{activity} ...")
 

@@ -6,7 +6,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -50,8 +50,12 @@ _LONG_HISTORY: Final = 50_000
 """Number of records from which the progress of reading a history is shown."""
 
 
-def run_ingest(options: IngestOptions) -> Exit:
+def run_ingest(options: IngestOptions, in_options: Callable[[str], str]) -> Exit:
     """Run to the end, or to a stop signal; checks that need no Spark come first.
+
+    Args:
+        options: Options of the command.
+        in_options: Function of a text to the text with options as the command names them.
 
     Raises:
         CoordlogError: As `Job.run`; the process's output is restored.
@@ -61,7 +65,7 @@ def run_ingest(options: IngestOptions) -> Exit:
     ingest = _Ingest(options, parts, path)
     with (
         redirected(path) as former,
-        Display(former, lambda: ingest.progress) as display,
+        Display(former, lambda: ingest.progress, in_options=in_options) as display,
         StopSignals(
             lambda number: ingest.ends_at_once(display, number),
             noted=lambda: display.doing("stopping; the same signal again ends at once"),

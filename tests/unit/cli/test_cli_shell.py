@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -144,18 +145,30 @@ def test_errors_name_options_as_the_command_does(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("python", "option"),
+    [
+        ("delimiter=", "--delimiter"),
+        ("null_values=", "--null-value"),
+        ('on_error="skip"', "--on-error skip"),
+        ("schemas='each'", "--schemas each"),
+        ("widen=True", "--widen"),
+        ("bad_rows=1", "--bad-rows 1"),
+        ("other=", "other="),
+        ("month=3", "month=3"),
+    ],
+)
 def test_hints_of_the_library_become_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    python: str, option: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(_options: object) -> int:
-        raise SourceError(
-            "a.csv", "it has 3 fields", "see `delimiter=`, `null_values=` and `other=`"
-        )
+    def fail(_options: object, in_options: Callable[[str], str]) -> int:
+        assert in_options(f"see `{python}` ...") == f"see `{option}` ..."
+        raise SourceError("a.csv", "it has 3 fields", f"see `{python}`")
 
     monkeypatch.setattr("coordlog.cli.ingest.run.run_ingest", fail)
     failed = CliRunner().invoke(main, ["ingest", "a.csv", str(tmp_path / "out")])
     assert failed.exit_code == 1
-    assert "see `--delimiter`, `--null-value` and `other=`" in failed.stderr
+    assert f"see `{option}`" in failed.stderr
 
 
 @pytest.mark.parametrize(("width", "cells"), [(80, 120), (119, 120), (120, 120), (200, 200)])

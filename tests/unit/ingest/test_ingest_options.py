@@ -445,7 +445,8 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[IngestOptions]:
     """What the command would run; nothing is started."""
     found: list[IngestOptions] = []
 
-    def run(options: IngestOptions) -> int:
+    def run(options: IngestOptions, in_options: Callable[[str], str]) -> int:
+        assert in_options("text") == "text"
         parts_of(options)
         found.append(options)
         return 0

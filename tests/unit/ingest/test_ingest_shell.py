@@ -127,6 +127,20 @@ def test_without_a_terminal_there_are_plain_lines_only() -> None:
     assert out.getvalue() == "the first line\nstarting Spark ...\n"
 
 
+def test_all_lines_name_options_as_the_command_does() -> None:
+    out = io.StringIO()
+    with Display(
+        out,
+        lambda: None,
+        in_options=lambda text: text.replace("exclude=", "--exclude"),
+        is_terminal=False,
+    ) as display:
+        display.say("see exclude=")
+        display.doing("see exclude=")
+
+    assert out.getvalue() == "see --exclude\nsee --exclude ...\n"
+
+
 def test_on_a_terminal_the_progress_is_drawn_and_gone_at_the_end() -> None:
     out = io.StringIO()
     looked = threading.Event()
