@@ -23,6 +23,7 @@ __all__ = [
     "exact_from_json",
     "exact_from_text",
     "is_list",
+    "nulls",
     "refuse_nulls",
 ]
 
@@ -132,6 +133,16 @@ def refuse_nulls(values: pa.Array, field: pa.Field) -> pa.Array:
     return values
 
 
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """So many nulls, also of a struct with fields that must not be null."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(count, kind)
+    pieces = [(field, nulls(count, field.type)) for field in kind]
+    children = [piece if field.nullable else _filled(piece) for field, piece in pieces]
+    is_null = pa.repeat(pa.scalar(value=True), count)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=is_null)
+
+
 def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether a value of one may be a value of the other."""
     source, target = _plain(source), _plain(target)
@@ -213,7 +224,7 @@ def _cast(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
     if source == target:
         return values
     if pa.types.is_null(source) or (pa.types.is_null(target) and values.null_count == len(values)):
-        return pa.nulls(len(values), target)
+        return nulls(len(values), target)
     if pa.types.is_dictionary(source):
         return _cast(leaf, values.dictionary_decode(), target)
     if pa.types.is_dictionary(target):

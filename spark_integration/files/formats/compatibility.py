@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from coordlog.spark_integration.casts.exact_cast import InexactError, are_same_kind, exact_cast
+from coordlog.spark_integration.casts.exact_cast import (
+    InexactError,
+    are_same_kind,
+    exact_cast,
+    nulls,
+)
 
 __all__ = ["MisfitError", "fitted", "widened"]
 
@@ -39,7 +44,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, *, fills_missing: bool) -> 
     for column in schema:
         if column.name not in counts:
             if fills_missing:
-                columns.append(pa.nulls(batch.num_rows, column.type))
+                columns.append(nulls(batch.num_rows, column.type))
             else:
                 differences.append(f"column {column.name!r} of {column.type} is missing")
             continue

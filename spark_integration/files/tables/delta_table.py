@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
 from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
+from coordlog.spark_integration.casts.exact_cast import is_list
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
 from coordlog.spark_integration.files.names import HIDDEN, NO_VALUE
 from coordlog.spark_integration.files.payloads import StagedFile
@@ -316,8 +317,7 @@ class _Look:
             else f"column {column.name!r} is {now.field(column.name).type}, and in the file {column.type}"
             for column in written
             if column.name not in now.names
-            or storable(pa.schema([now.field(column.name)])).field(0).type
-            != storable(pa.schema([column])).field(0).type
+            or not _is_readable_as(column.type, now.field(column.name).type)
         ]
         problems += [
             f"column {column.name!r} must have values, and the file lacks it"
@@ -332,6 +332,25 @@ class _Look:
                 f"its columns were changed since {name} was written: {'; '.join(problems)}",
                 "change them back, and run the same command again",
             )
+
+
+def _is_readable_as(written: pa.DataType, now: pa.DataType) -> bool:
+    """Whether readers of the type `now` read values of the type `written`, in which fields that came later are null.
+
+    Fields of structs in maps must be the same: delta-rs (1.6.6) does not read them else.
+    """
+    if pa.types.is_struct(written) and pa.types.is_struct(now):
+        former, fields = {field.name: field.type for field in written}, {one.name for one in now}
+        return former.keys() <= fields and all(
+            _is_readable_as(former[field.name], field.type)
+            if field.name in former
+            else field.nullable
+            for field in now
+        )
+    if is_list(written) and is_list(now):
+        return _is_readable_as(written.value_type, now.value_type)
+    both = storable(pa.schema([("written", written), ("now", now)]))
+    return bool(both.field(0).type == both.field(1).type)
 
 
 def _hidden_clocks(columns: pa.Schema) -> str | None:

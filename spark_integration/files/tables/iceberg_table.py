@@ -19,6 +19,7 @@ from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
+    StatsAggregator,
     UnsupportedPyArrowTypeException,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -500,18 +501,36 @@ def _has_several(statistics: DataFileStatistics, number: int) -> bool:
 def _statistics(
     metadata: pq.FileMetaData, schema: Schema, properties: Properties
 ) -> DataFileStatistics:
-    """Statistics of a file, as the table has them; of times beyond Python's years without bounds."""
+    """Statistics of a file, as the table has them; without bounds that cannot be made.
+
+    Those of times beyond Python's years cannot be read. Those of a text may be no text: pyiceberg cuts it, and then
+    raises its last character by one, which may give a surrogate.
+    """
     plan = compute_statistics_plan(schema, properties)
     numbers = parquet_path_to_id_mapping(schema)
     try:
-        return data_file_statistics_from_parquet_metadata(metadata, plan, numbers)
+        statistics = data_file_statistics_from_parquet_metadata(metadata, plan, numbers)
     except (OverflowError, ValueError):
         counted = {
             number: replace(column, mode=_COUNTS)
             for number, column in plan.items()
             if isinstance(column.iceberg_type, _TIMES) and column.mode != _NO_METRICS
         }
-        return data_file_statistics_from_parquet_metadata(metadata, plan | counted, numbers)
+        statistics = data_file_statistics_from_parquet_metadata(metadata, plan | counted, numbers)
+    bounds = statistics.column_aggregates
+    return replace(
+        statistics,
+        column_aggregates={n: both for n, both in bounds.items() if _are_writable(both)},
+    )
+
+
+def _are_writable(bounds: StatsAggregator) -> bool:
+    try:
+        bounds.min_as_bytes()
+        bounds.max_as_bytes()
+    except UnicodeError:
+        return False
+    return True
 
 
 def _changed(now: pa.Schema, wanted: pa.Schema) -> pa.Schema:
