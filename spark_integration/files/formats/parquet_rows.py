@@ -26,6 +26,8 @@ _NEXT_STEP = (
 )
 _ENCRYPTED: Final = "decrypt"
 """Word of Arrow's errors of encrypted files."""
+_NO_RANGES: Final = "range requests"
+"""Words of fsspec's error of a web server that sends files only from their start."""
 
 
 class ParquetRows:
@@ -173,6 +175,11 @@ def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
     next_step = _NEXT_STEP
     if _ENCRYPTED in str(error):
         next_step = "decrypt it: encrypted Parquet is not read"
+    elif _NO_RANGES in str(error):
+        next_step = (
+            "it may be whole, but Parquet is read from its end: use a web server that sends ranges "
+            "(`Accept-Ranges: bytes`), or copy it to a folder or a bucket"
+        )
     elif isinstance(error, pa.ArrowNotImplementedError):
         problem += ", and may be whole: Arrow's reader has no way for what is in it"
         next_step = (

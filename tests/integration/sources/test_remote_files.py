@@ -434,6 +434,18 @@ def test_each_format_is_read_over_http_from_an_index_or_by_name(
     assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
 
 
+def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
+    site: tuple[str, Path],
+) -> None:
+    url, folder = site
+    (folder / "large").mkdir()
+    table = pa.table({"i": pa.array(range(40_000), pa.int64())})
+    pq.write_table(table, folder / "large" / "a.parquet", use_dictionary=False, compression="none")
+    error = refusal(lambda: read(source_of(f"{url}/large/", "parquet")))
+    assert "sends ranges" in error.next_step
+    assert "whole Parquet file" not in str(error)
+
+
 class Resetting(Quiet):
     """Ends the connection at each request for the folder `b`, as a server or a firewall under load does."""
 
