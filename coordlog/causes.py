@@ -8,6 +8,7 @@ from typing import Final
 
 from coordlog.errors import (
     DestinationMisfitError,
+    InputGoneError,
     JobMovedError,
     NoSinkError,
     OperatorMisfitError,
@@ -18,6 +19,7 @@ from coordlog.errors import (
 )
 
 __all__ = [
+    "INPUT_GONE",
     "MISFIT",
     "MOVED",
     "NO_SINK",
@@ -49,6 +51,9 @@ NO_SINK: Final = "no sink"
 MISFIT: Final = "misfit"
 """`final` for rows that no destination or operator takes, and for what is no rows: a retry is the same."""
 
+INPUT_GONE: Final = "input gone"
+"""`final` for records that a topic had and never has again: a retry reads from the same offset."""
+
 SESSION_LOST: Final = "session lost"
 """`final` if the Spark session of the driver has ended: a retry has no other."""
 
@@ -67,6 +72,8 @@ def final_of(error: BaseException) -> str:
             return NO_SINK
         if isinstance(cause, (DestinationMisfitError, OperatorMisfitError, TransformMisfitError)):
             return MISFIT
+        if isinstance(cause, InputGoneError):
+            return INPUT_GONE
         if isinstance(cause, SessionLostError):
             return SESSION_LOST
     return ""

@@ -48,6 +48,7 @@ One tree, with a leaf for each decision that a caller takes::
     │   ├── RequestUnansweredError   the request's job, driver or time is over
     │   └── NoDriverError            no driver of the job can be reached
     ├── SourceError                an input that cannot be read
+    │   ├── InputGoneError           records that are to be read next are gone for good: trying again cannot help
     │   └── SourceUnavailableError   the input, or the network to it, is unavailable now
     ├── SinkError                  a destination that cannot be written, or belongs to another job
     │   ├── DestinationMisfitError   rows that are incompatible with its schema: trying again cannot help
@@ -83,6 +84,7 @@ __all__ = [
     "FencedError",
     "FilesGoneError",
     "GatewayFullError",
+    "InputGoneError",
     "JobFailedError",
     "JobMovedError",
     "LogError",
@@ -680,6 +682,10 @@ class SourceError(CoordlogError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}; {self.next_step}"
+
+
+class InputGoneError(SourceError):
+    """Records that a source is to read next are gone for good: trying again cannot help."""
 
 
 class SourceUnavailableError(SourceError):

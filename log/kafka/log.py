@@ -302,7 +302,12 @@ class KafkaLog:
     def read(
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None
     ) -> Iterator[StoredRecord]:
-        """As in `Log`. The range is checked at once; the records are fetched during the iteration."""
+        """As in `Log`. Topic and range are checked at once; the records are fetched during the iteration.
+
+        Raises:
+            TopicError: The topic was deleted and made again since the log was opened: what it holds is another history.
+        """
+        self._check_identity()
         start, end = self._limits()
         if not start <= from_offset <= to_offset <= end:
             wrong = from_offset if from_offset < start else to_offset
@@ -311,6 +316,18 @@ class KafkaLog:
         return read_range(
             self._connection, self._idle, from_offset, to_offset, stall_s, self._limits
         )
+
+    def _check_identity(self) -> None:
+        identity = self.identity
+        _, described = self._questions.ask("reading", self._describe, needs="Describe")
+        is_there = described["error_code"] != _NO_TOPIC
+        if is_there and str(described["topic_id"]) != identity.topic_id:
+            raise TopicError(
+                self.topic,
+                f"it was deleted and made again at {self._connection.bootstrap_servers} since it was opened here, and "
+                "holds another history",
+                "run the same command again to use that one",
+            )
 
     def _limits(self) -> tuple[int, int]:
         return self.start_offset(), self.high_watermark()

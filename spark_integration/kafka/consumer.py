@@ -23,7 +23,7 @@ from kafka import KafkaConsumer, errors
 from kafka.consumer.fetcher import Fetcher
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from coordlog.errors import SourceError
+from coordlog.errors import InputGoneError, SourceError
 from coordlog.limits import KAFKA_METADATA_S
 from coordlog.log.kafka.client import INSTALL_CODECS, described, made, may_pass, within
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named, topic_id_text
@@ -311,7 +311,12 @@ class _Limits(Protocol):
 
 
 def position_gone(cluster: _Limits, partition: Partition, offset: int) -> SourceError:
-    """Error of an offset that does not exist (any more), with the offsets that do."""
+    """Error of an offset that does not exist (any more), with the offsets that do.
+
+    InputGoneError if the partition begins above it: no beginning goes back. A leader may lack the last records for a
+    moment.
+    """
+    kind: type[SourceError] = SourceError
     try:
         begin, end = (
             cluster.beginnings([partition])[partition],
@@ -321,7 +326,8 @@ def position_gone(cluster: _Limits, partition: Partition, offset: int) -> Source
         present = f"the present ones are not known ({error.problem})"
     else:
         present = f"there are {begin} to {end}, exclusive"
-    return SourceError(
+        kind = InputGoneError if offset < begin else SourceError
+    return kind(
         f"partition {named(partition)}",
         f"offset {offset} is to be read next, and {present}: retention has removed it, or the "
         "records were lost",

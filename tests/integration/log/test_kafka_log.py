@@ -458,6 +458,34 @@ def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
         driver.appender.append(turns([1], 0, 5))
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
+@pytest.mark.fault("X7")
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("doing", ["append", "check_epoch"])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_driver_ends_on_a_topic_that_was_made_anew_and_is_longer(
+    log_of: Callable[..., KafkaLog], topic: str, epochs: int, doing: str
+) -> None:
+    """By records alone it seems in force: the new log's last epoch began below the old one's end."""
+    log_of(topic).create()
+    old = start_driver(log_of(topic), "a", patience=Patience(log_timeout_s=10.0))
+    old.appender.append(turns([1] * 5, 0, 0))
+    log_of(topic).delete()
+    log_of(topic).create()
+    drivers = [start_driver(log_of(topic), name, patience=Patience()) for name in "bc"[:epochs]]
+    new = drivers[-1]
+    new.appender.append(turns([1] * 9, epochs - 1, 0))
+
+    append = partial(old.appender.append, turns([1], 0, 5))
+    with pytest.raises(TopicError, match="deleted and made again"):
+        (append if doing == "append" else old.appender.check_epoch)()
+
+    new.appender.append(turns([1], epochs - 1, 9))
+    assert len(counted(log_of(topic))) == epochs + 10
+    for driver in drivers:
+        driver.appender.close()
+
+
 @pytest.mark.clause("K6")
 def test_records_too_large_for_the_broker_are_refused_and_others_stored(
     topic: str, admin: KafkaAdminClient, log_of: Callable[..., KafkaLog]

@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition
 
+from coordlog.causes import INPUT_GONE, final_of
 from coordlog.errors import SourceError
 from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
@@ -230,6 +231,7 @@ def test_what_a_checkpoint_needs_and_retention_has_removed_is_named(topics: Topi
 
     assert f"partition {topic}/0: offset 2 is to be read next" in str(caught.value)
     assert "there are 5 to 10, exclusive" in str(caught.value)
+    assert final_of(caught.value) == INPUT_GONE, "another try reads from the same offset"
 
 
 def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topics: Topics) -> None:
