@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordlog.errors import RecordError
+from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.projections.snapshot.codec import schemas_before
 from coordlog.projections.tables.payload_json import Fields, PayloadReader, to_json
 from coordlog.schemas.header import Header, decode_header
@@ -82,44 +83,62 @@ class LogOrder:
 
 
 class EpochDrivers:
-    """Checks that each record follows the beginning of its epoch, and is of the same driver as others of that epoch.
+    """Checks that the records are of the log that was read before: in a topic that was made again, offsets go on too.
 
-    So it is in every log; only a void `EPOCH_STARTED` may be another driver's. In a topic that was deleted and made
-    again, offsets and even sequences go on, but not the epochs.
+    A record that counts is of the driver of its epoch. Of the others, an `EPOCH_STARTED` may be any driver's. Further
+    ones that are not of their epoch's driver, or of an epoch that has not begun, may be one append of a driver of a
+    former log; if there are more, with none that counts behind them, the log is another one.
 
     Args:
         by_epoch: Ids of the drivers of earlier records.
+        strangers: Number of earlier records behind the last one that counts that are not of their epoch's driver.
     """
 
-    def __init__(self, by_epoch: Mapping[int, str]) -> None:
-        self.by_epoch = dict(by_epoch)
+    def __init__(self, by_epoch: Mapping[int, str], strangers: int = 0) -> None:
+        self.by_epoch, self.strangers = dict(by_epoch), strangers
 
-    def check(self, arrived: pa.Table, epoch_in_force: int) -> None:
-        """Raises RecordError if a record is of another driver than its epoch, or of an epoch that has not begun.
+    def check(self, decided: pa.Table, counts: pa.Array, epoch_in_force: int) -> None:
+        """Raises RecordError if the records are of another log.
 
         Args:
-            arrived: The next records of the log.
+            decided: The next records of the log.
+            counts: Whether each of them counts.
             epoch_in_force: The epoch in force behind them.
         """
-        is_of_driver = pc.field("kind") != Kind.EPOCH_STARTED.value  # not true if it is NULL
-        of_drivers = arrived.filter(is_of_driver).group_by(list(_WRITER))
-        firsts = of_drivers.aggregate([("offset", "min")]).sort_by("offset_min")
-        for row in firsts.to_pylist():
-            epoch, driver_id = row["epoch"], row["driver_id"]
-            known = self.by_epoch.setdefault(epoch, driver_id)
-            if driver_id == known and epoch <= epoch_in_force:
+        rows = decided.select(["offset", "kind", *_WRITER]).append_column("counts", counts)
+        counted = rows.filter(pc.field("counts"))
+        for row in _by_writer(counted.filter(pc.field("kind").is_valid())):
+            known = self.by_epoch.setdefault(row["epoch"], row["driver_id"])
+            if row["driver_id"] != known:
+                raise _of_another_log(row, f"whose earlier records are of driver {known}")
+        last = -1
+        if counted.num_rows:
+            last, self.strangers = counted.column("offset")[-1].as_py(), 0
+        is_other = pc.field("kind") != Kind.EPOCH_STARTED.value  # not true if it is NULL
+        for row in _by_writer(rows.filter((pc.field("offset") > last) & is_other)):
+            known = self.by_epoch.get(row["epoch"], row["driver_id"])
+            if row["epoch"] <= epoch_in_force and row["driver_id"] == known:
                 continue
-            before = (
-                f"whose earlier records are of driver {known}"
-                if driver_id != known
-                else f"whose beginning is missing behind epoch {epoch_in_force}"
-            )
-            raise RecordError(
-                row["offset_min"],
-                "",
-                f"it is of driver {driver_id} and epoch {epoch}, {before}: the topic was deleted and made again, or "
-                "has lost records; begin the stream again, with a new checkpointLocation and a new output",
-            )
+            self.strangers += row["offset_count"]
+            if self.strangers > GROUP_RECORDS_MAX:
+                raise _of_another_log(
+                    row, f"and none counts among {self.strangers} of other drivers or epochs"
+                )
+
+
+def _by_writer(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """First offset and number of the rows of each epoch and driver, by that offset."""
+    grouped = rows.group_by(list(_WRITER)).aggregate([("offset", "min"), ("offset", "count")])
+    yield from grouped.sort_by("offset_min").to_pylist()
+
+
+def _of_another_log(row: Mapping[str, Any], contradiction: str) -> RecordError:
+    return RecordError(
+        row["offset_min"],
+        "",
+        f"it is of driver {row['driver_id']} and epoch {row['epoch']}, {contradiction}: the topic was deleted and made "
+        "again, or has lost records; begin the stream again, with a new checkpointLocation and a new output",
+    )
 
 
 def tell_codes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -225,12 +244,10 @@ STREAM_STATE: Final = (
     "version INT, epoch INT, next_sequence BIGINT, turn_began BIGINT, last_offset BIGINT, "
     "types STRING, held BINARY"
 )
-"""Columns of the stream's state: the state of counting, as JSON the registered schemas with the drivers of the epochs,
+"""Columns of the stream's state: the state of counting, as JSON the registered schemas with what `EpochDrivers` keeps,
 and the waiting records as Arrow."""
 
 _STATE_VERSION: Final = 2
-_WITHOUT_DRIVERS: Final = 1
-"""Version in which `types` has the schemas alone."""
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_json
 )
@@ -342,14 +359,14 @@ class _StreamFold:
         )
         beginning = beginning_of(first)
         types = dict(schemas_before(beginning))
-        held = _INPUT.empty_table().drop_columns(list(_WRITER))
-        return cls(Teller(beginning.counting), LogOrder(), EpochDrivers({}), types, held)
+        drivers, held = EpochDrivers({}), _INPUT.empty_table()
+        return cls(Teller(beginning.counting), LogOrder(), drivers, types, held)
 
     @classmethod
     def read(cls, state: tuple[Any, ...]) -> _StreamFold:
         """The state that `written` has returned."""
         version, epoch, next_sequence, turn_began, last_offset, types, held = state
-        if version not in (_WITHOUT_DRIVERS, _STATE_VERSION):
+        if version != _STATE_VERSION:
             raise RecordError(
                 last_offset + 1,
                 "",
@@ -360,9 +377,8 @@ class _StreamFold:
         codes = table.column("code").to_pylist()
         teller = Teller(Counting(epoch, next_sequence, turn_began), codes)
         known: dict[str, Any] = json.loads(types)
-        if version == _WITHOUT_DRIVERS:
-            known = {"types": known, "drivers": ()}
-        drivers, held = EpochDrivers(dict(known["drivers"])), table.drop_columns(["code"])
+        drivers = EpochDrivers(dict(known["drivers"]), known["strangers"])
+        held = table.drop_columns(["code"])
         return cls(teller, LogOrder(last_offset), drivers, known["types"], held)
 
     def written(self) -> tuple[Any, ...]:
@@ -370,7 +386,11 @@ class _StreamFold:
         codes = pa.array(self._teller.rest(), pa.int8())
         table = self._held.append_column("code", codes)
         counting = self._teller.state
-        known = {"types": self._types, "drivers": sorted(self._drivers.by_epoch.items())}
+        known = {
+            "types": self._types,
+            "drivers": sorted(self._drivers.by_epoch.items()),
+            "strangers": self._drivers.strangers,
+        }
         return (
             _STATE_VERSION,
             *(counting.epoch, counting.next_sequence, counting.turn_began),
@@ -383,10 +403,9 @@ class _StreamFold:
         """The decided records, in log order, of those that waited and those that arrived."""
         self._order.check(arrived.column("offset").combine_chunks())
         codes = self._teller.tell(arrived.column("header").combine_chunks())
-        self._drivers.check(arrived, self._teller.state.epoch)
-        arrived = arrived.drop_columns(list(_WRITER))
         rows = pa.concat_tables([self._held, arrived]).combine_chunks()
         decided, self._held = rows.slice(0, len(codes)), rows.slice(len(codes))
+        self._drivers.check(decided, pa.array(codes == COUNTS), self._teller.state.epoch)
         coded = decided.select(list(_PASSED_ON)).append_column("code", pa.array(codes, pa.int8()))
         return coded.append_column("payload_json", self._payloads(decided, codes))
 

@@ -38,7 +38,7 @@ from coordlog.spark_integration.history_frames.folds import (
     unpacked,
 )
 from coordlog.spark_integration.history_frames.views import UNREADABLE, tables_of
-from histories.hand_history import HandHistory, streaming_history
+from histories.hand_history import HandHistory, streaming_history, unstored
 
 COLUMNS = [one.split()[0] for one in STREAM_INPUT.split(", ")]
 
@@ -179,35 +179,75 @@ def test_a_stream_whose_topic_begins_again_is_refused() -> None:
         list(micro_batch([frame(HISTORY[:2])], state))
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_stream_on_a_topic_that_was_made_again_is_refused(epochs: int) -> None:
-    """The new log is longer by then. After one epoch its records would count, after two all would be void."""
-    former, later = HandHistory(), HandHistory()
-    for _ in range(epochs):
-        former.epoch()
-        former.turn(former.record(Kind.GLOBAL_FAILURE))
-    later.epoch()
-    for _ in range(9):
-        later.turn(replace(later.record(Kind.GLOBAL_FAILURE), driver_id="driver-of-the-new-log"))
-    state, end = FakeState(), len(former.records)
+def told_reasons(
+    records: Sequence[UnstoredRecord], first: int, state: FakeState
+) -> list[str | None]:
+    (told,) = micro_batch([frame(records[first:], first)], state)
+    reasons: list[str | None] = why_not(told["code"].to_numpy(dtype="int8")).to_pylist()
+    return reasons
+
+
+def of_epochs(count: int) -> HandHistory:
+    history = HandHistory()
+    for _ in range(count):
+        history.epoch()
+        history.turn(history.record(Kind.GLOBAL_FAILURE))
+    return history
+
+
+def test_a_stream_that_would_go_on_in_another_log_is_refused() -> None:
+    """The topic was made again, and is longer than the stream's position: by its place the next record would count."""
+    former, later, state = of_epochs(1), of_epochs(1), FakeState()
+    for _ in range(3):
+        later.turn(replace(later.record(Kind.GLOBAL_FAILURE), driver_id="another"))
     list(micro_batch([frame(former.records)], state))
 
-    with pytest.raises(RecordError, match=r"made again.*new checkpointLocation"):
-        list(micro_batch([frame(later.records[end:], end)], state))
+    with pytest.raises(
+        RecordError, match=r"driver another and epoch 0.*made again.*new checkpoint"
+    ):
+        told_reasons(later.records, len(former.records), state)
 
 
-def test_a_stream_behind_the_beginning_of_an_epoch_is_refused() -> None:
-    """As on the topic of an adopted history whose offsets have changed: the drivers are the same."""
-    one = HandHistory()
-    one.epoch()
-    one.turn(one.record(Kind.GLOBAL_FAILURE))
-    state, end = FakeState(), len(one.records)
-    list(micro_batch([frame(one.records)], state))
-    one.epoch()
-    one.turn(one.record(Kind.GLOBAL_FAILURE))
+@pytest.mark.parametrize(
+    ("epoch", "driver_id"),
+    [(0, "another"), (2, "driver-2")],
+    ids=["of-another-log", "behind-the-beginning-of-an-epoch"],
+)
+def test_a_stream_in_which_no_record_counts_any_more_is_refused(
+    monkeypatch: pytest.MonkeyPatch, epoch: int, driver_id: str
+) -> None:
+    """As after the log was made again, or adopted with other offsets. One append of such may be a stale driver's."""
+    monkeypatch.setattr(history_folds, "GROUP_RECORDS_MAX", 3)
+    history, state = of_epochs(2), FakeState()
+    end = len(history.records)
+    list(micro_batch([frame(history.records)], state))
+    stale = replace(history.record(Kind.GLOBAL_FAILURE), epoch=epoch, driver_id=driver_id)
+    history.records += [unstored(replace(stale, sequence=n, turn_remaining=0)) for n in range(4)]
 
-    with pytest.raises(RecordError, match=r"beginning is missing behind epoch 0.*made again"):
-        list(micro_batch([frame(one.records[end + 1 :], end)], state))
+    reasons = told_reasons(history.records[: end + 3], end, state)
+    assert None not in reasons
+    assert len(reasons) == 3
+
+    with pytest.raises(RecordError, match=r"none counts among 4 .*made again"):
+        told_reasons(history.records, end + 3, state)
+
+
+def test_a_stream_goes_on_behind_appends_of_a_former_logs_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record that counts behind them shows that the log is still the same."""
+    monkeypatch.setattr(history_folds, "GROUP_RECORDS_MAX", 3)
+    history, state = of_epochs(2), FakeState()
+    end = len(history.records)
+    list(micro_batch([frame(history.records)], state))
+    for sequence in range(9):
+        stale = replace(history.record(Kind.GLOBAL_FAILURE), epoch=0, driver_id="another")
+        history.records.append(unstored(replace(stale, sequence=sequence, turn_remaining=0)))
+        if sequence % 3 == 2:
+            history.turn(history.record(Kind.GLOBAL_FAILURE))
+
+    reasons = [told_reasons(history.records[: at + 1], at, state) for at in range(end, end + 12)]
+    assert reasons.count([None]) == 3
 
 
 def test_a_stream_goes_on_with_late_records_of_the_drivers_before() -> None:
@@ -225,18 +265,6 @@ def test_a_stream_goes_on_with_late_records_of_the_drivers_before() -> None:
 
     reasons = why_not(told["code"].to_numpy(dtype="int8")).to_pylist()
     assert reasons == ["void: its epoch is not in force", None]
-
-
-def test_a_stream_goes_on_from_a_state_of_the_version_before() -> None:
-    """It names no drivers: each epoch has that of its next record."""
-    state = FakeState()
-    list(micro_batch([frame(HISTORY[:9])], state))
-    types = json.dumps(json.loads(state.get[5])["types"])
-    state.update((1, *state.get[1:5], types, state.get[6]))
-
-    (told,) = micro_batch([frame(HISTORY[9:11], 9)], state)
-
-    assert told["offset"].tolist() == [9, 10]
 
 
 def test_a_state_of_another_version_is_refused_by_name() -> None:
