@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table.update import SetCurrentSchemaUpdate
 from pyiceberg.types import LongType
 
 from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
@@ -404,6 +405,27 @@ def test_a_required_part_that_came_meanwhile_stops_the_commit(
 
     assert "column 'z' is required" in refusal(lambda: sink.settle(intent(files))).problem
     assert place.rows() == Counter()
+
+
+@pytest.mark.parametrize("path", [("s",), ("s", "x"), ("l", "element", "x")], ids=".".join)
+def test_a_dropped_column_is_put_back_as_its_refusal_says(
+    tmp_path: Path, path: tuple[str, ...]
+) -> None:
+    """Not by adding it: it would be another column of the name."""
+    place = IcebergPlace(tmp_path / "t")
+    batch = pa.record_batch({"i": [1], "s": [{"x": 1, "y": 2}], "l": [[{"x": 3, "y": 4}]]})
+    files, sink = staged(place, batch), place.sink()
+    former = place.catalog.load_table("ns.t").metadata.current_schema_id
+    with place.catalog.load_table("ns.t").update_schema() as update:
+        update.delete_column(path)
+    error = refusal(lambda: sink.settle(intent(files)))
+    assert f"column '{path[-1]}' was dropped or replaced" in error.problem
+    assert "make the former schema current, as docs/tables.md shows" in error.next_step
+    change = SetCurrentSchemaUpdate.model_validate({"schema-id": former})
+    place.catalog.commit_table(place.catalog.load_table("ns.t"), (), (change,))
+    place.sink().settle(intent(files))
+
+    assert place.table().to_pylist() == batch.to_pylist()
 
 
 # --- Delta's own ------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ class IcebergTable:
                     self.where,
                     f"it is partitioned by {field.name}, {field.transform} of a column; this sink writes partitions "
                     "by columns themselves",
-                    "use a table that is partitioned by columns, or by nothing",
+                    "use a table that is partitioned by columns, or by nothing; if this one was, partition it so again",
                 )
         return tuple(str(schema.find_column_name(field.source_id)) for field in parts)
 
@@ -456,7 +456,8 @@ class _Look:
             raise DestinationMisfitError(
                 self._where,
                 f"its columns were changed since {path} was written: {'; '.join(problems)}",
-                "change them back, and run the same command again",
+                "make the former schema current, as docs/tables.md shows, and run the same command again: a column "
+                "that is added again is another one",
             )
 
 
@@ -474,7 +475,7 @@ def _check_writable(where: str, table: LoadedTable) -> None:
             where,
             f"the column of its dropped partition {lost.name!r} was dropped too, and no reader would open what "
             "pyiceberg writes then",
-            "make a schema current that has the column (see docs/tables.md), or write the table with Spark alone",
+            "make a schema current that has the column, as docs/tables.md shows, or write the table with Spark alone",
         )
 
 
