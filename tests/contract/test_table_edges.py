@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table.update import SetCurrentSchemaUpdate
 from pyiceberg.types import LongType
 
 from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
@@ -157,40 +158,6 @@ def test_partitions_have_their_values_if_the_table_keeps_no_statistics(
 
 
 # --- what others do to the table -------------------------------------------------------------------
-def test_changed_partitions_stop_the_commit_until_they_are_put_back(
-    place: Place,
-) -> None:
-    place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
-    files = staged(place, pa.record_batch({"i": [1, 2], "s": ["x", None]}))
-    place.partition("s")
-    pauses: list[float] = []
-    error = refusal(lambda: place.sink(pause=pauses.append).settle(intent(files)))
-    assert "its partitions were changed since" in error.problem
-    assert pauses == []
-    later = staged(place, pa.record_batch({"i": [3], "s": ["z"]}), attempt_number=1)
-    place.partition()
-    place.sink().settle(intent(files))
-    place.partition("s")
-    place.sink().settle(intent(later, number=1))
-
-    assert place.rows() == Counter([*place.kept_by_partitioning([1, 2]), 3])
-
-
-def test_numbers_with_nan_are_in_no_partition_that_came_meanwhile(tmp_path: Path) -> None:
-    """The bounds of a file do not show NaN: all its numbers seem to be the same."""
-    place = IcebergPlace(tmp_path / "t")
-    place.make(pa.schema([("i", pa.int64()), ("f", pa.float64())]))
-    files = staged(place, pa.record_batch({"i": [1, 2], "f": [1.5, float("nan")]}))
-    sink = place.sink()
-    place.partition("f")
-    error = refusal(lambda: sink.settle(intent(files)))
-    assert "its partitions were changed since" in error.problem
-    place.partition()
-    place.sink().settle(intent(files))
-
-    assert place.rows() == Counter([1, 2])
-
-
 def test_a_column_dropped_during_a_settlement_stops_its_commit(place: Place) -> None:
     """Between the comparison of the columns and the commit."""
     place.make(pa.schema([("i", pa.int64()), ("s", pa.string())]))
@@ -418,27 +385,6 @@ def test_a_struct_with_parts_that_must_have_values_is_null_without_a_type(
 
 
 # --- Iceberg's own ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("others", [[], ["i"], ["i", "w"]], ids=["none", "another", "it again"])
-def test_a_partition_that_version_1_has_dropped_counts_for_none(
-    tmp_path: Path, others: list[str]
-) -> None:
-    place = IcebergPlace(tmp_path / "t")
-    place.catalog.create_namespace("ns")
-    columns = pa.schema([("i", pa.int64()), ("w", pa.string())])
-    place.catalog.create_table("ns.t", columns, properties={"format-version": "1"})
-    place.partition("w")
-    place.partition()
-    with place.catalog.load_table("ns.t").update_spec() as update:
-        for other in others:
-            update.add_identity(other)
-    batch = pa.record_batch({"i": [0, 1], "w": ["x", None]})
-    place.sink().settle(intent(staged(place, batch)))
-
-    assert place.table().sort_by("i").to_pylist() == batch.to_pylist()
-    assert place.numbers_of("w", "x") == [0]
-    assert place.files_for("i", 1) == 1
-
-
 @pytest.mark.parametrize("is_list", [False, True], ids=["struct", "list"])
 def test_a_required_part_that_came_meanwhile_stops_the_commit(
     tmp_path: Path, *, is_list: bool
@@ -459,6 +405,27 @@ def test_a_required_part_that_came_meanwhile_stops_the_commit(
 
     assert "column 'z' is required" in refusal(lambda: sink.settle(intent(files))).problem
     assert place.rows() == Counter()
+
+
+@pytest.mark.parametrize("path", [("s",), ("s", "x"), ("l", "element", "x")], ids=".".join)
+def test_a_dropped_column_is_put_back_as_its_refusal_says(
+    tmp_path: Path, path: tuple[str, ...]
+) -> None:
+    """Not by adding it: it would be another column of the name."""
+    place = IcebergPlace(tmp_path / "t")
+    batch = pa.record_batch({"i": [1], "s": [{"x": 1, "y": 2}], "l": [[{"x": 3, "y": 4}]]})
+    files, sink = staged(place, batch), place.sink()
+    former = place.catalog.load_table("ns.t").metadata.current_schema_id
+    with place.catalog.load_table("ns.t").update_schema() as update:
+        update.delete_column(path)
+    error = refusal(lambda: sink.settle(intent(files)))
+    assert f"column '{path[-1]}' was dropped or replaced" in error.problem
+    assert "make the former schema current, as docs/tables.md shows" in error.next_step
+    change = SetCurrentSchemaUpdate.model_validate({"schema-id": former})
+    place.catalog.commit_table(place.catalog.load_table("ns.t"), (), (change,))
+    place.sink().settle(intent(files))
+
+    assert place.table().to_pylist() == batch.to_pylist()
 
 
 # --- Delta's own ------------------------------------------------------------------------------------

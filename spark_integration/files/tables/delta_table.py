@@ -27,7 +27,7 @@ from coordlog.errors import CoordlogError, DestinationMisfitError, SinkError
 from coordlog.limits import TABLE_COMMIT_TRIES, TABLE_FOOTER_THREADS
 from coordlog.spark_integration.casts.exact_cast import is_list
 from coordlog.spark_integration.files.formats.compatibility import MisfitError, widened
-from coordlog.spark_integration.files.names import HIDDEN, NO_VALUE
+from coordlog.spark_integration.files.names import HIDDEN, NO_VALUE, partition_folder
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.durable import refuse_no_space
 from coordlog.spark_integration.files.store.s3_client import s3_options
@@ -288,24 +288,60 @@ class _Look:
             footer = pq.read_metadata(stream)
         partition_by = _partition_columns(table)
         self._check_columns(columns, partition_by, file.final, footer.schema.to_arrow_schema())
-        parts = [part.partition("=") for part in file.final.split("/")[:-1]]
-        if tuple(_unescaped(column) for column, _, _ in parts) != partition_by:
-            raise DestinationMisfitError(
-                self._where,
-                f"its partitions were changed since {file.final} was written: they are by "
-                f"{', '.join(partition_by) or 'nothing'}",
-                "partition it as before, and run the same command again; change its partitions once the job has "
-                "nothing left to commit",
-            )
-        values = [None if text == NO_VALUE else _unescaped(text) for _, _, text in parts]
+        values = self._partition_values(columns, partition_by, file.final)
         return AddAction(
             path=file.final,
             size=file.size_bytes,
-            partition_values=dict(zip(partition_by, values, strict=True)),
+            partition_values=values,
             modification_time=time.time_ns() // 1_000_000,
             data_change=True,
             stats=json.dumps(_statistics(footer), ensure_ascii=False),
         )
+
+    def _partition_values(
+        self, columns: pa.Schema, partition_by: Sequence[str], name: str
+    ) -> dict[str, str | None]:
+        """The values of a file's partition, from its folder, which must be that of the same values now.
+
+        A value of another type would make the table unreadable.
+        """
+        folder, _, _ = name.rpartition("/")
+        texts = [part.partition("=")[2] for part in folder.split("/")] if folder else []
+        values = [None if text == NO_VALUE else _unescaped(text) for text in texts]
+        if len(values) != len(partition_by) or folder != self._folder(
+            columns, partition_by, values
+        ):
+            fields = [columns.field(column) for column in partition_by]
+            by = ", ".join(
+                f"{field.name} of {field.type}{'' if field.nullable else ', never null'}"
+                for field in fields
+            )
+            raise DestinationMisfitError(
+                self._where,
+                f"its partitions were changed since {name} was written: they are by {by or 'nothing'}",
+                "partition it as before, and run the same command again; change its partitions once the job has "
+                "nothing left to commit",
+            )
+        return dict(zip(partition_by, values, strict=True))
+
+    def _folder(
+        self, columns: pa.Schema, partition_by: Sequence[str], values: Sequence[str | None]
+    ) -> str | None:
+        """The folder of values in the types of the table's columns; None if a column does not take its value."""
+        fields = [columns.field(column) for column in partition_by]
+        if any(
+            value is None and not field.nullable
+            for field, value in zip(fields, values, strict=True)
+        ):
+            return None
+        try:
+            typed = tuple(
+                pa.scalar(value, pa.string()).cast(field.type).as_py()
+                for field, value in zip(fields, values, strict=True)
+            )
+        except (pa.ArrowException, ValueError):
+            return None
+        return partition_folder(self._where, tuple(partition_by), typed)
 
     def _check_columns(
         self, now: pa.Schema, partition_by: Sequence[str], name: str, written: pa.Schema

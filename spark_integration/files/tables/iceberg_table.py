@@ -155,7 +155,7 @@ class IcebergTable:
             return self._opened(self._with_columns(columns, partition_by), partition_by)
 
     def _opened(self, table: LoadedTable, partition_by: tuple[str, ...]) -> OpenedTable:
-        _check_version(self.where, table)
+        _check_writable(self.where, table)
         schema = table.schema()
         return OpenedTable(
             identity=str(table.metadata.table_uuid),
@@ -243,7 +243,7 @@ class IcebergTable:
                     self.where,
                     f"it is partitioned by {field.name}, {field.transform} of a column; this sink writes partitions "
                     "by columns themselves",
-                    "use a table that is partitioned by columns, or by nothing",
+                    "use a table that is partitioned by columns, or by nothing; if this one was, partition it so again",
                 )
         return tuple(str(schema.find_column_name(field.source_id)) for field in parts)
 
@@ -281,8 +281,19 @@ class _OneTry(Transaction):
     def append(  # type: ignore[override]
         self, files: list[DataFile], properties: dict[str, str]
     ) -> None:
-        """Add files, in a manifest of their own or merged, as the table has it."""
-        with self._append_snapshot_producer(properties) as producer:
+        """Add files, in a manifest of their own or merged, as the table has it.
+
+        Manifests of former partitions, of which a column was dropped, cannot be merged: see `_lost_parts`.
+        """
+        may_merge = not any(
+            any(_lost_parts(spec, self.table_metadata.schema()))
+            for spec in self.table_metadata.specs().values()
+        )
+        with (
+            self._append_snapshot_producer(properties)
+            if may_merge
+            else self.update_snapshot(snapshot_properties=properties).fast_append()
+        ) as producer:
             for file in files:
                 producer.append_data_file(file)
 
@@ -333,7 +344,7 @@ class _Look:
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
         """As in the port: the mark is a property, which stays if the snapshot expires."""
-        _check_version(self._where, self._table)
+        _check_writable(self._where, self._table)
         transaction = _OneTry(self._table)
         try:
             with ThreadPoolExecutor(TABLE_FOOTER_THREADS, "coordlog-footers") as pool:
@@ -445,12 +456,13 @@ class _Look:
             raise DestinationMisfitError(
                 self._where,
                 f"its columns were changed since {path} was written: {'; '.join(problems)}",
-                "change them back, and run the same command again",
+                "make the former schema current, as docs/tables.md shows, and run the same command again: a column "
+                "that is added again is another one",
             )
 
 
-def _check_version(where: str, table: LoadedTable) -> None:
-    """Refuse a table of a version of the format that pyiceberg does not write."""
+def _check_writable(where: str, table: LoadedTable) -> None:
+    """Refuse a table that pyiceberg does not write, or in a way that no reader opens."""
     version = table.format_version
     if version not in _VERSIONS:
         raise SinkError(
@@ -458,6 +470,18 @@ def _check_version(where: str, table: LoadedTable) -> None:
             f"its format has version {version}, which pyiceberg does not write",
             f"use a table of version {_VERSIONS[-1]}, or write it with Spark alone",
         )
+    if lost := next(_lost_parts(table.spec(), table.schema()), None):
+        raise SinkError(
+            where,
+            f"the column of its dropped partition {lost.name!r} was dropped too, and no reader would open what "
+            "pyiceberg writes then",
+            "make a schema current that has the column, as docs/tables.md shows, or write the table with Spark alone",
+        )
+
+
+def _lost_parts(spec: PartitionSpec, schema: Schema) -> Iterator[PartitionField]:
+    """Fields of partitions whose columns were dropped: pyiceberg (0.12.0) writes no valid manifest of them."""
+    return (field for field in spec.fields if schema.find_column_name(field.source_id) is None)
 
 
 def _parts_of(spec: PartitionSpec) -> Sequence[PartitionField]:
