@@ -51,7 +51,8 @@ LOG_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a broker may take to return topics, settings or offsets before it counts as gone."""
 
 LOG_LOOK_S: Final = 5.0
-"""After so long without a record of its own a driver checks whether another driver has taken over."""
+"""After so long without a look at the log a driver checks, before it appends, whether another driver has taken over, or
+the log is another one; without records of its own it looks as often."""
 
 WRITER_CLOSE_TIMEOUT_S: Final = 2.0
 """How long a discarded writer may take to close; after that it is abandoned."""

@@ -215,11 +215,19 @@ def check_begun(state: DriverState) -> DriverState:
     return evolve(state, step=_Step.ASK)
 
 
-def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
+def acknowledged(
+    state: DriverState, offsets: Sequence[int], *, is_read_back: bool = False
+) -> DriverState:
     """Each record of the last `Append` is stored at its offset: *check offsets*, every one.
 
     Contiguous from the expected offset: these records come next, and no others. Above: the records
     between are read and folded. Below: the log has lost acknowledged records.
+
+    Args:
+        state: The driver's.
+        offsets: One for each record.
+        is_read_back: Whether records at the expected offsets are read too. After a pause the log of that name may be
+            another one, which has just as many records; only a read shows it.
     """
     assert state.step is _Step.SEND
     sent = _unconfirmed(state)
@@ -229,7 +237,7 @@ def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
     if lowest < expected:
         return evolve(state, step=_Step.LOST, lost_at=lowest, read_to=expected)
     end_offset = max(offsets) + 1
-    if list(offsets) == list(range(expected, end_offset)):
+    if not is_read_back and list(offsets) == list(range(expected, end_offset)):
         if state.goal is _Goal.TAKE_OVER:
             return _epoch_next(state, expected)
         if not state.counted_at:

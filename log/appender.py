@@ -24,6 +24,7 @@ from coordlog.limits import (
     APPEND_BACKOFF_MAX_S,
     APPEND_BACKOFF_S,
     APPEND_TIMEOUT_S,
+    LOG_LOOK_S,
     LOG_TIMEOUT_S,
     READ_STALL_S,
     SUSPENDED_S,
@@ -123,6 +124,7 @@ class Appender:
         self._reading: Callable[[StoredRecord], None] | None = reading
         self._writer: LogWriter | None = None
         self._is_closed = False
+        self._looked_s = patience.clock()
 
     @property
     def epoch(self) -> int:
@@ -138,6 +140,11 @@ class Appender:
     def counting(self) -> Counting:
         """Validity after the last known record: decides whether the next record counts."""
         return self._state.place.counting
+
+    @property
+    def _is_look_due(self) -> bool:
+        """Whether the log was last read so long ago that it may be another one by now."""
+        return self._patience.clock() - self._looked_s >= LOG_LOOK_S
 
     @property
     def end_offset(self) -> int:
@@ -167,6 +174,8 @@ class Appender:
         """
         if self._is_closed:
             raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
+        if self._is_look_due:
+            self.check_epoch()
         self._state = protocol.append_begun(self._state, records)
         self.perform("appending", timeout_s=timeout_s)
         return self._state.counted_at
@@ -174,18 +183,25 @@ class Appender:
     def check_epoch(self) -> None:
         """Read new records, and check that this epoch is still in force; no effect if the log does not answer.
 
-        For a driver that has appended nothing for a while (clause K2: only the newest driver acts).
+        For a driver that has appended nothing for a while, or has looked at nothing but its own acknowledgements
+        (clause K2: only the newest driver acts): `append` calls it once `LOG_LOOK_S` have passed.
 
         Raises:
             FencedError: Another epoch is in force.
+            TopicError: The log was replaced by another one of the same name.
             LogUnavailableError, OffsetGapError, ClosedError: As `append`.
         """
         if self._is_closed:
             raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
+        now_s = self._patience.clock()
         try:
             has_more = self._log.high_watermark() != self.end_offset
         except LogUnavailableError:
             return
+        except BaseException:
+            self.close()
+            raise
+        self._looked_s = now_s
         if has_more:
             self._state = protocol.check_begun(self._state)
             self.perform("checking the epoch in force")
@@ -256,13 +272,16 @@ class Appender:
             self._discard_writer()
             self._state = protocol.outcome_unknown(self._state)
         else:
-            self._state = protocol.acknowledged(self._state, offsets)
+            # Paused between the look and here, it may have appended to another log of the same name.
+            is_read_back = self._is_look_due
+            self._state = protocol.acknowledged(self._state, offsets, is_read_back=is_read_back)
 
     def _read(self, action: protocol.ReadHighWatermark | protocol.Read, waiting: _Waiting) -> None:
         stall_s = waiting.at_most(self._patience.read_stall_s)
         if isinstance(action, protocol.ReadHighWatermark):
             self._state = protocol.high_watermark(self._state, self._log.high_watermark())
             return
+        now_s = self._patience.clock()
         try:
             for record in self._log.read(action.from_offset, action.to_offset, stall_s=stall_s):
                 self._state = protocol.record_read(self._state, record)
@@ -276,6 +295,7 @@ class Appender:
             if fenced is None:
                 raise
             raise fenced from error
+        self._looked_s = now_s
         self._state = protocol.reading_ended(self._state)
         if isinstance(protocol.next_action(self._state), protocol.Append):
             self._discard_writer()

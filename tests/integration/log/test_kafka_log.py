@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ from coordlog.errors import (
     OutOfRangeError,
     TopicError,
 )
+from coordlog.limits import LOG_LOOK_S
 from coordlog.log.appender import Patience
 from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.kafka.admin_compat import settings_of
-from coordlog.log.kafka.writer import PRODUCER_OPTIONS, _discard
-from histories.log_records import counted, plain, start_driver, turns
+from coordlog.log.kafka.writer import PRODUCER_OPTIONS, KafkaWriter, _discard
+from histories.log_records import FakeClock, counted, plain, start_driver, turns
 from servers.topic_settings import change_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -484,6 +485,58 @@ def test_a_driver_ends_on_a_topic_that_was_made_anew_and_is_longer(
     assert len(counted(log_of(topic))) == epochs + 10
     for driver in drivers:
         driver.appender.close()
+
+
+@pytest.mark.newer_broker("without ZooKeeper")
+@pytest.mark.fault("X7")
+@pytest.mark.clause("K2")
+@pytest.mark.parametrize("doing", ["append", "check_epoch", "append late"])
+def test_a_driver_ends_on_a_topic_that_was_made_anew_and_is_as_long(
+    log_of: Callable[..., KafkaLog], topic: str, doing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By offsets, epoch and sequence it seems in force: both drivers would release what they append."""
+    log_of(topic).create()
+    clock = FakeClock()
+    old = start_driver(log_of(topic), "a", patience=clock.patience())
+    old.appender.append(turns([1] * 5, 0, 0))
+    log_of(topic).delete()
+    log_of(topic).create()
+    new = start_driver(log_of(topic), "b", patience=Patience())
+    new.appender.append(turns([1] * 5, 0, 0))
+    assert new.appender.end_offset == old.appender.end_offset
+    if doing == "append late":  # it is paused between its look at the log and its append
+        now = KafkaWriter.append
+
+        def late(*args: Any, **options: Any) -> Sequence[int]:  # noqa: ANN401, as the method's
+            clock.sleep(LOG_LOOK_S)
+            return now(*args, **options)
+
+        monkeypatch.setattr(KafkaWriter, "append", late)
+    else:
+        clock.sleep(LOG_LOOK_S)
+
+    append = partial(old.appender.append, turns([1], 0, 5))
+    with pytest.raises(TopicError, match="deleted and made again"):
+        (old.appender.check_epoch if doing == "check_epoch" else append)()
+    new.appender.close()
+    assert len(counted(log_of(topic))) == (7 if doing == "append late" else 6)
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("doing", ["writer", "delete_below"])
+def test_a_topic_that_was_made_anew_is_not_changed_by_who_read_the_old_one(
+    log_of: Callable[..., KafkaLog], topic: str, doing: str
+) -> None:
+    log_of(topic).create()
+    reader = log_of(topic)
+    reader.open_to_read()
+    log_of(topic).delete()
+    log_of(topic).create()
+    start_driver(log_of(topic), "b", patience=Patience()).appender.close()
+    change = reader.writer if doing == "writer" else partial(reader.delete_below, 1)
+    with pytest.raises(TopicError, match="deleted and made again"):
+        change()
+    assert counted(log_of(topic)) == ["E0"]
 
 
 @pytest.mark.clause("K6")

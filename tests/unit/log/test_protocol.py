@@ -59,6 +59,16 @@ def test_one_offset_below_the_expected_one_means_lost_records(offsets: tuple[int
     assert protocol.next_action(state) == protocol.Lost(1, 0)
 
 
+def test_offsets_as_expected_are_read_if_the_log_may_be_another() -> None:
+    state = protocol.acknowledged(appending([2, 1]), [1, 2, 3], is_read_back=True)
+    assert protocol.next_action(state) == protocol.Read(1, 4)
+    for place, sent in enumerate(turns([2, 1], 0, 0), start=1):
+        state = protocol.record_read(state, stored(sent, place))
+    state = protocol.reading_ended(state)
+    assert protocol.next_action(state) == protocol.Rest()
+    assert state.counted_at == (1, 2, 3)
+
+
 def test_an_acknowledged_group_that_the_fold_does_not_find_is_sent_again() -> None:
     state = protocol.acknowledged(appending([1, 1]), [2, 3])
     state = protocol.record_read(state, stored(plain("x", 9, 0), 1))
