@@ -178,6 +178,7 @@ class Appender:
 
         Raises:
             FencedError: Another epoch is in force.
+            TopicError: The log was replaced by another one of the same name.
             LogUnavailableError, OffsetGapError, ClosedError: As `append`.
         """
         if self._is_closed:
@@ -186,6 +187,9 @@ class Appender:
             has_more = self._log.high_watermark() != self.end_offset
         except LogUnavailableError:
             return
+        except BaseException:
+            self.close()
+            raise
         if has_more:
             self._state = protocol.check_begun(self._state)
             self.perform("checking the epoch in force")

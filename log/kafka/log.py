@@ -247,11 +247,11 @@ class KafkaLog:
         return identity
 
     def _check_before_change(self) -> None:
-        """Check the settings before a change, if the log was opened by `open_to_read`."""
+        """Check the settings before a change, if the log was opened by `open_to_read`, and that it is the same log."""
         with self._lock:
-            has_unchecked_settings = self._has_unchecked_settings
-        if has_unchecked_settings:
-            self.open()
+            has_unchecked_settings, identity = self._has_unchecked_settings, self._identity
+        if has_unchecked_settings and self.open() != identity:
+            raise self._made_again()
 
     def create(self) -> LogIdentity:
         """Create the topic if it does not exist, then open the log.
@@ -291,23 +291,17 @@ class KafkaLog:
 
     def start_offset(self) -> int:
         """As in `Log`."""
-        return self._offset(OffsetSpec.EARLIEST)
+        return self._offsets(OffsetSpec.EARLIEST)[0]
 
     def high_watermark(self) -> int:
         """As in `Log`."""
-        return self._offset(
-            OffsetSpec.LATEST
-        )  # with read_uncommitted, the latest offset is the high watermark
+        # With read_uncommitted, the latest offset is the high watermark.
+        return self._offsets(OffsetSpec.LATEST)[0]
 
     def read(
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None
     ) -> Iterator[StoredRecord]:
-        """As in `Log`. Topic and range are checked at once; the records are fetched during the iteration.
-
-        Raises:
-            TopicError: The topic was deleted and made again since the log was opened: what it holds is another history.
-        """
-        self._check_identity()
+        """As in `Log`. Topic and range are checked at once; the records are fetched during the iteration."""
         start, end = self._limits()
         if not start <= from_offset <= to_offset <= end:
             wrong = from_offset if from_offset < start else to_offset
@@ -317,20 +311,31 @@ class KafkaLog:
             self._connection, self._idle, from_offset, to_offset, stall_s, self._limits
         )
 
-    def _check_identity(self) -> None:
+    def _limits(self) -> tuple[int, int]:
+        start, end = self._offsets(OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+        return start, end
+
+    def _offsets(self, *specs: OffsetSpec) -> tuple[int, ...]:
+        """These offsets, of the topic that was opened.
+
+        Raises:
+            TopicError: It was deleted and made again since then: what it holds is another history.
+        """
         identity = self.identity
-        _, described = self._questions.ask("reading", self._describe, needs="Describe")
+        offsets = tuple(self._offset(spec) for spec in specs)
+        _, described = self._questions.ask("asking for its id", self._describe, needs="Describe")
         is_there = described["error_code"] != _NO_TOPIC
         if is_there and str(described["topic_id"]) != identity.topic_id:
-            raise TopicError(
-                self.topic,
-                f"it was deleted and made again at {self._connection.bootstrap_servers} since it was opened here, and "
-                "holds another history",
-                "run the same command again to use that one",
-            )
+            raise self._made_again()
+        return offsets
 
-    def _limits(self) -> tuple[int, int]:
-        return self.start_offset(), self.high_watermark()
+    def _made_again(self) -> TopicError:
+        return TopicError(
+            self.topic,
+            f"it was deleted and made again at {self._connection.bootstrap_servers} since it was opened here, and "
+            "holds another history",
+            "run the same command again to use that one",
+        )
 
     def writer(self) -> LogWriter:
         """As in `Log`. The writer connects at its first append.
@@ -361,7 +366,6 @@ class KafkaLog:
         self._idle.free()
 
     def _offset(self, spec: OffsetSpec) -> int:
-        _ = self.identity
         partition = self._partition
 
         def question(admin: Any) -> int:  # noqa: ANN401, the client has no types

@@ -486,6 +486,44 @@ def test_a_driver_ends_on_a_topic_that_was_made_anew_and_is_longer(
         driver.appender.close()
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
+@pytest.mark.fault("X7")
+@pytest.mark.clause("K2")
+def test_an_idle_driver_ends_on_a_topic_that_was_made_anew_and_is_as_long(
+    log_of: Callable[..., KafkaLog], topic: str
+) -> None:
+    """By offsets, epoch and sequence it seems in force."""
+    log_of(topic).create()
+    old = start_driver(log_of(topic), "a", patience=Patience(log_timeout_s=10.0))
+    old.appender.append(turns([1] * 5, 0, 0))
+    log_of(topic).delete()
+    log_of(topic).create()
+    new = start_driver(log_of(topic), "b", patience=Patience())
+    new.appender.append(turns([1] * 5, 0, 0))
+    assert new.appender.end_offset == old.appender.end_offset
+
+    with pytest.raises(TopicError, match="deleted and made again"):
+        old.appender.check_epoch()
+    new.appender.close()
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("doing", ["writer", "delete_below"])
+def test_a_topic_that_was_made_anew_is_not_changed_by_who_read_the_old_one(
+    log_of: Callable[..., KafkaLog], topic: str, doing: str
+) -> None:
+    log_of(topic).create()
+    reader = log_of(topic)
+    reader.open_to_read()
+    log_of(topic).delete()
+    log_of(topic).create()
+    start_driver(log_of(topic), "b", patience=Patience()).appender.close()
+    change = reader.writer if doing == "writer" else partial(reader.delete_below, 1)
+    with pytest.raises(TopicError, match="deleted and made again"):
+        change()
+    assert counted(log_of(topic)) == ["E0"]
+
+
 @pytest.mark.clause("K6")
 def test_records_too_large_for_the_broker_are_refused_and_others_stored(
     topic: str, admin: KafkaAdminClient, log_of: Callable[..., KafkaLog]
