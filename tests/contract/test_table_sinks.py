@@ -26,7 +26,7 @@ from coordlog.restore.destination_claim import refuse_unknown_commits
 from coordlog.spark_integration.files.payloads import (
     FilesPublished,
 )
-from coordlog.spark_integration.files.sink.commit_numbers import CommitNumbers
+from coordlog.spark_integration.files.sink.table_commits import TableCommits
 from coordlog.spark_integration.files.tables.sink import TableSink
 from coordlog.spark_integration.job import prepare_sinks
 from coordlog.testing import HandDrivenJob
@@ -510,7 +510,7 @@ def test_a_history_that_lacks_a_commit_of_the_table_is_refused(place: Place) -> 
         place.sink().settle(intent(files, number=number))
         error = refusal(lambda: refuse_unknown_commits(job.chain, JOB, state))  # noqa: B023, called in this turn
         assert "has 1 commits of job 'ingest' that its log has not" in error.problem
-        commits = CommitNumbers(following=number + 1)
+        commits = TableCommits(following=number + 1)
         state = replace(state, projections=state.projections.set("sink", commits))
         refuse_unknown_commits(job.chain, JOB, state)
 

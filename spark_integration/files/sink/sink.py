@@ -36,9 +36,9 @@ from coordlog.spark_integration.files.payloads import (
     PublishFiles,
     StagedFile,
 )
-from coordlog.spark_integration.files.sink.commit_numbers import COMMIT_NUMBERS
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
+from coordlog.spark_integration.files.sink.table_commits import TABLE_COMMITS
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.files.store.log_claims import Claim
@@ -59,7 +59,7 @@ _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 class _PublishProvider(CommitCoordinatorProvider):
     """Keeps the numbers of commits to a table, so that a sink of tables and this one may follow each other."""
 
-    projection: OperatorProjection[Any] | None = COMMIT_NUMBERS
+    projection: OperatorProjection[Any] | None = TABLE_COMMITS
 
 
 class ParquetSink(Sink):

@@ -16,7 +16,7 @@ from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.operators.operator_projection import OperatorProjection
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.spark_integration.files.payloads import SINK_PAYLOADS, CommitToTable, StagedFile
-from coordlog.spark_integration.files.sink.commit_numbers import COMMIT_NUMBERS, CommitNumbers
+from coordlog.spark_integration.files.sink.table_commits import TABLE_COMMITS, TableCommits
 
 __all__ = ["TableCommitProvider"]
 
@@ -26,7 +26,7 @@ _INTENT_BYTES: Final = PAYLOAD_BYTES_MAX * 3 // 4
 """Limit of the committables of one intent; its encoding stays below `PAYLOAD_BYTES_MAX`."""
 
 
-class _TableCommitCoordinator(EventSourcedCoordinator[CommitNumbers]):
+class _TableCommitCoordinator(EventSourcedCoordinator[TableCommits]):
     """Records all intents of a checkpoint in one turn, with one number."""
 
     def __init__(self, context: CoordinatorContext, per_intent: int) -> None:
@@ -69,7 +69,7 @@ class TableCommitProvider(CoordinatorProvider):
     """
 
     payload_types: tuple[type[Payload], ...] = SINK_PAYLOADS
-    projection: OperatorProjection[Any] | None = COMMIT_NUMBERS
+    projection: OperatorProjection[Any] | None = TABLE_COMMITS
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class TableCommitProvider(CoordinatorProvider):
         self.operator_id, self.sink, self.destination = operator_id, sink, destination
         self._per_intent, self._refuse_commits_from = files_per_intent, refuse_commits_from
 
-    def refuse_unknown_commits(self, job_id: str, state: CommitNumbers | None) -> None:
+    def refuse_unknown_commits(self, job_id: str, state: TableCommits | None) -> None:
         """Refuse a table with commits that the log has not, as after a return to an older copy of it.
 
         Raises:
             SinkError: The table has some.
         """
-        self._refuse_commits_from(job_id, (state or COMMIT_NUMBERS.initial).following)
+        self._refuse_commits_from(job_id, (state or TABLE_COMMITS.initial).following)
 
     def create(self, context: CoordinatorContext) -> _TableCommitCoordinator:
         """A new coordinator."""

@@ -13,8 +13,8 @@ from coordlog.log.memory import MemoryLog
 from coordlog.offline.prune import planned, prune
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
-from coordlog.spark_integration.files.sink.commit_numbers import CommitNumbers
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.sink.table_commits import TableCommits
 from coordlog.spark_integration.files.tables.delta import DeltaSink
 from coordlog.spark_integration.job import prepare_sinks
 from coordlog.testing import HandDrivenJob, RealAttempt, silent_source
@@ -67,4 +67,4 @@ def test_a_sink_of_files_keeps_the_numbers_of_a_table(tmp_path: Path) -> None:
 
     state = rebuild(log, files, projection_of(files)).state
 
-    assert state.projections["sink"] == CommitNumbers(following=3)
+    assert state.projections["sink"] == TableCommits(following=3)

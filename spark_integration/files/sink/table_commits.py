@@ -15,29 +15,29 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import CommitToTable
 
-__all__ = ["COMMIT_NUMBERS", "CommitNumbers"]
+__all__ = ["TABLE_COMMITS", "TableCommits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitNumbers:
+class TableCommits:
     """State of an operator's commits to its table by the log."""
 
     following: int = 0
     """Number of the next checkpoint with files: each is above all earlier ones, in every history of the job."""
 
 
-def _apply(state: CommitNumbers, record: Record, value: Payload | None) -> CommitNumbers:
+def _apply(state: TableCommits, record: Record, value: Payload | None) -> TableCommits:
     if record.kind is Kind.COMMIT_INTENT and isinstance(value, CommitToTable):
-        return CommitNumbers(following=value.number + 1)
+        return TableCommits(following=value.number + 1)
     return state
 
 
-COMMIT_NUMBERS: Final[OperatorProjection[CommitNumbers]] = OperatorProjection(
+TABLE_COMMITS: Final[OperatorProjection[TableCommits]] = OperatorProjection(
     name="coordlog.table_commits",
     version=1,
-    initial=CommitNumbers(),
+    initial=TableCommits(),
     apply=_apply,
-    codec=DerivedCodec(CommitNumbers),
+    codec=DerivedCodec(TableCommits),
     # A reset undoes no commit, and a number that is used again would be taken for one that is done.
     survives_resets=True,
     reads=(CommitToTable,),
