@@ -123,6 +123,7 @@ class Follower:
             except LogGoneError:
                 raise
             except TopicError as error:
+                self._check_identity()
                 raise self._gone(error) from error
             if silent_since_s is not None:
                 silent_since_s = None

@@ -128,6 +128,7 @@ def begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each mo
     cursor.execute(
         f"SET LOCAL lock_timeout = {round(DATABASE_LOCK_S * 1000)}; "
         "SET LOCAL array_nulls = on; "  # else a null in an array would be the text NULL
+        "SET LOCAL quote_all_identifiers = off; "  # else the types of columns would have other names
         "SET LOCAL standard_conforming_strings = on"  # else psycopg would double a backslash of bytes
     )
     if hasattr(cursor, "copy"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -131,6 +132,39 @@ def test_a_null_in_an_array_stays_one_whatever_the_session_says(conninfo: str) -
     run(conninfo, "CREATE TABLE orders (names TEXT[])", "ALTER DATABASE shop SET array_nulls = off")
     assert write(ready(conninfo), "names", pa.list_(pa.string()), ["a", None])
     assert run(conninfo, "SELECT names[2] IS NULL FROM orders") == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        ("DATE", pa.date32(), dt.date(2026, 11, 27)),
+        ("BYTEA", pa.binary(), b"\0"),
+        ("JSONB", pa.int64(), 5),
+    ],
+)
+def test_types_are_known_whatever_names_the_session_quotes(
+    conninfo: str, column: str, kind: pa.DataType, value: object
+) -> None:
+    run(
+        conninfo,
+        f"CREATE TABLE orders (x {column})",
+        "ALTER DATABASE shop SET quote_all_identifiers = on",
+    )
+    assert write(ready(conninfo), "x", kind, value)
+    assert run(conninfo, "SELECT x FROM orders") == [(value,)]
+
+
+@pytest.mark.parametrize("column", ["MONEY", "NAME"])
+def test_types_that_change_values_are_refused_whatever_names_are_quoted(
+    conninfo: str, column: str
+) -> None:
+    run(
+        conninfo,
+        f"CREATE TABLE orders (x {column})",
+        "ALTER DATABASE shop SET quote_all_identifiers = on",
+    )
+    with pytest.raises(SinkError, match="would change values"):
+        write(ready(conninfo), "x", pa.string(), "1.239")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.following import Follower, FollowOptions, LogGoneError
 from coordlog.cli.main import main
-from coordlog.errors import LogUnavailableError
+from coordlog.errors import LogUnavailableError, TopicError
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import AuditRecord
 from coordlog.schemas.record import Kind
@@ -40,10 +42,10 @@ class Growing:
             raise KeyboardInterrupt
         self.script.pop(0)()
 
-    def entries(self, *, patience_s: float = 300.0) -> Iterator[AuditRecord]:
+    def entries(self, *, patience_s: float = 300.0, check_s: float = 0.0) -> Iterator[AuditRecord]:
         """What the follower yields, until the script is over."""
         options = FollowOptions(
-            patience_s=patience_s, notify=self.messages.append, check_s=0.0, wait=self.wait
+            patience_s=patience_s, notify=self.messages.append, check_s=check_s, wait=self.wait
         )
         follower = Follower(OneLog(self.log, RECORDED_JOB), RECORDED_JOB, options)
         try:
@@ -127,6 +129,31 @@ def test_a_log_that_is_created_again_is_not_taken_for_the_old_one() -> None:
 
     with pytest.raises(LogGoneError, match="was deleted, and another one has been created"):
         list(growing.entries())
+
+
+def test_a_log_whose_reading_notices_that_it_is_another_one_is_named_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log in Kafka compares the topic's id at each reading."""
+    growing = Growing([])
+    whole = growing.log.read
+
+    def read(first: int, end: int) -> Iterator[StoredRecord]:
+        if growing.log.identity != known:
+            raise TopicError("a.log", "it was deleted and made again", "run the command again")
+        return whole(first, end)
+
+    known = growing.log.identity
+    monkeypatch.setattr(growing.log, "read", read)
+
+    def replace_by_a_longer_one() -> None:
+        growing.log.recreate()
+        growing.store(0, 20)()
+
+    growing.script += [growing.store(0, 10), replace_by_a_longer_one, nothing]
+
+    with pytest.raises(LogGoneError, match="and another one has been created"):
+        list(growing.entries(check_s=math.inf))
 
 
 def test_a_prune_while_it_follows_is_reported_and_loses_nothing() -> None:
