@@ -39,7 +39,7 @@ def schemas_differ(path: str, of: str, actual: pa.Schema, settled: pa.Schema) ->
         path,
         f"its schema is not that of the source ({of}): {schema_difference(actual, settled)}",
         "set the schema that all are to be read with (`schema=`), those files in a source of their "
-        "own, or read each with its own (`schemas='each'`, `--schemas each`, with `widen=True`, `--widen`, for the "
+        "own, or read each with its own (`schemas='each'`, with `widen=True` for the "
         "sink)",
     )
 

@@ -198,15 +198,11 @@ class ParquetFileWriter(Operator):
         return self._schemas.widen(settled, columns)
 
     def _misfit(self, differences: str) -> DestinationMisfitError:
-        wider = (
-            ""
-            if self._options.widens
-            else "let the sink widen its schema (`widen=True`, `--widen`), "
-        )
+        wider = "" if self._options.widens else "let the sink widen its schema (`widen=True`), "
         return DestinationMisfitError(
             self._destination.where,
             f"a batch is not compatible with the files there: {differences}",
-            "read all files with one schema (`--schemas one`, or `schema=` of the source), "
+            "read all files with one schema (`schemas='one'`, or `schema=` of the source), "
             f"{wider}cast the column in the transform, or write to another destination; if nothing has "
             f"been published yet, {self._schemas.settling_anew}",
         )

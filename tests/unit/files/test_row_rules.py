@@ -151,7 +151,7 @@ def test_quotes_after_backslashes_are_refused_without_an_escape(tmp_path: Path, 
     file = tmp_path / "a.csv"
     file.write_text(text)
 
-    problem = r"line 2: a quoted value has text behind .* set `escape=`"
+    problem = r"line 2: a quoted value has text behind .* set `escape='\\\\'`"
     with pytest.raises(SourceError, match=problem):
         rows_of(file, {})
     assert len(rows_of(file, {"csv": CsvOptions(escape="\\")})) == text.count("\n") - 1

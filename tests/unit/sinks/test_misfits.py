@@ -103,8 +103,8 @@ def test_the_sink_names_the_options_that_mend_a_misfit(
 
     with pytest.raises(DestinationMisfitError) as caught:
         write(rows)
-    assert "--schemas one" in caught.value.next_step
-    assert "--widen" in caught.value.next_step
+    assert "`schemas='one'`" in caught.value.next_step
+    assert "`widen=True`" in caught.value.next_step
     assert "schema=" in caught.value.next_step
 
 

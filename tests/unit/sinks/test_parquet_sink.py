@@ -246,7 +246,7 @@ def test_a_column_that_does_not_fit_is_an_error_with_both_types(sink: ParquetSin
     assert "column 'i' is double and in the files int64" in error.problem
     error = refusal(lambda: list(other.process(pa.record_batch({"j": [1]}))))
     assert "column 'j' of int64 is new; column 'i' of int64 is missing" in error.problem
-    assert "--widen" in error.next_step
+    assert "`widen=True`" in error.next_step
 
 
 def test_a_column_without_a_type_cannot_be_the_first(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_what_differs_is_named_and_nothing_is_written(tmp_path: Path) -> None:
         "column 'c' of int64 is new; column 'i' is double and in the files int64" in error.problem
     )
     assert "column 'b' of bool is missing" in error.problem
-    assert "`--widen`" in error.next_step
+    assert "`widen=True`" in error.next_step
     write(writer, b=[False], a=["y"], i=[2])
     assert contents(sink, writer.final_snapshot()) == [[1, 2]], "another order is no difference"
 

@@ -231,7 +231,7 @@ class CsvRows:
                             self._path,
                             f"{where}: a quoted value has text behind its closing quote, and a backslash: "
                             f"{row.data[:_SHOWN_CHARS]!r}",
-                            "set `escape=`, or `--escape '\\'`, if they stand before quotes, as in CSV of Spark",
+                            "set `escape='\\\\'` if they stand before quotes, as in CSV of Spark",
                         )
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
