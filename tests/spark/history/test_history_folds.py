@@ -28,7 +28,8 @@ def rows() -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for offset, one in enumerate(recorded_history()):
         record = decode_record(offset, one.value, one.header)
-        said = (record.kind.value, record.payload_type, record.payload)
+        writer = (record.epoch, record.driver_id)
+        said = (*writer, record.kind.value, record.payload_type, record.payload)
         raw = (offset, one.key, one.value, one.header, one.timestamp_us)
         found.append(("flights.log", *raw, *said))
     return found
