@@ -374,7 +374,7 @@ def test_a_record_ahead_is_reported_if_an_append_may_be_cut_off(tmp_path: Path) 
     assert words in run(here, "adopt", "job", "--from", str(path), "--take-over").stderr
 
 
-def test_a_job_starts_where_its_adopted_copy_with_a_gap_ends_for_all_readers() -> None:
+def test_a_job_starts_where_its_copy_with_a_gap_ends_for_all_readers() -> None:
     job, copy, target = worked(), MemoryLog("mirror"), MemoryLog("job")
     records = [to_append(one) for one in job.log.records]
     copy.store(*records[:20], records[21], records[20], *records[22:])  # as a mirror's retry does
