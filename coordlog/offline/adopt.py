@@ -30,9 +30,9 @@ from coordlog.projections.snapshot.codec import (
 from coordlog.restore.destination_claim import former_logs_attributes
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.codec import encode_record
-from coordlog.schemas.header import decode_header, encode_header
+from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import JobMode, Kind, Record
-from coordlog.schemas.validity import beginning_of
+from coordlog.schemas.validity import NOTHING_COUNTED, beginning_of, count
 
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
 
@@ -317,9 +317,14 @@ def _moved(source: Log, job_id: str, end: int) -> Iterator[UnstoredRecord]:
     first, records = _peek(history.stored(end=end))
     if is_pruned:
         yield _guard(first, job_id)
-    new_offsets: dict[int, int] = {}
+    counting, new_offsets = NOTHING_COUNTED, dict[int, int]()
+    if first is not None:
+        with suppress(RecordError):
+            counting = beginning_of(first).counting
     for offset, stored in enumerate(records, start=int(is_pruned)):
-        yield _at(stored, offset, new_offsets)
+        header = stored.header
+        counting, verdict = count(counting, header)
+        yield _at(stored, header, offset, new_offsets, is_void=verdict.is_void)
 
 
 def _peek(
@@ -380,14 +385,29 @@ def _is_guard(first: StoredRecord) -> bool:
         return False
 
 
-def _at(stored: StoredRecord, offset: int, new_offsets: dict[int, int]) -> UnstoredRecord:
-    """A record at its new offset. `new_offsets`: those of snapshots and completed checkpoints, by the old offset."""
+def _at(
+    stored: StoredRecord,
+    header: Header | None,
+    offset: int,
+    new_offsets: dict[int, int],
+    *,
+    is_void: bool,
+) -> UnstoredRecord:
+    """A record at its new offset.
+
+    Args:
+        stored: The record in the source.
+        header: Its header.
+        offset: Its new offset.
+        new_offsets: Those of snapshots and completed checkpoints, by the old offset. Void ones are not among them: no
+            header may name a snapshot that counted only in the log of which this source has lost records.
+        is_void: Whether the record does not count in the source.
+    """
     header_bytes: bytes | None = None
     value: bytes | None = None
-    header = decode_header(stored.header_bytes)
     if header is not None:
         kind = _kind(stored)
-        if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED):
+        if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED) and not is_void:
             new_offsets[stored.offset] = offset
         pointer = header.snapshot_offset
         new_pointer = new_offsets.get(pointer, -1)

@@ -177,10 +177,21 @@ def _check(
     moves = _moves(before, state) if record.kind is Kind.EPOCH_STARTED else ()
     for problem in (
         *moves,
+        *_owner_faults(state, record),
         *_state_faults(verified, state, record),
         *check.faults(state, entry, record),
     ):
         verified.found(entry.offset, problem)
+
+
+def _owner_faults(state: JobState, record: Record) -> Iterator[str]:
+    """Fault of a record that fits into an epoch by its numbers only, as in a mirror of two logs in one topic."""
+    of_record, of_epoch = (record.job_id, record.driver_id), (state.job_id, state.driver_id)
+    if of_record != of_epoch:
+        yield (
+            f"it is of job {of_record[0]} and driver {of_record[1]}, and its epoch of job {of_epoch[0]} and "
+            f"driver {of_epoch[1]}: it belongs to another log"
+        )
 
 
 def _moves(before: JobState, state: JobState) -> Iterator[str]:

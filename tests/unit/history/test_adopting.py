@@ -39,9 +39,10 @@ from coordlog.projections.tables.audit import audit, audit_records
 from coordlog.restore.rebuild import check_identity, projection_of, rebuild
 from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.builtin_types import SnapshotWanted
+from coordlog.schemas.codec import encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.payload_address import PayloadAddress
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.validity import NOTHING_COUNTED
 from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
@@ -371,6 +372,30 @@ def test_a_record_ahead_is_reported_if_an_append_may_be_cut_off(tmp_path: Path) 
     words = f"offset {last - 1} has sequence {last - 1}, and the last record that counts has 7"
     assert words in run(here, "verify", str(path)).stdout
     assert words in run(here, "adopt", "job", "--from", str(path), "--take-over").stderr
+
+
+def test_a_job_starts_where_its_copy_with_a_gap_ends_for_all_readers() -> None:
+    job, copy, target = worked(), MemoryLog("mirror"), MemoryLog("job")
+    records = [to_append(one) for one in job.log.records]
+    copy.store(*records[:20], records[21], records[20], *records[22:])  # as a mirror's retry does
+    checked(copy, "job", open_payload=_no_store)
+
+    adopt(copy, target, "job")
+    again = HandDrivenJob(job.chain, log=target)
+    again.register(0).send("source", Up(n=100))
+
+    assert again.runtime.state.next_sequence == verify(target.records).state.next_sequence < 40
+
+
+@pytest.mark.parametrize("changed", [{"driver_id": "driver-x"}, {"job_id": "job-x"}])
+def test_records_of_another_log_that_fit_by_number_are_a_fault(changed: dict[str, str]) -> None:
+    source, mixed = worked(5).log, MemoryLog("mirror")
+    mixed.store(*map(to_append, source.records[:-1]))
+    record = replace(source.records[-1].record(), **changed)  # type: ignore[arg-type]
+    foreign = to_append(source.records[-1], value=encode_record(record))
+    mixed.store(foreign._replace(key=record_key(record).encode()))
+    with pytest.raises(RestoreError, match=r"it is of job .*: it belongs to another log"):
+        checked(mixed, "job", open_payload=_no_store)
 
 
 def test_what_stands_before_a_whole_copy_is_not_ahead_of_it() -> None:
