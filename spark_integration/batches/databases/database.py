@@ -516,7 +516,7 @@ class DatabaseTable:
         before = table_types(connection, cursor, staging)
         now = table_types(connection, cursor, self._target)
         changed = [
-            f"column {name!r} was staged as {kind or 'BLOB'} and is {now.get(name, 'not')} in the table"
+            f"column {name!r} was staged as {kind or 'BLOB'} and is {now.get(name, 'not') or 'BLOB'} in the table"
             for name, kind in before.items()
             if name != _TASK and now.get(name) != kind
         ]
@@ -748,9 +748,12 @@ def _reason_of(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the table refuses the rows, as it would at each retry; by SQLSTATE, else by the names of PEP 249."""
+    """Whether the table refuses the rows, as it would at each retry; by its code, else by the names of PEP 249."""
     if state := _state_of(error):
         return state[:2] not in _PASSING
+    # SQLite has no other code for a statement that fails for its own sake, such as one of an index on an expression.
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        return True
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 
