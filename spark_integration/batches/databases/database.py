@@ -224,28 +224,38 @@ class DatabaseTable:
         Raises:
             SinkError: Rows and markers would not be kept together in this table.
         """
-        cursor.execute(_IDENTITY, {"table": self._target})
-        schema, self._plain, unlogged, foreign = cursor.fetchall()[0]
-        self._set_schema(str(schema))
-        if unlogged is not None:
-            raise SinkError(
-                self.destination,
-                f"{unlogged} is an unlogged table: PostgreSQL empties it after a crash, and {_MARKERS} would still "
-                "have its batches",
-                f"ALTER TABLE {unlogged} SET LOGGED",
-            )
-        if foreign is not None:
-            raise SinkError(
-                self.destination,
-                f"{foreign} is a foreign table: its server commits the rows apart from {_MARKERS}",
-                "connect to that server, and write to its table there",
-            )
+        schema, plain, refusal = self._look_up(cursor)
+        if refusal is not None:
+            raise SinkError(self.destination, *refusal)
+        self._plain = plain
+        self._set_schema(schema)
         if "%" in self._schema:
             raise SinkError(
                 self.destination,
                 f"the name of its schema, {self._schema!r}, has a %, which stands for a value in statements",
                 "rename the schema, or write to a table in another one",
             )
+
+    def _look_up(self, cursor: Any) -> tuple[str, str, tuple[str, str] | None]:  # noqa: ANN401, as above
+        """Schema and name that PostgreSQL has for the table; and why its rows and markers are not kept together.
+
+        The reason comes with the next step; None if they are.
+        """
+        cursor.execute(_IDENTITY, {"table": self._target})
+        schema, plain, unlogged, foreign = cursor.fetchall()[0]
+        refusal = None
+        if unlogged is not None:
+            problem = (
+                f"{unlogged} is an unlogged table: PostgreSQL empties it after a crash, and {_MARKERS} would still "
+                "have its batches"
+            )
+            refusal = (problem, f"ALTER TABLE {unlogged} SET LOGGED")
+        elif foreign is not None:
+            refusal = (
+                f"{foreign} is a foreign table: its server commits the rows apart from {_MARKERS}",
+                "connect to that server, and write to its table there",
+            )
+        return str(schema), str(plain), refusal
 
     def refuse_lost_output(self, job_id: str) -> None:
         """Refuse a database without a trace of the job, which has committed batches there. Called before `claim`.
@@ -494,6 +504,10 @@ class DatabaseTable:
             raise _UnfitError(_why_fewer(part, int(cursor.fetchone()[0]), moved))
         if not isinstance(connection, sqlite3.Connection):
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # also those deferred to the commit
+            # After the insert, which does not keep others from adding partitions.
+            _, _, refusal = self._look_up(cursor)
+            if refusal is not None:
+                raise _UnfitError("; ".join(refusal))
 
     def _check_types(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
         """Check that the table's columns still have the types in which the values are exact."""
@@ -502,7 +516,7 @@ class DatabaseTable:
         before = table_types(connection, cursor, staging)
         now = table_types(connection, cursor, self._target)
         changed = [
-            f"column {name!r} was staged as {kind or 'BLOB'} and is {now.get(name, 'not')} in the table"
+            f"column {name!r} was staged as {kind or 'BLOB'} and is {now.get(name, 'not') or 'BLOB'} in the table"
             for name, kind in before.items()
             if name != _TASK and now.get(name) != kind
         ]
@@ -734,9 +748,12 @@ def _reason_of(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the table refuses the rows, as it would at each retry; by SQLSTATE, else by the names of PEP 249."""
+    """Whether the table refuses the rows, as it would at each retry; by its code, else by the names of PEP 249."""
     if state := _state_of(error):
         return state[:2] not in _PASSING
+    # SQLite has no other code for a statement that fails for its own sake, such as one of an index on an expression.
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        return True
     return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 

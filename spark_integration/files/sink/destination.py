@@ -93,9 +93,10 @@ class Destination:
             if foreign:
                 raise SinkError(
                     self.where,
-                    f"a destination that is not ours: it holds {len(foreign)} names that this "
-                    f"job did not make, {foreign[0]!r} first",
-                    "use one that is empty or does not exist",
+                    f"a destination that is not ours: it holds {len(foreign)} names, {foreign[0]!r} first, and no "
+                    f"{_OWNER}",
+                    f"use one that is empty or does not exist; if the job has made these, put {HIDDEN} back beside "
+                    "them",
                 )
             self._check_space(DESTINATION_FREE_BYTES_MIN, "no new job starts here")
             created = datetime.now(UTC).isoformat(timespec="seconds")

@@ -37,6 +37,7 @@ _NEXT_STEPS: Final = {
     errno.EACCES: "allow the user that runs the job and its tasks to write there",
     errno.EPERM: "allow the user that runs the job and its tasks to write there",
     errno.EROFS: "use a destination on a file system that can be written",
+    errno.EEXIST: "see whether a file has the name of a folder, or a link's target is not mounted",
     errno.ENOTDIR: "use a path of which every part but the last is a folder",
 }
 _OF_RUST: Final = re.compile(r"\(os error (\d+)\)")

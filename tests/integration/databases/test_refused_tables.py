@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -106,6 +107,51 @@ def test_a_table_that_keeps_no_rows_with_their_markers_is_refused(
     with pytest.raises(SinkError, match=why_not):
         ready(conninfo, table)
     assert run(conninfo, "SELECT 1 FROM pg_tables WHERE tablename LIKE 'coordlog%'") == []
+
+
+@pytest.mark.parametrize(
+    ("statements", "why_not"),
+    [
+        (
+            (
+                "ALTER TABLE orders DETACH PARTITION rest",
+                "CREATE UNLOGGED TABLE fast PARTITION OF orders DEFAULT",
+            ),
+            r"fast is an unlogged.*ALTER TABLE public\.fast SET LOGGED",
+        ),
+        (("ALTER TABLE rest SET UNLOGGED",), r"rest is an unlogged"),
+        (
+            (
+                "DROP TABLE orders",
+                "CREATE UNLOGGED TABLE orders (id BIGINT)",
+            ),
+            r"orders is an unlogged",
+        ),
+    ],
+)
+@pytest.mark.parametrize("moment", ["staged", "marker set"])
+def test_rows_do_not_move_into_a_table_that_has_come_to_lose_them(
+    conninfo: str, statements: tuple[str, ...], why_not: str, moment: str
+) -> None:
+    run(
+        conninfo,
+        "CREATE TABLE orders (id BIGINT) PARTITION BY RANGE (id)",
+        "CREATE TABLE rest PARTITION OF orders DEFAULT",
+    )
+    sink = ready(conninfo)
+    part = sink.stage(cast("Any", ArrowFrame([pa.table({"id": [1, 2]})])), BATCH)
+
+    def at(place: str) -> None:
+        if place == moment:
+            run(conninfo, *statements)
+
+    at("staged")
+    outcome = sink.settle(part, BATCH, at=at)
+
+    assert not outcome.is_done
+    assert re.search(why_not, outcome.details["refused"])
+    assert run(conninfo, "SELECT id FROM orders") == []
+    assert run(conninfo, "SELECT batch FROM coordlog_batches") == []
 
 
 def test_a_table_has_one_owner_though_its_name_is_given_too_long(conninfo: str) -> None:

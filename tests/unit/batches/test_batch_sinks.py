@@ -257,6 +257,7 @@ def test_a_column_that_the_table_lacks_is_refused_before_rows_are_staged(shop: S
             "'id' was staged as INT and is TEXT in the table",
             ["0", "1", "2"],
         ),
+        ("CREATE INDEX a ON orders (json_extract(name, '$.a'))", "malformed JSON", [0, 1, 2]),
     ],
 )
 def test_staged_rows_that_cannot_be_moved_as_they_are_are_staged_again(

@@ -584,6 +584,30 @@ def test_a_sweep_removes_drafts_and_probes_that_somebody_died_over(tmp_path: Pat
     assert left == [".coordlog/note.txt", ".coordlog/owner.json"]
 
 
+def test_files_without_the_folder_that_names_their_job_need_it_back(tmp_path: Path) -> None:
+    """As after a move of the visible names alone."""
+    sink = prepared(ParquetSink(tmp_path / "out"))
+    writer = opened(sink)
+    write(writer, i=[1])
+    publish(sink, writer.snapshot_state(1))
+    writer.close()
+    (sink.path / ".coordlog").rename(tmp_path / "aside")
+
+    error = refusal(lambda: prepared(ParquetSink(tmp_path / "out")))
+    assert "it holds 1 names" in error.problem
+    assert "no .coordlog/owner.json" in error.problem
+    assert "put .coordlog back beside them" in error.next_step
+    (tmp_path / "aside").rename(sink.path / ".coordlog")
+    prepared(ParquetSink(tmp_path / "out"))
+
+
+def test_a_link_to_a_folder_that_is_not_mounted_is_named_as_a_cause(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "away")
+
+    error = refusal(lambda: prepared(ParquetSink(tmp_path / "out")))
+    assert "a link's target is not mounted" in error.next_step
+
+
 def test_a_draft_that_a_sweep_takes_away_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
