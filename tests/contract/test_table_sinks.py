@@ -319,7 +319,7 @@ def test_rows_that_the_table_does_not_take_are_refused_with_the_difference(
     with pytest.raises(DestinationMisfitError) as caught:
         list(writer.process(batch))
     assert difference in caught.value.problem
-    assert "--widen" in caught.value.next_step
+    assert "`widen=True`" in caught.value.next_step
 
 
 def test_columns_that_the_table_lacks_are_added_for_the_rows(place: Place) -> None:
