@@ -30,9 +30,9 @@ from coordlog.projections.snapshot.codec import (
 from coordlog.restore.destination_claim import former_logs_attributes
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.codec import encode_record
-from coordlog.schemas.header import Header, encode_header
+from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import JobMode, Kind, Record
-from coordlog.schemas.validity import NOTHING_COUNTED, beginning_of, count
+from coordlog.schemas.validity import NOTHING_COUNTED, Judged, beginning_of, judge
 
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
 
@@ -317,14 +317,13 @@ def _moved(source: Log, job_id: str, end: int) -> Iterator[UnstoredRecord]:
     first, records = _peek(history.stored(end=end))
     if is_pruned:
         yield _guard(first, job_id)
-    counting, new_offsets = NOTHING_COUNTED, dict[int, int]()
+    counting = NOTHING_COUNTED
     if first is not None:
         with suppress(RecordError):
             counting = beginning_of(first).counting
-    for offset, stored in enumerate(records, start=int(is_pruned)):
-        header = stored.header
-        counting, verdict = count(counting, header)
-        yield _at(stored, header, offset, new_offsets, is_void=verdict.is_void)
+    new_offsets: dict[int, int] = {}
+    for offset, judged in enumerate(judge(records, counting), start=int(is_pruned)):
+        yield _at(judged, offset, new_offsets)
 
 
 def _peek(
@@ -385,29 +384,18 @@ def _is_guard(first: StoredRecord) -> bool:
         return False
 
 
-def _at(
-    stored: StoredRecord,
-    header: Header | None,
-    offset: int,
-    new_offsets: dict[int, int],
-    *,
-    is_void: bool,
-) -> UnstoredRecord:
+def _at(judged: Judged[StoredRecord], offset: int, new_offsets: dict[int, int]) -> UnstoredRecord:
     """A record at its new offset.
 
-    Args:
-        stored: The record in the source.
-        header: Its header.
-        offset: Its new offset.
-        new_offsets: Those of snapshots and completed checkpoints, by the old offset. Void ones are not among them: no
-            header may name a snapshot that counted only in the log of which this source has lost records.
-        is_void: Whether the record does not count in the source.
+    `new_offsets`: those of snapshots and completed checkpoints, by the old offset. Void ones are not among them: no
+    header may name a snapshot that counted only in the log of which the source has lost records.
     """
+    stored, header = judged.entry, judged.header
     header_bytes: bytes | None = None
     value: bytes | None = None
     if header is not None:
         kind = _kind(stored)
-        if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED) and not is_void:
+        if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED) and not judged.verdict.is_void:
             new_offsets[stored.offset] = offset
         pointer = header.snapshot_offset
         new_pointer = new_offsets.get(pointer, -1)

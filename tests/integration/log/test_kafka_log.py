@@ -36,7 +36,7 @@ from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.kafka.admin_compat import settings_of
 from coordlog.log.kafka.writer import PRODUCER_OPTIONS, _discard
-from histories.log_records import counted, plain, start_driver, turns
+from histories.log_records import Driver, counted, plain, start_driver, turns
 from servers.topic_settings import change_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -443,17 +443,22 @@ def test_two_drivers_on_one_topic_the_newer_one_holds_it(
     new.appender.close()
 
 
+def driver_of_a_former_topic(log_of: Callable[..., KafkaLog], topic: str) -> Driver:
+    """A driver that has appended five records to a topic of the name, which was made again since then."""
+    log_of(topic).create()
+    driver = start_driver(log_of(topic), "a", patience=Patience(log_timeout_s=10.0))
+    driver.appender.append(turns([1] * 5, 0, 0))
+    log_of(topic).delete()
+    log_of(topic).create()
+    return driver
+
+
 @pytest.mark.newer_broker("without ZooKeeper")
 @pytest.mark.fault("X7")
 def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
     log_of: Callable[..., KafkaLog], topic: str
 ) -> None:
-    log = log_of(topic)
-    log.create()
-    driver = start_driver(log, "a", patience=Patience(append_timeout_s=3.0))
-    driver.appender.append(turns([1] * 5, 0, 0))
-    log_of(topic).delete()
-    log_of(topic).create()
+    driver = driver_of_a_former_topic(log_of, topic)
     with pytest.raises(OffsetGapError):
         driver.appender.append(turns([1], 0, 5))
 
@@ -467,11 +472,7 @@ def test_a_driver_ends_on_a_topic_that_was_made_anew_and_is_longer(
     log_of: Callable[..., KafkaLog], topic: str, epochs: int, doing: str
 ) -> None:
     """By records alone it seems in force: the new log's last epoch began below the old one's end."""
-    log_of(topic).create()
-    old = start_driver(log_of(topic), "a", patience=Patience(log_timeout_s=10.0))
-    old.appender.append(turns([1] * 5, 0, 0))
-    log_of(topic).delete()
-    log_of(topic).create()
+    old = driver_of_a_former_topic(log_of, topic)
     drivers = [start_driver(log_of(topic), name, patience=Patience()) for name in "bc"[:epochs]]
     new = drivers[-1]
     new.appender.append(turns([1] * 9, epochs - 1, 0))
@@ -493,11 +494,7 @@ def test_an_idle_driver_ends_on_a_topic_that_was_made_anew_and_is_as_long(
     log_of: Callable[..., KafkaLog], topic: str
 ) -> None:
     """By offsets, epoch and sequence it seems in force."""
-    log_of(topic).create()
-    old = start_driver(log_of(topic), "a", patience=Patience(log_timeout_s=10.0))
-    old.appender.append(turns([1] * 5, 0, 0))
-    log_of(topic).delete()
-    log_of(topic).create()
+    old = driver_of_a_former_topic(log_of, topic)
     new = start_driver(log_of(topic), "b", patience=Patience())
     new.appender.append(turns([1] * 5, 0, 0))
     assert new.appender.end_offset == old.appender.end_offset

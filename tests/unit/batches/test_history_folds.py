@@ -251,19 +251,14 @@ def test_a_stream_goes_on_behind_appends_of_a_former_logs_driver(
 
 
 def test_a_stream_goes_on_with_late_records_of_the_drivers_before() -> None:
-    one = HandHistory()
-    one.epoch()
-    late = one.record(Kind.GLOBAL_FAILURE)
-    one.turn(late)
-    one.epoch()
-    state, end = FakeState(), len(one.records)
-    list(micro_batch([frame(one.records)], state))
+    history, state = of_epochs(2), FakeState()
+    end = len(history.records)
+    list(micro_batch([frame(history.records)], state))
 
-    one.void(late, epoch=0, sequence=1)
-    one.turn(one.record(Kind.GLOBAL_FAILURE))
-    (told,) = micro_batch([frame(one.records[end:], end)], state)
+    history.void(history.record(Kind.GLOBAL_FAILURE), epoch=0, sequence=1)
+    history.turn(history.record(Kind.GLOBAL_FAILURE))
 
-    reasons = why_not(told["code"].to_numpy(dtype="int8")).to_pylist()
+    reasons = told_reasons(history.records, end, state)
     assert reasons == ["void: its epoch is not in force", None]
 
 

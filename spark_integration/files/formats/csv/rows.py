@@ -199,9 +199,9 @@ class CsvRows:
             part.text.close()
 
     def _refuse_line_ends(self, values: pa.Array) -> None:
-        """Refuse line ends in the last column, if no field holds one.
+        """Refuse line ends in the last column if `no_newlines_in_fields` is set.
 
-        Arrow cuts blocks at line ends then. At the end of the last block but one it ends a value whose quote is open.
+        Arrow then cuts blocks at any line end, and ends a value with an open quote where the last block but one ends.
         """
         if self._options.csv.no_newlines_in_fields and (_has(values, "\n") or _has(values, "\r")):
             self._check_last_quote()
