@@ -169,8 +169,8 @@ def _items(form: FieldForm) -> Write:
     exact, write_item = form
 
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        # An iterator would be empty when the event is sent again.
-        if isinstance(value, (str, bytes, Mapping, Iterator)):
+        # An iterator would be empty when the event is sent again. Most are lists, whose check costs less.
+        if type(value) is not list and isinstance(value, (str, bytes, Mapping, Iterator)):
             raise TypeError(f"{value!r} is no list")
         return [item if type(item) in exact else write_item(item) for item in value]
 
@@ -197,10 +197,10 @@ def _key(key: object) -> str:
 
 def _of_type(cls: type, write_payload: Write) -> Write:
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        if isinstance(value, Mapping):
-            value = cls(**value)  # so that its fields are checked, and secret ones sealed
         if not isinstance(value, cls):
-            raise TypeError(f"{value!r} is no {cls.__name__}")
+            if not isinstance(value, Mapping):
+                raise TypeError(f"{value!r} is no {cls.__name__}")
+            value = cls(**value)  # so that its fields are checked, and secret ones sealed
         return write_payload(value)
 
     return write
