@@ -25,6 +25,7 @@ __all__ = [
     "is_list",
     "nulls",
     "refuse_nulls",
+    "without_dictionary",
 ]
 
 _SHOWN_CHARS: Final = 200
@@ -145,7 +146,7 @@ def nulls(count: int, kind: pa.DataType) -> pa.Array:
 
 def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether a value of one may be a value of the other."""
-    source, target = _plain(source), _plain(target)
+    source, target = without_dictionary(source), without_dictionary(target)
     if source == target or pa.types.is_null(source):
         return True
     return any(
@@ -164,6 +165,11 @@ def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
             pa.types.is_map,
         )
     )
+
+
+def without_dictionary(kind: pa.DataType) -> pa.DataType:
+    """Type of the values, which a dictionary holds once."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 # --- errors of a cast -----------------------------------------------------------------------------------
@@ -391,10 +397,6 @@ def _of_kinds(source: pa.DataType, target: pa.DataType) -> str:
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
         return "one has a zone, the other has none, and nothing says which zone is meant"
     return "they are of different kinds"
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -364,6 +364,21 @@ def test_columns_are_widened_as_the_format_does_it(place: Place) -> None:
         list(opened(sink, attempt_number=2).process(pa.record_batch({"i": [0.5], "f": [0.5]})))
 
 
+def test_a_column_is_added_beside_categories_of_pandas(place: Place) -> None:
+    words = pa.array(["x"]).dictionary_encode()
+    first = staged(place, pa.record_batch({"i": [1], "s": words}))
+    sink = place.sink(widen=True)
+    writer = opened(sink, attempt_number=1)
+    list(writer.process(pa.record_batch({"i": [2], "s": words, "new": [0.5]})))
+    sink.settle(intent(first))
+    sink.settle(intent(files_of(writer.final_snapshot()), number=1))
+
+    assert place.table().sort_by("i").to_pylist() == [
+        {"i": 1, "s": "x", "new": None},
+        {"i": 2, "s": "x", "new": 0.5},
+    ]
+
+
 def test_columns_that_must_have_values_keep_that_in_a_widening(place: Place) -> None:
     place.make(
         pa.schema(

@@ -12,6 +12,7 @@ from coordlog.spark_integration.casts.exact_cast import (
     are_same_kind,
     exact_cast,
     nulls,
+    without_dictionary,
 )
 
 __all__ = ["MisfitError", "fitted", "widened"]
@@ -62,8 +63,8 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, *, fills_missing: bool) -> 
 def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """The narrowest schema that holds the values of both, by Arrow's permissive promotion.
 
-    int32 and int64 become int64, integers and floats double, null any type; new columns of `other`
-    come last.
+    int32 and int64 become int64, integers and floats double, null any type, a dictionary beside plain
+    values the type of its values; new columns of `other` come last.
 
     Raises:
         MisfitError: Two types have no wider one, or two columns differ in upper and lower case alone.
@@ -76,7 +77,10 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
             fields.append(column)
             continue
         wider = other.field(column.name)
-        both = [pa.schema([column]), pa.schema([wider])]
+        kinds = column.type, wider.type
+        if not all(map(pa.types.is_dictionary, kinds)):
+            kinds = tuple(map(without_dictionary, kinds))
+        both = [pa.schema([column.with_type(kind)]) for kind in kinds]
         try:
             if are_same_kind(wider.type, column.type) or pa.types.is_null(column.type):
                 both_hold = pa.unify_schemas(both, promote_options="permissive").field(0)

@@ -234,6 +234,13 @@ def test_a_wall_clock_and_a_moment_have_no_wider_type() -> None:
         widened(zoned, naive.schema)
 
 
+def test_a_dictionary_and_its_values_have_the_type_of_the_values() -> None:
+    plain = pa.schema({"s": pa.large_string()})
+    categories = pa.schema({"s": pa.dictionary(pa.int8(), pa.string())})
+
+    assert widened(plain, categories) == widened(categories, plain) == plain
+
+
 def test_a_schema_of_values_that_json_has_not_is_refused_where_it_enters() -> None:
     schema = pa.schema({"m": pa.map_(pa.string(), pa.int64())})
     with pytest.raises(OptionError, match="JSON has no map"):
