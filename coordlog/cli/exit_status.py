@@ -35,7 +35,8 @@ class Exit(enum.IntEnum):
     FENCED = 4
     """Another driver has taken over."""
     UNREACHABLE = 5
-    """The log, the payload store or the job's driver did not answer, or the broker of this machine did not start."""
+    """The log, the payload store or the job's driver did not answer, the broker of this machine did not start, or the
+    log was pruned during the reading: the same command may succeed."""
     NO_SPACE = 6
     INTERRUPTED = 130
     TERMINATED = 143
@@ -52,12 +53,16 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.FENCED
         case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
             return Exit.NO_SPACE  # Spark's own folders are full: Spark reports it as text
-        case RestoreError() | AccessError() | PrunedMeanwhileError():
+        case RestoreError() | AccessError():
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
         case (
-            LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError() | NoDriverError()
+            LogUnavailableError()
+            | PrunedMeanwhileError()
+            | PayloadStoreUnreachableError()
+            | BrokerError()
+            | NoDriverError()
         ):
             return Exit.UNREACHABLE
         case UsageError():

@@ -51,6 +51,7 @@ __all__ = [
     "final_of",
     "finish_job",
     "is_at_its_end",
+    "is_committed_since",
     "left_of",
     "record_end_of_driver",
     "record_stop",
@@ -290,6 +291,17 @@ def left_of(state: JobState, open_work: Mapping[str, int]) -> Left:
         },
         splits=splits,
     )
+
+
+def is_committed_since(before: int, state: JobState, open_work: Mapping[str, int]) -> bool:
+    """Whether a checkpoint after `before` has completed, and its commits are settled.
+
+    Open are intents without an outcome, and intents to come of operators with an open call or timer (clause I3: the
+    job's end waits too).
+    """
+    if state.last_checkpoint <= before or state.owed_complete is not None:
+        return False
+    return not left_of(state, open_work).is_awaited
 
 
 def is_at_its_end(state: JobState) -> bool:

@@ -19,6 +19,7 @@ from typing import Protocol, cast
 from coordlog.api.chain import Chain
 from coordlog.errors import (
     DriverAliveError,
+    FencedError,
     JobFailedError,
     LogError,
     RequestError,
@@ -27,7 +28,7 @@ from coordlog.errors import (
 )
 from coordlog.kernel.builder import KernelConfig, limits_of
 from coordlog.kernel.inputs import DriverStops, StopAsked
-from coordlog.kernel.job_end import left_of
+from coordlog.kernel.job_end import is_committed_since
 from coordlog.kernel.outputs import StopDriver
 from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
@@ -223,7 +224,8 @@ class JobDriver:
         """Held during the start, so that nothing is closed that is not there yet."""
         self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
-        self._is_begun = self._is_collector_slower = False
+        self._is_begun, self._endpoint = False, ""
+        self._is_collector_slower = False
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -269,12 +271,15 @@ class JobDriver:
     def _begin(self) -> None:
         began_s = time.monotonic()
         projection = projection_of(self._chain)
-        rebuilt = self._read_history(projection)
-        if self._has_finished(rebuilt.state):
-            self._end_at_once(RestoreMode.FINISHED, rebuilt, began_s)
-            return
-        operators = rebuilt.state.launch.get("operators")
-        appender = self._take_over(rebuilt, self._config(projection, rebuilt.state))
+        while True:
+            rebuilt = self._read_history(projection)
+            if self._has_finished(rebuilt.state):
+                self._end_at_once(RestoreMode.FINISHED, rebuilt, began_s)
+                return
+            operators = rebuilt.state.launch.get("operators")
+            appender = self._take_over(rebuilt, self._config(projection, rebuilt.state))
+            if appender is not None:
+                break
         self._check_still_fits(rebuilt.state, operators)
         mode, first = first_input(
             rebuilt.state,
@@ -445,10 +450,14 @@ class JobDriver:
         )
         return _with_policy(config, options)
 
-    def _take_over(self, rebuilt: Rebuild, config: KernelConfig) -> Appender:
-        """Begin an epoch: from here on only this driver appends, until a newer one begins its epoch."""
-        self._is_begun = True
-        endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
+    def _take_over(self, rebuilt: Rebuild, config: KernelConfig) -> Appender | None:
+        """Begin an epoch: from here on only this driver appends, until a newer one begins its epoch.
+
+        Returns None if a command, such as `coordlog savepoint`, has begun its epoch since the reading: it has ended.
+        """
+        if not self._is_begun:
+            self._is_begun = True
+            self._endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
 
         def epoch_started(epoch: int) -> UnstoredRecord:
             record = Record(
@@ -458,7 +467,7 @@ class JobDriver:
                 kind=Kind.EPOCH_STARTED,
                 timestamp_us=max(time.time_ns() // 1000, rebuilt.state.timestamp_us),
                 job_id=self._options.job_id,
-                attributes=self._launch_attributes(rebuilt.state, endpoint, config),
+                attributes=self._launch_attributes(rebuilt.state, config),
             )
             return to_unstored(record, snapshot_offset=rebuilt.newest_snapshot.offset)
 
@@ -473,19 +482,23 @@ class JobDriver:
             ),
             self._options.patience or Patience(),
         )
-        appender = self._taking_over.run()
+        try:
+            appender = self._taking_over.run()
+        except FencedError as error:
+            state = rebuilt.state
+            if state.launch_info.is_command and state.epoch == error.epoch_in_force:
+                return None
+            raise
         self._appender = appender  # from here on `_close` closes it in any case
         rebuilt.catch_up(self._job_log, appender.end_offset)
         self._payloads.begin(appender.epoch, self.driver_id)
         self._surroundings.took_over()
         return appender
 
-    def _launch_attributes(
-        self, state: JobState, endpoint: str, config: KernelConfig
-    ) -> dict[str, str]:
+    def _launch_attributes(self, state: JobState, config: KernelConfig) -> dict[str, str]:
         options, identity = self._options, self._job_log.identity
         return {
-            "endpoint": endpoint,
+            "endpoint": self._endpoint,
             "host": socket.gethostname(),
             "pid": str(os.getpid()),
             "coordlog_version": metadata.version("coordlog"),
@@ -661,7 +674,7 @@ class JobDriver:
             if state.last_checkpoint > before:
                 # This state may be in the middle of a turn, or not in the log yet.
                 released = self._released_state(runtime, until)
-                if released is not None and _is_committed(*released, before):
+                if released is not None and is_committed_since(before, *released):
                     self._stop_checkpoint = before = released[0].last_checkpoint
                     if before >= first:
                         break
@@ -769,17 +782,6 @@ class JobDriver:
             _log.warning("job=%s nothing is swept: %s", self._options.job_id, error)
             return False
         return counting.epoch == appender.epoch
-
-
-def _is_committed(state: JobState, open_work: Mapping[str, int], before: int) -> bool:
-    """Whether a checkpoint after `before` has completed, and its commits are settled.
-
-    Open are intents without an outcome, and intents to come of operators with an open call or timer (clause I3: the
-    job's end waits too).
-    """
-    if state.last_checkpoint <= before or state.owed_complete is not None:
-        return False
-    return not left_of(state, open_work).is_awaited
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

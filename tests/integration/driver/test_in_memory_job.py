@@ -22,8 +22,12 @@ from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.copy import to_append
 from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog
+from coordlog.log.memory import Meanwhile
+from coordlog.offline.epoch import append_fact, read_records
 from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.runtime.driver import JobStatus
+from coordlog.runtime.runtime import to_unstored
+from coordlog.schemas.builtin_types import SplitSkipped
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink.sink import ParquetSink
@@ -237,6 +241,45 @@ def test_a_driver_killed_at_its_intent_has_a_successor_that_settles_it(
 
     assert result.status in (JobStatus.FINISHED, JobStatus.ALREADY_FINISHED)
     assert pipeline.committed() == ALL_ROWS
+
+
+@pytest.mark.clause("K2")
+def test_a_command_during_a_start_does_not_end_the_driver(pipeline: Pipeline) -> None:
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.ATTEMPT_STARTED, SUBTASKS, kill_driver))
+
+    def skip() -> None:
+        log = pipeline.log.seen_by("a command")
+        fact = SplitSkipped(split_id="gone.csv")
+        append_fact(
+            log,
+            read_records(log),
+            fact,
+            command="skip",
+            check=lambda _: None,
+            operator_id="source",
+            why="bad",
+        )
+
+    pipeline.log.faults.next_append(Meanwhile(skip))
+    result = pipeline.drive()
+    assert result.status is JobStatus.FINISHED
+    assert result.epoch == 2, "the command's is 1"
+    assert [split.split_id for split in result.skipped_splits] == ["gone.csv"]
+    assert pipeline.committed() == ALL_ROWS
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_during_a_start_ends_the_driver(pipeline: Pipeline) -> None:
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.ATTEMPT_STARTED, SUBTASKS, kill_driver))
+    first = pipeline.log.records[0].record()
+    other = to_unstored(replace(first, epoch=1, driver_id="other"))
+    pipeline.log.faults.next_append(Meanwhile(lambda: pipeline.log.store(other)))
+    with pytest.raises(
+        FencedError, match=r"in force is epoch 1 of driver other: it has taken over"
+    ):
+        pipeline.drive(is_take_over=True)
 
 
 def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:

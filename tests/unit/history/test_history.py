@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.errors import OutOfRangeError, PrunedMeanwhileError, RecordError
 from coordlog.history import History
 from coordlog.log.memory import MemoryLog
@@ -86,8 +87,10 @@ def test_a_prune_during_a_reading_is_reported_as_such() -> None:
     plan = plan_prune(history.stored())
     assert plan.begins_with is not None
     job.log.delete_below(plan.begins_with.offset)
-    with pytest.raises(PrunedMeanwhileError, match=r"pruned meanwhile; run the same command again"):
+    said = r"pruned meanwhile; run the same command again"
+    with pytest.raises(PrunedMeanwhileError, match=said) as raised:
         list(history.records())
+    assert exit_of(raised.value) is Exit.UNREACHABLE, "the status that a supervisor starts again"
     assert next(History(job.log).records()).offset == plan.begins_with.offset
 
 
