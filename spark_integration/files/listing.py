@@ -193,13 +193,13 @@ class InputFiles:
         by_path = {file.path: file for file in self._walk_all()}
         listed = [by_path[name] for name in sorted(by_path) if self._is_read(by_path[name])]
         if not listed and not allow_none:
-            left_out = f"; `exclude` leaves out {len(by_path)}" if by_path else ""
-            raise SourceError(
-                self.url,
-                "there is no file to read (names that begin with `.` or `_` are not read"
-                f"{left_out})",
-                "name a file, a folder with files, or a glob that matches some",
-            )
+            why = "names that begin with `.` or `_` are not read"
+            why += f"; `exclude` leaves out {len(by_path)}" if by_path else ""
+            next_step = "name a file, a folder with files, or a glob that matches some"
+            if self.url.startswith(WEB) and "?" in self.url:
+                why += "; `?` is a wildcard in URLs too, so that no query is sent"
+                next_step = f"fetch the file of a query yourself, or {next_step}"
+            raise SourceError(self.url, f"there is no file to read ({why})", next_step)
         if all(file.size_bytes == 0 for file in listed) and not allow_none:
             raise SourceError(
                 self.url,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fsspec import AbstractFileSystem
 
+from coordlog.errors import SourceError
 from coordlog.spark_integration.files import listing
 from coordlog.spark_integration.files.listing import InputFiles
 
@@ -107,3 +108,10 @@ def test_links_that_begin_with_a_dot_are_names(
     pages = {"/in/": ["/in/./a/", "/in/./x.csv"], "/in/a/": ["/in/a/./y.csv"]}
 
     assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv", "in/x.csv"]
+
+
+def test_a_url_with_a_query_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        SourceError, match=r"`\?` is a wildcard.* no query is sent.; fetch the file"
+    ):
+        names_of(monkeypatch, "in/rows.csv?download=1", Web({"/in/": ["/in/rows.csv"]}))
