@@ -24,7 +24,7 @@ from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.local_names import UNNAMED, check_locale, check_name, is_utf8
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
-from coordlog.spark_integration.files.remote_names import files_below, remote_names_matching
+from coordlog.spark_integration.files.remote_names import WEB, files_below, remote_names_matching
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
@@ -64,7 +64,6 @@ _MARKS: Final = (
 """Entries of fsspec's `info` that show a change, best first, each after the word for it."""
 _MODIFIED: Final = "modified"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_WEB: Final = ("http://", "https://")
 
 
 class SeenFile(Protocol):
@@ -194,13 +193,13 @@ class InputFiles:
         by_path = {file.path: file for file in self._walk_all()}
         listed = [by_path[name] for name in sorted(by_path) if self._is_read(by_path[name])]
         if not listed and not allow_none:
-            left_out = f"; `exclude` leaves out {len(by_path)}" if by_path else ""
-            raise SourceError(
-                self.url,
-                "there is no file to read (names that begin with `.` or `_` are not read"
-                f"{left_out})",
-                "name a file, a folder with files, or a glob that matches some",
-            )
+            why = "names that begin with `.` or `_` are not read"
+            why += f"; `exclude` leaves out {len(by_path)}" if by_path else ""
+            next_step = "name a file, a folder with files, or a glob that matches some"
+            if self.url.startswith(WEB) and "?" in self.url:
+                why += "; `?` is a wildcard in URLs too, so that no query is sent"
+                next_step = f"fetch the file of a query yourself, or {next_step}"
+            raise SourceError(self.url, f"there is no file to read ({why})", next_step)
         if all(file.size_bytes == 0 for file in listed) and not allow_none:
             raise SourceError(
                 self.url,
@@ -480,7 +479,7 @@ class InputFiles:
 
     def _remote(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
         file_system.invalidate_cache()
-        is_web = path.startswith(_WEB)
+        is_web = path.startswith(WEB)
         if (
             is_web
             and not path.endswith("/")
@@ -547,7 +546,7 @@ def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:
         size_bytes=-1 if size is None else int(size),
         mark=mark,
         # A web server has ranges only if it reports them.
-        may_seek=size is not None and (info.get("partial") is True or not path.startswith(_WEB)),
+        may_seek=size is not None and (info.get("partial") is True or not path.startswith(WEB)),
     )
 
 
@@ -660,7 +659,7 @@ def _is_hidden(path: str, below: str) -> bool:
 
 def _refuse_version(file: SeenFile) -> None:
     """Refuse a name that would be read as another object: its rows would be missing, the other's read twice."""
-    if VERSION_MARK in file.path and not file.path.startswith(_WEB):
+    if VERSION_MARK in file.path and not file.path.startswith(WEB):
         raise SourceError(
             file.path,
             f"its name has {VERSION_MARK!r}, which the library for S3 takes for a version of another object",

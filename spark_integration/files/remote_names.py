@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from fsspec.utils import glob_translate
 
-__all__ = ["files_below", "remote_names_matching"]
+__all__ = ["WEB", "files_below", "remote_names_matching"]
+
+WEB: Final = ("http://", "https://")
+"""Beginnings of names of a web server."""
 
 
 # `Any` here and below: fsspec has no types.
@@ -63,10 +66,24 @@ def _walk(
         except FileNotFoundError:
             continue
         for _, folders, files in levels:
-            yield from ((info["name"], info, False) for info in files.values())
+            names = ((_name(info), info) for info in files.values())
+            yield from ((name, info, False) for name, info in names if not _is_own_page(name))
             for info in folders.values():
-                yield info["name"], info, True
-                name = info["name"].rstrip("/")
+                page = _name(info)
+                yield page, info, True
+                name = page.rstrip("/")
                 if name not in entered and is_entered(name):
                     entered.add(name)
-                    pending.append(info["name"])
+                    pending.append(page)
+
+
+def _name(info: Mapping[str, Any]) -> str:
+    """The name, without the dot with which links of Caddy's index begin."""
+    name = str(info["name"])
+    return name.replace("/./", "/") if name.startswith(WEB) else name
+
+
+def _is_own_page(name: str) -> bool:
+    """Whether it is a folder's page with a query or a fragment, as Apache's index links to itself in another order."""
+    page, *query = re.split("[?#]", name, maxsplit=1)
+    return bool(query) and page.endswith("/") and name.startswith(WEB)

@@ -321,10 +321,14 @@ def test_only_the_null_tokens_are_null(tmp_path: Path) -> None:
 
 
 def test_delimiter_quote_and_escape_are_as_given(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "a;b\n'x;y';z\\;w\n")
+    path = write(tmp_path / "a.csv", "a;b\n'x;y';'z\\';w'\n")
 
     assert read(FileSource(path, csv=CsvOptions(delimiter=";", quote="'", escape="\\"))).rows == [
-        ("x;y", "z;w")
+        ("x;y", "z';w")
+    ]
+    path.write_text("a;b\nx\\;y;z\n")
+    assert read(FileSource(path, csv=CsvOptions(delimiter=";", quote=None, escape="\\"))).rows == [
+        ("x;y", "z")
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fsspec import AbstractFileSystem
 
+from coordlog.errors import SourceError
 from coordlog.spark_integration.files import listing
 from coordlog.spark_integration.files.listing import InputFiles
 
@@ -77,3 +78,40 @@ def test_a_folder_of_a_glob_is_listed_with_its_slash(
     pages = {"/": ["/in/"], "/in/": ["/in/a/"], "/in/a/": ["/in/a/y.csv"]}
 
     assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv"]
+
+
+@pytest.mark.parametrize("pattern", ["in/", "in/*", "in/**", "in/**/*.csv"])
+def test_links_to_a_page_in_another_order_are_no_names(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """As an index of Apache has them: their pages were read as files, and `**` had no end."""
+    own = ["/in/?C=N;O=D", "/in/#top", "/in/a/"]
+    pages = {
+        "/in/": [*own, "/in/x.csv"],
+        "/in/?C=N;O=D": [f"/in/?C=N;O=D/{name}" for name in ("?C=N;O=D", "a/", "x.csv")],
+        "/in/a/": ["/in/a/?C=N;O=D", "/in/a/y.csv?version=2"],
+    }
+
+    names = names_of(monkeypatch, pattern, Web(pages))
+    assert names == [
+        name
+        for name in ("in/a/y.csv?version=2", "in/x.csv")
+        if not pattern.endswith(".csv") or name.endswith(".csv")
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["in/", "in/*", "in/**/*.csv"])
+def test_links_that_begin_with_a_dot_are_names(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """As an index of Caddy has them: they counted as hidden, or as outside of the folder."""
+    pages = {"/in/": ["/in/./a/", "/in/./x.csv"], "/in/a/": ["/in/a/./y.csv"]}
+
+    assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv", "in/x.csv"]
+
+
+def test_a_url_with_a_query_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        SourceError, match=r"`\?` is a wildcard.* no query is sent.; fetch the file"
+    ):
+        names_of(monkeypatch, "in/rows.csv?download=1", Web({"/in/": ["/in/rows.csv"]}))

@@ -304,7 +304,7 @@ def test_rows_of_a_file_without_bad_ones_are_those_of_a_source_that_fails(
         form = CsvOptions(
             column_names=names.column_names, escape=escape, delimiter=";", null_values=("NULL",)
         )
-        data = "".join(chance.choices('xy"\\\n\r', k=40)).encode() + b"\n"
+        data = "".join(chance.choices('xy"\\\n\r', (8, 8, 8, 1, 8, 8), k=40)).encode() + b"\n"
         path = tmp_path / f"{number}.csv"
         path.write_bytes(data)
         options: dict[str, Any] = {"schema": "a string", "csv": form}

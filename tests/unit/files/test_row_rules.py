@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from coordlog.errors import SourceError
+from coordlog.errors import OptionError, SourceError
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.source.reader import FileReader, merge_reader_states
 from coordlog.spark_integration.files.source.source import FileSource
@@ -164,3 +164,58 @@ def test_backslashes_that_escape_nothing_are_read_as_they_are(tmp_path: Path) ->
 
     names = [row[1] for row in rows_of(file, {})]
     assert names == ["C:\\dir\\", 'a "\\", b', '5\\" x', '5" \\x']
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,name\n1,x\n2,C:\\new\n",
+        'id,name\n1,x\n2,"C:\\temp \\"y\\""\n',
+        "id,name\n1,x\n2,\\N\n",
+        "id,name\n1,x\n2,\\\\host\n",
+        'id,name\n1,x\n2,"a"\\b\n',
+        "name\nx\nend\\\nxy\n",
+        'name\r\n"x\r\n"\r\na\\b\r\n',
+    ],
+)
+def test_escapes_elsewhere_than_in_quotes_are_refused(tmp_path: Path, text: str) -> None:
+    """Arrow would take them off, and a line end behind one would join two rows; Spark has no escape there."""
+    file = tmp_path / "a.csv"
+    file.write_bytes(text.encode())
+    options = {"csv": CsvOptions(escape="\\")}
+
+    with pytest.raises(
+        SourceError, match=r"line [34]: the escape .* elsewhere than in a quoted value"
+    ):
+        rows_of(file, options)
+    assert all("x" in row[-1] for row in rows_of(file, {**options, "bad_rows": "skip"}))
+    file.write_bytes(text.encode() + b"\n")
+    with pytest.raises(SourceError, match=r"line [34]: the escape"):
+        rows_of(file, {**options, "block_bytes": len(text) - 3})
+
+
+def test_escapes_whose_meaning_is_plain_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('id,name\n1,"a\\"b, \\\\"\n2,"c""\n\\\\\\""\n3,d"e\n')
+    wanted = [(1, 'a"b, \\'), (2, 'c"\n\\"'), (3, 'd"e')]
+    for bad_rows in ("fail", "skip"):
+        options = {"csv": CsvOptions(escape="\\"), "bad_rows": bad_rows}
+        assert rows_of(file, options) == wanted
+
+
+def test_escapes_before_letters_are_refused_without_quotes(tmp_path: Path) -> None:
+    """A tab, a line end or a null of some programs, of which Arrow would make the letter."""
+    file = tmp_path / "a.csv"
+    csv = CsvOptions(escape="\\", quote=None)
+    file.write_text('name,id\na\\,b\\\\t\\"c,1\n')
+    assert rows_of(file, {"csv": csv}) == [('a,b\\t"c', 1)]
+    for text in ("\\N", "a\\tb", "a\\\\\\nb"):
+        file.write_text(f"name,id\nx,1\n{text},2\n")
+        with pytest.raises(SourceError, match=r"line 3: the escape .* before a letter or a digit"):
+            rows_of(file, {"csv": csv})
+        assert rows_of(file, {"csv": csv, "bad_rows": "skip"}) == [("x", 1)]
+
+
+def test_an_escape_that_is_the_quote_itself_is_refused() -> None:
+    with pytest.raises(OptionError, match="doubled quotes need no `escape`"):
+        CsvOptions(escape='"')

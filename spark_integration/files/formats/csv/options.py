@@ -54,6 +54,10 @@ class CsvOptions:
                 raise OptionError(name, char, "one ASCII character, and no line end")
         if self.delimiter in (self.quote, self.escape):
             raise OptionError("delimiter", self.delimiter, "unlike `quote` and `escape`")
+        if self.escape is not None and self.escape == self.quote:
+            raise OptionError(
+                "escape", self.escape, "unlike `quote`: doubled quotes need no `escape`"
+            )
         names = self.column_names
         if names is not None and (not names or len(set(names)) != len(names)):
             raise OptionError("column_names", names, "at least one name, each once")

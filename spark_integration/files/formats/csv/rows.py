@@ -22,6 +22,7 @@ from coordlog.spark_integration.casts.exact_cast import (
 from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
 from coordlog.spark_integration.files.compression import Compression, codec_of
 from coordlog.spark_integration.files.formats.bad_rows import BadRow
+from coordlog.spark_integration.files.formats.csv.escapes import doubtful_escapes
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.text.row_cutter import RowCutter, csv_form
@@ -43,14 +44,12 @@ __all__ = [
     "doubtful_floats",
     "float_columns",
     "header_names",
-    "may_have_escapes",
     "number_columns",
     "open_csv",
     "open_part",
     "reading_error",
     "refused_decimals",
     "row_cutter",
-    "text_behind_quote",
     "typed_rows",
 ]
 
@@ -106,8 +105,9 @@ class CsvRows:
         self._floats = float_columns(self._schema)
         self._header_rows = 0 if options.csv.column_names is not None else 1
         self._rows = 0
-        self._may_have_escapes = may_have_escapes(options)
-        """Whether a value with a backslash is still to be checked for quotes that a writer has escaped by it."""
+        self._escapes = doubtful_escapes(options)
+        self._checked: tuple[TextBytes, RowCutter] | None = None
+        """The rows once more, cut as far as they were checked for escapes in doubt."""
         self._last_value: object = None
         """Value of the last column of the last row so far."""
         self._ahead: pa.RecordBatch | None = None
@@ -212,27 +212,35 @@ class CsvRows:
             )
 
     def _check_escapes(self, batch: pa.RecordBatch) -> None:
-        """Refuse backslashes before quotes, as Spark writes them: Arrow would end the value at the quote.
-
-        Before the rows go on. The whole split is cut once more, if a value has a backslash.
-        """
-        if not self._may_have_escapes or not any(_has(values, "\\") for values in batch.columns):
+        """Refuse escapes in doubt before their rows go on: all bytes that Arrow has read are cut once more."""
+        escapes = self._escapes
+        if escapes is None:
             return
-        self._may_have_escapes = False
-        pattern = text_behind_quote(self._options)
-        part = open_part(self._files, self._split, self._options, self._compression, for_csv=False)
-        with closing(part.text):
-            cutter = row_cutter(part.text, self._options)
-            while rows := cutter.next():
-                for row in rows:
-                    if b"\\" in row.data and pattern.match(row.data):
-                        where = "a row" if part.begins_at else f"line {row.line}"
-                        raise SourceError(
-                            self._path,
-                            f"{where}: a quoted value has text behind its closing quote, and a backslash: "
-                            f"{row.data[:_SHOWN_CHARS]!r}",
-                            "set `escape='\\\\'` if they stand before quotes, as in CSV of Spark",
-                        )
+        if self._checked is None:
+            if escapes.stays and not any(_has(values, "\\") for values in batch.columns):
+                return
+            part = open_part(
+                self._files, self._split, self._options, self._compression, for_csv=False
+            )
+            self._checked = part.text, row_cutter(part.text, self._options)
+        text, cutter = self._checked
+        arrow_read = self._bytes.bytes_read
+        while text.bytes_read <= arrow_read:
+            data = cutter.whole()
+            if data and not escapes.are_in(data):
+                cutter.take(data)
+                continue
+            rows = cutter.next()
+            if not rows:
+                return
+            row = next((row for row in rows if escapes.are_in(row.data)), None)
+            if row is not None:
+                where = "a row" if self._begins_at else f"line {row.line}"
+                raise SourceError(
+                    self._path,
+                    f"{where}: {escapes.problem}: {row.data[:_SHOWN_CHARS]!r}",
+                    escapes.next_step,
+                )
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self._check_escapes(batch)
@@ -253,6 +261,11 @@ class CsvRows:
 
     def close(self) -> None:
         """Close the file."""
+        self._close_reader()
+        if self._checked is not None:
+            self._checked[0].close()
+
+    def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
         self._bytes.close()
@@ -262,7 +275,7 @@ class CsvRows:
 
         The file is parsed once more for each block at which a column first comes to be in doubt.
         """
-        self.close()
+        self._close_reader()
         self._texts |= columns
         self._bytes = self._opened().text
         self._reader = self._open()
@@ -337,25 +350,6 @@ def _has(values: pa.Array, text: str) -> bool:
     options = pc.MatchSubstringOptions(text)
     return bool(
         pc.call_function("any", [pc.call_function("match_substring", [values], options)]).as_py()
-    )
-
-
-def may_have_escapes(options: CsvText) -> bool:
-    """Whether quotes have a meaning, and no character before them has one."""
-    return options.csv.escape is None and bool(options.csv.quote)
-
-
-def text_behind_quote(options: CsvText) -> re.Pattern[bytes]:
-    """Matches rows of which a quoted value goes on behind its closing quote."""
-    assert options.csv.quote, "the caller has checked"
-    quote, delimiter = (
-        re.escape(mark).encode() for mark in (options.csv.quote, options.csv.delimiter)
-    )
-    ends = rb"\r\n" + delimiter
-    quoted = rb"%b(?:[^%b]|%b%b)*+%b" % (quote, quote, quote, quote, quote)
-    plain = rb"[^%b%b][^%b]*+" % (quote, ends, ends)
-    return re.compile(
-        rb"(?:(?:%b|%b)?+[%b])*+%b[^%b%b]" % (quoted, plain, ends, quoted, quote, ends)
     )
 
 

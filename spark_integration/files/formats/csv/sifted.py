@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression
+from coordlog.spark_integration.files.formats.csv.escapes import doubtful_escapes
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.csv.rows import (
@@ -17,13 +18,11 @@ from coordlog.spark_integration.files.formats.csv.rows import (
     doubtful_floats,
     float_columns,
     header_names,
-    may_have_escapes,
     open_csv,
     open_part,
     reading_error,
     refused_decimals,
     row_cutter,
-    text_behind_quote,
     typed_rows,
 )
 from coordlog.spark_integration.files.formats.sifting import BadRowError, SiftedRows
@@ -108,10 +107,9 @@ def _parsed(
     """
     texts: frozenset[str] = frozenset()
     floats = float_columns(columns)
-    if may_have_escapes(options) and b"\\" in data and text_behind_quote(options).match(data):
-        raise BadRowError(
-            "a quoted value has text behind its closing quote, and a backslash: see `escape=`"
-        )
+    escapes = doubtful_escapes(options)
+    if escapes is not None and escapes.are_in(data):
+        raise BadRowError(f"{escapes.problem}: see `escape=`")
     while True:
         try:
             batch = _read(data, columns, options, texts)

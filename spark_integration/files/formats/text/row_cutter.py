@@ -77,6 +77,8 @@ def csv_form(delimiter: str, quote: str | None, escape: str | None) -> RowForm:
             row = b"(?:" + quoted + b"|(?!" + sign + b"))"
             row += b"(?:" + run + b"|(?<!" + comma + b")" + sign + b")*+"
         else:
+            # An escape outside of quotes takes no line end: its row is refused (`doubtful_escapes`).
+            plain = rb"[^\r\n" + comma + b"]*+"
             field = b"(?:" + quoted + plain + b"|(?!" + sign + b")" + plain + b")"
             row = field + b"(?:" + comma + field + b")*+"
     return RowForm(
