@@ -123,10 +123,12 @@ def payload_type_of(value: Payload | type[Payload]) -> PayloadType:
     cls = value if isinstance(value, type) else type(value)
     declared: PayloadType | None = cls.__dict__.get("coordlog_type")
     if declared is None:
-        raise PayloadTypeError(
-            f"{cls.__module__}.{cls.__qualname__}",
-            'it has no name: declare it with `@event("some.name", version=1)`',
+        problem = (
+            'it has no name: declare it with `@event("some.name", version=1)`'
+            if issubclass(cls, Payload)
+            else "it is no payload: return or send an object of a declared class"
         )
+        raise PayloadTypeError(f"{cls.__module__}.{cls.__qualname__}", problem)
     return declared
 
 

@@ -60,7 +60,7 @@ _WATCH_S = 1.0
 
 
 class CallbackTimeoutError(UsageError):
-    """A coordinator's callback did not return in time (clause A5)."""
+    """A coordinator's callback or a query did not return in time (clause A5)."""
 
     def __init__(self, callback: str, timeout_s: float, stack: str) -> None:
         super().__init__(callback, timeout_s, stack)
@@ -433,7 +433,7 @@ class Mailbox:
         last_number, called_s, looked_s = -1, 0.0, time.monotonic()
         while not self._done.wait(period_s):
             self._watch_workers()
-            calling, number = runtime.host.calling, runtime.host.call_count
+            calling, number = runtime.calling
             # While the process is stopped or the machine sleeps no call runs: such time does not count.
             passed_s = min(time.monotonic() - looked_s, 2 * period_s)
             looked_s = time.monotonic()

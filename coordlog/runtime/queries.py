@@ -29,6 +29,9 @@ class Queries:
             for provider in chain.coordinators
             for request, query in provider.queries.items()
         }
+        self.calling: str | None = None
+        """The running query in words, for the watchdog's message, or None; any thread."""
+        self.call_count = 0
 
     def answer(self, input_: Input, state: JobState) -> AnswerRequest | None:
         """Answer of a query, to be released after the turns up to `state`; None if the input is no query."""
@@ -44,6 +47,8 @@ class Queries:
                 reason=f"the job is {state.phase.value}",
             )
         request = self._types.decode(input_.payload_type, input_.payload)
+        self.call_count += 1
+        self.calling = f"the query {input_.payload_type} of operator {input_.operator_id!r}"
         try:
             answered = state.projections[input_.operator_id]
             if (projection := self._projections[input_.operator_id]) is not None:
@@ -63,6 +68,8 @@ class Queries:
                 outcome=RequestOutcome.REFUSED,
                 reason=encodable(raised)[:REASON_CHARS_MAX],
             )
+        finally:
+            self.calling = None
         return AnswerRequest(
             request_id=input_.request_id,
             outcome=RequestOutcome.ANSWERED,

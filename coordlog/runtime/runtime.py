@@ -315,6 +315,12 @@ class Runtime:
 
         self._workers.run_closing(close)
 
+    @property
+    def calling(self) -> tuple[str | None, int]:
+        """The callback or query that runs, in words, or None; and the number of both so far. Any thread."""
+        number = self.host.call_count + self._queries.call_count
+        return self.host.calling or self._queries.calling, number
+
     # --- turns ----------------------------------------------------------------------------------
     def begin(self, input_: Input) -> None:
         """Handle the first input of an epoch: start, resume, roll back or conclude."""

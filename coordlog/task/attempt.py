@@ -224,7 +224,7 @@ class AttemptRunner:
 
         Raises:
             FencedAttemptError: The attempt is over; its driver has ended it, or is gone.
-            Exception: Error of a call of the chain; a `Fail` was sent to the driver.
+            Exception: Error of a call of the chain, or of its result; a `Fail` was sent to the driver.
         """
         try:
             self.open()
@@ -238,6 +238,9 @@ class AttemptRunner:
                 elif outcome.status is StepStatus.COMPLETED:
                     self._wait(inbox, _WAIT_S)
         except BaseException as error:
+            if self._chain.last_call is not None and not isinstance(error, FencedAttemptError):
+                # Its result was wrong: an error in the call itself was reported there, and is not again.
+                self.failed(self._chain.last_call, error)
             self.close(error)
             raise
         self.close()

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
+import pyarrow as pa
+
+from coordlog.api.operator import (
+    FinishedSplit,
+    Operator,
+    Poll,
+    PollStatus,
+    SkippedSplit,
+    SourceReader,
+)
 from coordlog.errors import UsageError
 
 __all__ = ["check_handover", "check_poll", "check_state"]
@@ -16,19 +25,26 @@ _NEEDED: Final[Mapping[PollStatus, tuple[str, str]]] = {
     PollStatus.SPLIT_SKIPPED: ("skipped", "the split"),
 }
 """Part that a poll of this status has, and what that is."""
-_PARTS: Final = ("batch", "rejects", "finished", "skipped")
+_PARTS: Final[Mapping[str, type]] = {
+    "batch": pa.RecordBatch,
+    "rejects": pa.RecordBatch,
+    "finished": FinishedSplit,
+    "skipped": SkippedSplit,
+}
 
 
 def check_poll(poll: Poll, unread: Sequence[str]) -> None:
-    """Refuse a poll with parts of another status, and an `END` before all splits have ended.
+    """Refuse a poll with parts of another status or type, and an `END` before all splits have ended.
 
     Args:
         poll: Result of the reader's `poll`.
         unread: Splits that were added to this attempt and have not ended.
 
     Raises:
-        UsageError: A part is missing, or would be dropped; or splits would be lost.
+        UsageError: A part is missing, of another type, or would be dropped; or splits would be lost.
     """
+    if not isinstance(poll, Poll):
+        raise UsageError(f"`poll` returned a {type(poll).__name__}; it must return a `Poll`")
     status = poll.status.name
     needed, what = _NEEDED.get(poll.status, ("", ""))
     if needed and getattr(poll, needed) is None:
@@ -36,8 +52,15 @@ def check_poll(poll: Poll, unread: Sequence[str]) -> None:
             f"`poll` returned {status} without {what}: return it as `Poll({needed}=...)`"
         )
     allowed = (needed, "rejects") if poll.status is PollStatus.BATCH else (needed,)
-    for part in _PARTS:
-        if part not in allowed and getattr(poll, part) is not None:
+    for part, kind in _PARTS.items():
+        value = getattr(poll, part)
+        if value is None:
+            continue
+        if not isinstance(value, kind):
+            raise UsageError(
+                f"`poll` returned {status} with a {type(value).__name__} as `{part}`; it must be a {kind.__name__}"
+            )
+        if part not in allowed:
             raise UsageError(
                 f"`poll` returned {status} with `{part}`, which would be dropped: return it from a call of its own"
             )

@@ -109,6 +109,8 @@ class OpenChain:
         self._skipped_splits = tuple(skipped_splits)
         self.calling: Place | None = None
         """Place of the call in progress, or None. Any thread may read it."""
+        self.last_call: Place | None = None
+        """Place of the newest call, or None before the first."""
         self.call_count = 0
         """Number of calls so far."""
         self._links: list[_Link] = []
@@ -456,7 +458,7 @@ class OpenChain:
         """Set `calling` during a call, and report its error to the attempt."""
         self._fork_guard.end_copy()  # the operator before may have forked and passed rows on
         before = self.calling
-        self.calling = Place(
+        self.calling = self.last_call = Place(
             operator_id=link.operator_id,
             callback=callback,
             split_id=self._first_added() if is_reading else None,

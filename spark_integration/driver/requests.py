@@ -84,7 +84,8 @@ def driver_client(
     token = token or (None if file is None else file.token) or token_of_environment()
     if token is None:
         expected = (
-            f"the token of job {job_id}: its driver at {endpoint} has no file on this machine"
+            f"the token of job {job_id}: its driver at {endpoint} has no file on this machine; if that driver "
+            "is over, the newest EPOCH_STARTED has another endpoint"
         )
         raise OptionError(TOKEN_VARIABLE, None, expected)
     if is_encrypted(endpoint):

@@ -190,6 +190,11 @@ class CoordinatorHost:
         slot = Slot(self, self._providers[operator_id], self._generations)
         self._slots[operator_id] = slot
         slot.coordinator = slot.provider.create(slot.context())
+        if not isinstance(slot.coordinator, OperatorCoordinator):
+            raise UsageError(
+                f"`create` of {type(slot.provider).__name__} returned a {type(slot.coordinator).__name__}; it must "
+                "return an OperatorCoordinator"
+            )
         if old is not None and slot.coordinator is old.coordinator:
             raise UsageError(
                 f"`create` of {type(slot.provider).__name__} returned the object that is closed, with what it knew "

@@ -10,16 +10,17 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.errors import FencedError
+from coordlog.errors import FencedError, RequestError
 from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime import mailbox as mailbox_module
 from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.runtime.mailbox import CallbackTimeoutError, Mailbox, WorkTimeoutError
 from coordlog.runtime.requests import Requests
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
-from fakes.kernel_fakes import Noted, Noting, NotingProvider, chain_of
+from fakes.kernel_fakes import HANDLED, Noted, Noting, NotingProvider, chain_of
 from fakes.split_fakes import chain_of as splits_chain
 
 WAIT_S = 30.0
@@ -240,6 +241,34 @@ def test_a_callback_that_does_not_return_ends_the_driver_with_its_stack() -> Non
 
     assert raised.value.callback == "start of operator 'source'"
     assert str(raised.value).startswith("start of operator 'source' has not returned within 0.1 s")
+    assert "end.wait(WAIT_S)" in raised.value.stack
+
+
+@pytest.mark.clause("A5")
+def test_a_query_that_does_not_return_ends_the_driver_with_its_stack() -> None:
+    """It is answered on the mailbox: were it waited for, the job would stand still."""
+    end = threading.Event()
+
+    def hanging(_state: object, _asked: Payload) -> Payload:
+        end.wait(WAIT_S)
+        return Noted(text="late")
+
+    provider = NotingProvider(projection=HANDLED)
+    provider.queries = {Noted: hanging}
+    ready = threading.Event()
+    provider.on["ready"] = lambda *_: ready.set()
+    driver = driver_of(provider, MemoryLog("job"), callback_timeout_s=1.0)
+    driver.start()
+    try:
+        assert ready.wait(WAIT_S)
+        with pytest.raises(RequestError):
+            driver.request("source", Noted(text="?"), timeout_s=5.0)
+        assert driver._mailbox.wait(5.0)
+    finally:
+        end.set()
+    with pytest.raises(CallbackTimeoutError) as raised:
+        driver.wait(WAIT_S)
+    assert raised.value.callback == "the query test.noted@1 of operator 'source'"
     assert "end.wait(WAIT_S)" in raised.value.stack
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordlog.api.coordinator import CoordinatorContext, OperatorCoordinator
@@ -92,6 +94,23 @@ def test_a_provider_that_returns_the_closed_object_again_is_refused() -> None:
     first, second, *_ = job.history(Kind.GLOBAL_FAILURE)
     assert "no reason" in str(first.reason)
     assert "`create` of Keeping returned the object that is closed" in str(second.reason)
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.may_fail("it must return")
+def test_a_provider_that_returns_no_coordinator_is_named_each_time() -> None:
+    class Forgetful(NotingProvider):
+        def create(self, context: CoordinatorContext) -> Any:  # noqa: ANN401, wrong on purpose
+            super().create(context)
+
+    job = HandDrivenJob(chain_of(Forgetful()))
+    job.advance(60)
+
+    failures = [str(failure.reason) for failure in job.history(Kind.GLOBAL_FAILURE)]
+    assert len(failures) > 1
+    assert all(
+        "`create` of Forgetful returned a NoneType; it must return" in each for each in failures
+    )
 
 
 @pytest.mark.clause("A3")

@@ -6,6 +6,7 @@ import decimal
 import enum
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dataclasses_avroschema import AvroModel
@@ -127,6 +128,13 @@ def test_a_version_below_one_is_refused() -> None:
 def test_a_class_that_is_no_payload_is_refused() -> None:
     with pytest.raises(PayloadTypeError, match="must inherit"):
         event("rules.update", version=1)(object)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("value", [None, {"n": 1}, 5])
+def test_an_object_that_is_no_payload_is_reported_as_that(value: Any) -> None:  # noqa: ANN401, wrong on purpose
+    """Mostly a `return` is missing: no declaration would help."""
+    with pytest.raises(PayloadTypeError, match=f"{type(value).__name__}: it is no payload: return"):
+        payload_type_of(value)
 
 
 @pytest.mark.clause("B6")

@@ -6,15 +6,19 @@ import errno
 import pickle
 import queue
 import resource
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from coordlog.api.operator import (
+    FinishedSplit,
     OperatorContext,
+    Poll,
+    PollStatus,
 )
 from coordlog.causes import MISFIT, OUT_OF_SPACE
-from coordlog.errors import FencedAttemptError, UsageError
+from coordlog.errors import FencedAttemptError, PayloadTypeError, UsageError
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
     CheckpointAborted,
@@ -167,6 +171,21 @@ def test_an_empty_queue_inside_the_chain_is_not_taken_for_an_empty_inbox() -> No
         runner_of(world).run(inbox_of(deliver("sink", Note(text="hello"))))
 
     assert len(world.got(Fail)) == 1
+
+
+@pytest.mark.clause("M3")
+def test_an_error_behind_a_call_is_reported_with_the_place_of_that_call() -> None:
+    rows: Any = "two"
+    finished = FinishedSplit(split_id="a", rows=rows, bytes_read=0)
+    world = World(polls=[Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)])
+
+    with pytest.raises(PayloadTypeError, match="two"):
+        runner_of(world).run(inbox_of())
+
+    (failure,) = world.got(Fail)
+    assert isinstance(failure, Fail)
+    assert (failure.operator_id, failure.callback) == ("source", "poll")
+    assert "rows='two'" in failure.reason
 
 
 @pytest.mark.parametrize("failure", [None, ValueError("scripted")])

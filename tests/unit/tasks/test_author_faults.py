@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -105,6 +105,32 @@ def test_a_part_of_a_poll_that_would_be_dropped_is_refused(poll: Poll, part: str
     with pytest.raises(
         UsageError, match=f"{poll.status.name} with `{part}`, which would be dropped"
     ):
+        attempt.step()
+
+
+TABLE: Any = pa.table({"value": [1, 2]})
+
+
+@pytest.mark.clause("M3")
+@pytest.mark.parametrize(
+    ("poll", "problem"),
+    [
+        (None, "returned a NoneType; it must return a `Poll`"),
+        (ROWS, "returned a RecordBatch; it must return a `Poll`"),
+        (
+            Poll(status=PollStatus.BATCH, batch=TABLE),
+            "a Table as `batch`; it must be a RecordBatch",
+        ),
+        (Poll(status=PollStatus.BATCH, batch=ROWS, rejects=TABLE), "a Table as `rejects`"),
+        (
+            Poll(status=PollStatus.SPLIT_FINISHED, finished=cast("Any", "a")),
+            "SPLIT_FINISHED with a str as `finished`; it must be a FinishedSplit",
+        ),
+    ],
+)
+def test_a_poll_of_another_type_is_an_error_of_poll(poll: Any, problem: str) -> None:  # noqa: ANN401, wrong on purpose
+    attempt = reading(Scripted(poll))
+    with pytest.raises(UsageError, match=problem):
         attempt.step()
 
 
