@@ -144,7 +144,7 @@ class JobProjection:
         """
         try:
             return self._apply(state, record)
-        except PayloadStoreUnreachableError:
+        except (PayloadStoreUnreachableError, RecordError):
             raise
         except Exception as error:
             sequence = -1 if record.sequence is None else record.sequence
@@ -285,7 +285,17 @@ class JobProjection:
         old = state.projections[operator_id]
         # No reset would take back what a turn that fails has changed in place.
         own = projection.apart(old) if projection.outlives_resets else old
-        new = projection.apply(own, record, value)
+        try:
+            new = projection.apply(own, record, value)
+        except PayloadStoreUnreachableError:
+            raise
+        except Exception as error:
+            raise RecordError(
+                attempts.required(record.sequence),
+                record.kind.value,
+                f"at sequence {record.sequence} the projection of operator {operator_id!r} raised "
+                f"{type(error).__name__}: {error}; correct its `apply`, then start the job again",
+            ) from error
         if new is old:
             return state
         return evolve(state, projections=state.projections.set(operator_id, new))

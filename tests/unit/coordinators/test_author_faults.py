@@ -8,10 +8,12 @@ import pytest
 
 from coordlog.api.chain import Chain, SourceSpec
 from coordlog.api.coordinator import CheckpointResult, OperatorCoordinator, provide
+from coordlog.coordinators import EventSourcedCoordinator
 from coordlog.coordinators.commits import COMMITS
 from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.errors import RecordError
 from coordlog.projections.operators.operator_projection import OperatorProjection
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_types import Split, SplitsDiscovered
 from coordlog.testing import HandDrivenJob, silent_source
 from coordlog.testing.driven_job import UnexpectedFailureError
@@ -65,6 +67,26 @@ def test_a_coordinator_without_a_state_needs_no_reset() -> None:
 def test_a_checkpoint_s_state_beside_a_projection_is_refused() -> None:
     with pytest.raises(UnexpectedFailureError, match="`checkpoint_coordinator`, which is never"):
         job_of(Summing, COMMITS)
+
+
+def test_a_projection_that_raises_is_named_with_its_operator() -> None:
+    def apply(state: int, record: Record, _value: object) -> int:
+        if record.kind is Kind.COORDINATOR_CHECKPOINTED:
+            raise ValueError("no such key")
+        return state
+
+    class Folded(EventSourcedCoordinator[int]):
+        handle_event_from_operator = Summing.handle_event_from_operator
+
+    projection = OperatorProjection(name="test.sum", version=1, initial=0, apply=apply)
+    job = job_of(Folded, projection)
+    job.register(0)
+    with pytest.raises(
+        RecordError,
+        match=r"projection of operator 'source' raised ValueError: no such key; correct",
+    ) as raised:
+        job.trigger()
+    assert isinstance(raised.value.__cause__, ValueError)
 
 
 @pytest.mark.clause("L1")

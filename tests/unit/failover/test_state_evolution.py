@@ -293,7 +293,11 @@ def test_an_operator_that_comes_back_after_a_prune_is_refused() -> None:
 @pytest.mark.clause("E9")
 def test_a_type_of_an_operator_that_stays_is_still_needed_on_a_pruned_log() -> None:
     log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
-    with pytest.raises(RestoreError, match=r"payload type evolution\.noted@1 in it is not one of"):
+    said = (
+        r"is at offset \d+ in the log and not usable \(payload type evolution\.noted@1 in it is not one of .*\) here; "
+        "start a version of the job whose `payload_types` has it"
+    )
+    with pytest.raises(RestoreError, match=said):
         HandDrivenJob(with_added(chain_of(FIRST)), log=log, options=options)
 
 
