@@ -397,7 +397,10 @@ def provide(
     projection: OperatorProjection[Any] | None = None,
     sink: Sink | None = None,
 ) -> CoordinatorProvider:
-    """A provider whose coordinators `create` makes; the other arguments are the attributes of `CoordinatorProvider`."""
+    """A provider whose coordinators `create` makes; the other arguments are its attributes of the same names.
+
+    The other attributes of `CoordinatorProvider`, such as `version` and `queries`, need a class.
+    """
     return _Provided(create, operator_id, tuple(payload_types), projection, sink)
 
 
