@@ -434,6 +434,18 @@ def test_each_format_is_read_over_http_from_an_index_or_by_name(
     assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
 
 
+def test_names_of_a_servers_index_are_all_listed(site: tuple[str, Path]) -> None:
+    """Names that begin as a URL does were left out."""
+    url, folder = site
+    (folder / "names" / "http").mkdir(parents=True)
+    names = ["a & b's.csv", "http/x%41.csv", "http#?.csv", "https_log.csv", "httpd.csv", "é+;.csv"]
+    for number, name in enumerate(names):
+        (folder / "names" / name).write_text(f"i\n{number}\n")
+
+    rows = read(FileSource(f"{url}/names/")).rows
+    assert sorted(rows) == [(number,) for number in range(len(names))]
+
+
 def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
     site: tuple[str, Path],
 ) -> None:
