@@ -269,8 +269,12 @@ class InputFiles:
             else:
                 file_system.invalidate_cache()
                 now = _of_info(seen.path, file_system.info(seen.path))
-                streamed = {} if seeks or now.may_seek or now.size_bytes < 0 else {"block_size": 0}
-                opened = cast("BinaryIO", file_system.open(seen.path, "rb", **streamed))
+                options: dict[str, Any] = {}
+                if seeks and seen.path.startswith(WEB):
+                    options["headers"] = _for_ranges(file_system)
+                elif not (seeks or now.may_seek or now.size_bytes < 0):
+                    options["block_size"] = 0
+                opened = cast("BinaryIO", file_system.open(seen.path, "rb", **options))
         except Exception as error:  # noqa: BLE001, file systems raise errors of any type
             raise gone(seen, error) from cause_of(seen, error)
         try:
@@ -523,6 +527,13 @@ def _local_at(url: str) -> tuple[LocalFileSystem, str]:
     """File system and path of a local URL: `url_to_fs` would take a name with `::` for two URLs."""
     file_system = LocalFileSystem()
     return file_system, str(file_system._strip_protocol(url))  # noqa: SLF001, fsspec's own way
+
+
+# `Any`: fsspec has no types.
+def _for_ranges(file_system: Any) -> dict[str, str]:  # noqa: ANN401
+    """Headers of requests for ranges of a web server, which has none of a file that it compresses on its way."""
+    own = getattr(file_system, "kwargs", {}).get("headers", {})
+    return {**own, "Accept-Encoding": "identity"}
 
 
 def _unblocked(path: str, flags: int) -> int:

@@ -1,10 +1,16 @@
-"""Names in a file system of fsspec. A folder that cannot be listed is an error: searches of fsspec leave it out."""
+"""Names in a file system of fsspec. A folder that cannot be listed is an error: searches of fsspec leave it out.
+
+A folder of a web server is a page, and its names are the links to what is below it, as a browser follows them. fsspec
+takes a link such as `httpd.csv` for a whole URL, and `./../` for a folder.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
 from typing import Any, Final
+from urllib.parse import urljoin
 
 from fsspec.utils import glob_translate
 
@@ -12,6 +18,8 @@ __all__ = ["WEB", "files_below", "remote_names_matching"]
 
 WEB: Final = ("http://", "https://")
 """Beginnings of names of a web server."""
+_OF_PAGE: Final = re.compile(r"(?:[^?#]*/)?[?#]")
+"""Matches a page with a query or a fragment, as Apache's index links to itself in another order."""
 
 
 # `Any` here and below: fsspec has no types.
@@ -61,29 +69,54 @@ def _walk(
     while pending:
         folder = pending.pop()
         try:
-            # One level at a time: fsspec passes `on_error` on to no folder below.
-            levels = list(file_system.walk(folder, maxdepth=1, detail=True, on_error="raise"))
+            names = _level(file_system, folder)
         except FileNotFoundError:
             continue
-        for _, folders, files in levels:
-            names = ((_name(info), info) for info in files.values())
-            yield from ((name, info, False) for name, info in names if not _is_own_page(name))
-            for info in folders.values():
-                page = _name(info)
-                yield page, info, True
-                name = page.rstrip("/")
-                if name not in entered and is_entered(name):
-                    entered.add(name)
-                    pending.append(page)
+        for info, is_folder in names:
+            name = str(info["name"])
+            yield name, info, is_folder
+            stem = name.rstrip("/")
+            if is_folder and stem not in entered and is_entered(stem):
+                entered.add(stem)
+                pending.append(name)
 
 
-def _name(info: Mapping[str, Any]) -> str:
-    """The name, without the dot with which links of Caddy's index begin."""
-    name = str(info["name"])
-    return name.replace("/./", "/") if name.startswith(WEB) else name
+# `Any`: fsspec has no types.
+def _level(file_system: Any, folder: str) -> list[tuple[Mapping[str, Any], bool]]:  # noqa: ANN401
+    """`info` of the files in a folder, then of its folders, and whether it is one."""
+    if folder.startswith(WEB):
+        names = _linked_names(file_system, folder) if folder.endswith("/") else []
+        return [({"name": name, "size": None}, name.endswith("/")) for name in names]
+    # One level at a time: fsspec passes `on_error` on to no folder below.
+    levels = list(file_system.walk(folder, maxdepth=1, detail=True, on_error="raise"))
+    files = [(info, False) for _, _, each in levels for info in each.values()]
+    return files + [(info, True) for _, each, _ in levels for info in each.values()]
 
 
-def _is_own_page(name: str) -> bool:
-    """Whether it is a folder's page with a query or a fragment, as Apache's index links to itself in another order."""
-    page, *query = re.split("[?#]", name, maxsplit=1)
-    return bool(query) and page.endswith("/") and name.startswith(WEB)
+# `Any`: fsspec has no types.
+def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
+    """Names of the files and folders below a page to which it links."""
+    links = _Links()
+    links.feed(file_system.cat_file(page).decode(errors="replace"))
+    names: dict[str, None] = {}
+    _, _, here = page.partition("://")
+    for link in links.targets:
+        scheme, _, there = urljoin(page, link).partition("://")
+        below = there.removeprefix(here)
+        is_below = f"{scheme}://" in WEB and below not in ("", there)
+        if is_below and not _OF_PAGE.match(below):
+            names[page + below] = None
+    return list(names)
+
+
+class _Links(HTMLParser):
+    """Targets of the links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep the target of a link."""
+        if tag == "a":
+            self.targets += [value for name, value in attrs if name == "href" and value]

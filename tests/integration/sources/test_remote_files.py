@@ -434,6 +434,18 @@ def test_each_format_is_read_over_http_from_an_index_or_by_name(
     assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
 
 
+def test_names_of_a_servers_index_are_all_listed(site: tuple[str, Path]) -> None:
+    """Names that begin as a URL does were left out."""
+    url, folder = site
+    (folder / "names" / "http").mkdir(parents=True)
+    names = ["a & b's.csv", "http/x%41.csv", "http#?.csv", "https_log.csv", "httpd.csv", "é+;.csv"]
+    for number, name in enumerate(names):
+        (folder / "names" / name).write_text(f"i\n{number}\n")
+
+    rows = read(FileSource(f"{url}/names/")).rows
+    assert sorted(rows) == [(number,) for number in range(len(names))]
+
+
 def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
     site: tuple[str, Path],
 ) -> None:
@@ -444,6 +456,43 @@ def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
     error = refusal(lambda: read(source_of(f"{url}/large/", "parquet")))
     assert "sends ranges" in error.next_step
     assert "whole Parquet file" not in str(error)
+
+
+class Compressing(Quiet):
+    """Sends ranges of a file, and the whole of it to clients that accept gzip, as nginx with `gzip_types *` does."""
+
+    def do_GET(self) -> None:
+        """Send the file, or the range of it."""
+        data = Path(self.translate_path(self.path)).read_bytes()
+        if "gzip" in self.headers["Accept-Encoding"]:
+            data = gzip.compress(data)
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+        else:
+            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+            data = data[int(first) : int(last) + 1]
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.mark.parametrize("count", [100, 400_000])
+def test_parquet_of_a_server_that_compresses_is_read_by_ranges(tmp_path: Path, count: int) -> None:
+    table = pa.table({"i": pa.array(range(count), pa.int64())})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Compressing, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/a.parquet"
+        read_out = read(source_of(url, "parquet"))
+    finally:
+        server.shutdown()
+        thread.join(10.0)
+        server.server_close()
+    assert pa.Table.from_batches(read_out.batches).equals(table)
 
 
 class Resetting(Quiet):

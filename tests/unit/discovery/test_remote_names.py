@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ REQUESTS_MAX = 20
 
 
 class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Pages with links, as fsspec's file system of web servers lists them."""
+    """Pages with links, as fsspec's file system of web servers sends them."""
 
     protocol = ("http", "https")
     cachable = False
@@ -30,13 +31,21 @@ class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _strip_protocol(cls, path: str) -> str:
         return path
 
-    def ls(self, path: str, detail: bool = True, **_options: Any) -> list[dict[str, Any]]:  # noqa: ANN401, FBT001, FBT002, the base's
+    def cat_file(
+        self,
+        path: str,
+        start: int | None = None,
+        end: int | None = None,
+        **_options: Any,  # noqa: ANN401, the base's
+    ) -> bytes:
+        assert start is end is None
         self._request_count += 1
         assert self._request_count <= REQUESTS_MAX, "it lists one page for ever"
         name = path.removeprefix(SITE)
         if name not in self._pages:
             raise FileNotFoundError(path)
-        return [self._info(f"{SITE}{link}") for link in self._pages[name]]
+        links = [html.escape(link) for link in self._pages[name]]
+        return "".join(f'<li><A class="x" HREF="{link}">here</A>' for link in links).encode()
 
     def info(self, path: str, **_options: Any) -> dict[str, Any]:  # noqa: ANN401, the base's
         return {**self._info(path), "size": 4}
@@ -105,9 +114,41 @@ def test_links_that_begin_with_a_dot_are_names(
     monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     """As an index of Caddy has them: they counted as hidden, or as outside of the folder."""
-    pages = {"/in/": ["/in/./a/", "/in/./x.csv"], "/in/a/": ["/in/a/./y.csv"]}
+    pages = {"/in/": ["./a/", "./x.csv"], "/in/a/": ["./y.csv"]}
 
     assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv", "in/x.csv"]
+
+
+@pytest.mark.parametrize("pattern", ["in/", "in/*", "in/**", "in/**/*.csv"])
+@pytest.mark.parametrize(
+    "above", ["./../", "../../", "..", "", "/", "/in/../", "https://host/", "http://other/in/z.csv"]
+)
+def test_links_to_a_page_above_are_not_followed(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, above: str
+) -> None:
+    """As pages of Caddy and Node's http-server have them: a listing had no end."""
+    pages = {"/in/": ["./a/"], "/in/a/": [above, "../", "./y.csv"], "/": ["./in/", "./w.csv"]}
+
+    assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv"]
+
+
+def test_names_of_links_are_those_that_a_browser_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names such as `httpd.csv` were left out: they counted as URLs of another server."""
+    relative = [
+        "a&b.csv",
+        "c;d.csv",
+        "http.csv",
+        "https_log.csv",
+        "httpd/",
+        "it's.csv",
+        "x%20y.csv",
+    ]
+    whole = ["/in/p.csv", "http://host/in/q.csv", "https://host/in/r.csv", "//host/in/s.csv"]
+    pages = {"/in/": [*relative, *whole, "mailto:a@b", "javascript:x()"], "/in/httpd/": ["z.csv"]}
+
+    names = [*relative, *(f"{name}.csv" for name in "pqrs"), "httpd/z.csv"]
+    expected = sorted(f"in/{name}" for name in names if name != "httpd/")
+    assert names_of(monkeypatch, "in/", Web(pages)) == expected
 
 
 def test_a_url_with_a_query_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,15 @@ def test_a_json_file_that_was_cut_in_its_last_line_says_so(tmp_path: Path) -> No
     assert "rename" in error.next_step
 
 
+def test_objects_on_one_line_without_an_end_are_not_called_cut_off(tmp_path: Path) -> None:
+    """As Firehose writes them: the file is whole."""
+    path = write(tmp_path / "a.jsonl", '{"i": 1}{"i": 2}')
+
+    error = refusal(FileSource(path, format="jsonl").discover)
+    assert error.problem.startswith("line 1 is no JSON: a line must be one JSON object: ")
+    assert "one object each" in error.next_step
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -20,6 +20,8 @@ __all__ = ["JsonRows", "wrong_json"]
 
 _SHOWN_CHARS: Final = 200
 _ROW: Final = re.compile(r"^JSON parse error: | in row \d+$")
+_BEHIND_OBJECT: Final = "Extra data"
+"""Words of the error of text behind a whole value."""
 _SCHEMA_STEP: Final = (
     "set the types with `schema=`, or files of another form in a source of their own"
 )
@@ -87,14 +89,15 @@ def wrong_json(
         value = json.loads(line)
     except RecursionError:
         return SourceError(path, f"{where}: {problem}: {shown}", _SCHEMA_STEP)
-    except ValueError:
+    except ValueError as error:
+        is_behind = str(error).startswith(_BEHIND_OBJECT)
         if "\r" in line.strip():
             return SourceError(
                 path,
                 f"{where} holds a CR within: a line ends with LF, or with CR and LF: {shown}",
                 "check that the file is one of JSON lines; if its lines end with CR, make LF of it",
             )
-        if is_last:
+        if is_last and not is_behind:
             return SourceError(
                 path,
                 f"its last line, {where}, is cut off: it has no line end and is no whole object: "
