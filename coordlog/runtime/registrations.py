@@ -205,7 +205,9 @@ class Registrations:
                 reason = (
                     f"subtask {subtask.subtask} of {state.parallelism} has had no attempt for "
                     f"{vacant_s:.0f} s: Spark has started no task for it (are there "
-                    f"{state.parallelism} free slots?), or the task cannot reach the driver"
+                    f"{state.parallelism} free slots?), its task cannot reach the driver, or its workers end before "
+                    "they register, as with too little memory in spark.executor.pyspark.memory (do tasks fail in "
+                    "Spark's log?)"
                 )
                 self._runtime.handle(FailGlobally(reason=reason, subtask=subtask.subtask))
                 return

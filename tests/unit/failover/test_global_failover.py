@@ -294,7 +294,11 @@ def test_a_subtask_without_an_attempt_for_too_long_is_a_global_failure() -> None
 
     (failure,) = job.history(Kind.GLOBAL_FAILURE)
     assert failure.subtask == 1
-    assert "are there 2 free slots?" in str(failure.reason)
+    assert failure.reason == (
+        "subtask 1 of 2 has had no attempt for 121 s: Spark has started no task for it (are there 2 free slots?), its "
+        "task cannot reach the driver, or its workers end before they register, as with too little memory in "
+        "spark.executor.pyspark.memory (do tasks fail in Spark's log?)"
+    )
 
 
 @pytest.mark.clause("E2")
