@@ -255,7 +255,8 @@ def _check_sink(
                 f"{debt} of operator {operator_id!r}",
                 f"to be committed to {owed_to}",
                 f"to go to {destination}",
-                f"run the job with {owed_to} until that is done, then change the destination",
+                f"run the job with {owed_to} until that is done, then change the destination; if it is the same place "
+                "under another name, keep the former name",
             )
     was = state.launch_info.destinations.get(operator_id)
     if operator_id in state.away:

@@ -209,23 +209,25 @@ def _check_source(job_id: str, known: Collection[str], source_path: str) -> None
 def _check_destinations(
     job_id: str, fold: ProgressFold, state: JobState, parts: IngestParts
 ) -> None:
-    _check_destination(job_id, fold, parts.sink)
-    had_rejects = any(operator.operator_id == REJECTS for operator in state.launch_info.operators)
-    if parts.rejects is not None and had_rejects:
-        _check_destination(job_id, fold, parts.rejects)
-
-
-def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink | TableSink) -> None:
-    """Refuse another destination than that of earlier runs, which has their published and staged files."""
     if not fold.progress.attempts_started:
         return
+    _check_destination(job_id, state, parts.sink)
+    had_rejects = any(operator.operator_id == REJECTS for operator in state.launch_info.operators)
+    if parts.rejects is not None and had_rejects:
+        _check_destination(job_id, state, parts.rejects)
+
+
+def _check_destination(job_id: str, state: JobState, sink: ParquetSink | TableSink) -> None:
+    """Refuse another destination than that of earlier runs, which has their published and staged files."""
     if not sink.is_taken():
+        last = state.launch_info.destinations.get(sink.spec().operator_id)
         raise RestoreError(
             job_id,
             "the destination",
-            "a folder that this job has written to",
-            f"{sink.destination}, to which it has not",
-            "use the destination of its first run, or another job id",
+            last or "one that this job has written to",
+            f"{sink.destination}, which has nothing of this job",
+            "use the destination of its last run; if that was removed, moved or is not mounted, put it back; or use "
+            "another job id",
         )
 
 

@@ -161,9 +161,17 @@ class DatabaseTable:
 
     @classmethod
     def postgresql(
-        cls, conninfo: str, table: str, *, statement_timeout_s: float = DATABASE_STATEMENT_S
+        cls,
+        conninfo: str,
+        table: str,
+        *,
+        where: str | None = None,
+        statement_timeout_s: float = DATABASE_STATEMENT_S,
     ) -> DatabaseTable:
         """A table in a PostgreSQL database, by `psycopg`: `host=db dbname=shop user=loader`, without a password.
+
+        The log knows the database by `where`, or by `conninfo` if None: give the former text as `where` if the
+        database is the same and its address or a setting in `conninfo` has changed.
 
         Raises:
             OptionError: An argument is empty, out of range or of a wrong type, or `conninfo` holds credentials.
@@ -180,7 +188,7 @@ class DatabaseTable:
         return cls(
             partial(connect_postgresql, conninfo),
             table,
-            where=conninfo,
+            where=conninfo if where is None else where,
             statement_timeout_s=statement_timeout_s,
         )
 

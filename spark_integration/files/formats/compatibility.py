@@ -11,6 +11,7 @@ from coordlog.spark_integration.casts.exact_cast import (
     InexactError,
     are_same_kind,
     exact_cast,
+    is_list,
     nulls,
     without_dictionary,
 )
@@ -64,7 +65,7 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """The narrowest schema that holds the values of both, by Arrow's permissive promotion.
 
     int32 and int64 become int64, integers and floats double, null any type, a dictionary beside plain
-    values the type of its values; new columns of `other` come last.
+    values the type of its values; moments keep the zone of `schema`; new columns of `other` come last.
 
     Raises:
         MisfitError: Two types have no wider one, or two columns differ in upper and lower case alone.
@@ -80,6 +81,8 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
         kinds = column.type, wider.type
         if not all(map(pa.types.is_dictionary, kinds)):
             kinds = tuple(map(without_dictionary, kinds))
+        settled_kind, kind = kinds
+        kinds = settled_kind, _in_zones_of(settled_kind, kind)
         both = [pa.schema([column.with_type(kind)]) for kind in kinds]
         try:
             if are_same_kind(wider.type, column.type) or pa.types.is_null(column.type):
@@ -105,6 +108,30 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
         raise MisfitError("; ".join(differences))
     fields += new
     return pa.schema([pa.field(column.name, column.type) for column in fields])
+
+
+def _in_zones_of(files: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """`kind` with the zones of `files`: a time with a zone is a point in time, whichever zone it is shown in."""
+    types = pa.types
+    if types.is_timestamp(files) and types.is_timestamp(kind) and files.tz and kind.tz:
+        return pa.timestamp(kind.unit, files.tz)
+    if types.is_struct(files) and types.is_struct(kind):
+        known = {part.name: part.type for part in files}
+        parts = [(part, known.get(part.name, part.type)) for part in kind]
+        return pa.struct([part.with_type(_in_zones_of(type_, part.type)) for part, type_ in parts])
+    if types.is_map(files) and types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_in_zones_of(files.key_type, key.type)),
+            item.with_type(_in_zones_of(files.item_type, item.type)),
+            keys_sorted=kind.keys_sorted,
+        )
+    if is_list(files) and is_list(kind):
+        value = kind.value_field.with_type(_in_zones_of(files.value_type, kind.value_type))
+        if types.is_large_list(kind):
+            return pa.large_list(value)
+        return pa.list_(value, getattr(kind, "list_size", -1))
+    return kind
 
 
 def _cast(values: pa.Array, column: pa.Field) -> pa.Array:

@@ -13,12 +13,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from coordlog.errors import JobFailedError, RestoreError
 from coordlog.spark_integration.batches.databases.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
 from data.sql_statements import executed
 from fakes.batch_fakes import ArrowFrame
+from jobs.batch_cases import BatchCase
 from servers.postgres_server import postgres_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.kill]
@@ -75,5 +77,28 @@ def test_staged_rows_outlive_a_server_that_loses_late_commits(conninfo: str) -> 
     end_server(conninfo)
 
     assert sink.settle(part, BATCH).is_done
+
+    assert rows(conninfo) == [(1,), (2,), (3,)]
+
+
+def test_an_open_batch_is_settled_at_a_server_that_has_another_address(conninfo: str) -> None:
+    """As that of a replica, after the server has died in the middle of a settlement."""
+
+    def dies(place: str) -> None:
+        if place == "marker set":
+            raise OSError("the server is gone")
+
+    case = BatchCase(lambda: DatabaseTable.postgresql(conninfo, "orders"))
+    frame = ArrowFrame([pa.table({"id": [1, 2, 3]})])
+    with pytest.raises(JobFailedError):
+        case.driver(dies)(cast("Any", frame), 0)
+    moved = f"{conninfo} application_name=moved"
+    case.make_sink = lambda: DatabaseTable.postgresql(moved, "orders")
+    with pytest.raises(RestoreError, match="the same place under another name"):
+        case.driver()(cast("Any", frame), 0)
+    assert rows(conninfo) == []
+    case.make_sink = lambda: DatabaseTable.postgresql(moved, "orders", where=conninfo)
+    with case.driver() as driver:
+        driver(cast("Any", frame), 0)
 
     assert rows(conninfo) == [(1,), (2,), (3,)]

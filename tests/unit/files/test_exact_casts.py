@@ -234,6 +234,29 @@ def test_a_wall_clock_and_a_moment_have_no_wider_type() -> None:
         widened(zoned, naive.schema)
 
 
+@pytest.mark.parametrize(
+    "of_kind",
+    [
+        lambda kind: kind,
+        pa.list_,
+        pa.large_list,
+        lambda kind: pa.list_(kind, 2),
+        lambda kind: pa.map_(pa.string(), kind),
+        lambda kind: pa.struct({"a": pa.int64(), "t": kind}),
+        lambda kind: pa.list_(pa.struct({"t": pa.list_(kind)})),
+    ],
+    ids=["plain", "list", "large list", "fixed list", "map", "struct", "nested"],
+)
+def test_a_moment_keeps_the_zone_of_the_files_beside_a_new_column(
+    of_kind: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    """Spark gives all times the zone of its session, and tables have UTC alone."""
+    files = pa.schema({"t": of_kind(pa.timestamp("us", "UTC"))})
+    batch = pa.schema({"t": of_kind(pa.timestamp("us", "Europe/Berlin")), "new": pa.int64()})
+
+    assert widened(files, batch) == files.append(pa.field("new", pa.int64()))
+
+
 def test_a_dictionary_and_its_values_have_the_type_of_the_values() -> None:
     plain = pa.schema({"s": pa.large_string()})
     categories = pa.schema({"s": pa.dictionary(pa.int8(), pa.string())})

@@ -233,6 +233,20 @@ def test_rejects_stay_at_their_place_if_only_the_rows_go_elsewhere(
 
 
 @pytest.mark.slow
+def test_a_destination_that_is_gone_is_to_be_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    options = IngestOptions(**_with_files(tmp_path, "a\n1\n"), take_over=True)
+    log, out = _Log("job"), tmp_path / "out"
+    _killed(options, log)
+    out.rename(tmp_path / "moved")
+
+    with pytest.raises(RestoreError, match=rf"{out} in the log and {out}, .* put it back"):
+        look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+
+@pytest.mark.slow
 @pytest.mark.clause("E9")
 def test_a_job_that_another_driver_has_begun_meanwhile_is_no_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
