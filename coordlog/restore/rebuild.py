@@ -444,19 +444,27 @@ def check_counts(job_id: str, rebuilt: Rebuild) -> None:
 
     A first driver that died cannot have left such a log. Its first append is one `EPOCH_STARTED`, which the broker
     stores whole or not at all, and the first record of epoch 0 always counts; only its later copies are void.
-    Offsets without a record, such as transaction markers, are ignored here.
+    Offsets without a record, such as transaction markers, change only the next step.
 
     Raises:
         RestoreError: Before anything was appended.
     """
     if rebuilt.state.epoch == -1 and rebuilt.void_count > 0:
+        next_step = (
+            "if an adoption was cut off run `coordlog adopt` again; else they are of another log of "
+            f"this name: see `coordlog history {job_id}`, then `coordlog delete {job_id}`"
+        )
+        if rebuilt.void_count < rebuilt.end_offset:
+            next_step = (
+                "the others were removed, by compaction if the topic has had cleanup.policy=compact: put an export "
+                "of the job on a new topic with `coordlog adopt`, or use another job id"
+            )
         raise RestoreError(
             job_id,
             "the first record that counts",
             f"none of the {rebuilt.void_count} below offset {rebuilt.end_offset}",
             "needed",
-            "if an adoption was cut off run `coordlog adopt` again; else they are of another log of "
-            f"this name: see `coordlog history {job_id}`, then `coordlog delete {job_id}`",
+            next_step,
         )
 
 

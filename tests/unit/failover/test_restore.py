@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from coordlog.errors import (
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import Rollback
 from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.epoch import read_records
 from coordlog.projections.job.state import Phase
@@ -370,6 +372,27 @@ def test_a_log_in_which_records_stand_and_none_counts_is_no_new_job_s() -> None:
     )
     assert "then `coordlog delete job`" in str(raised.value)
     assert log.high_watermark() == 3
+
+
+@pytest.mark.clause("E9")
+def test_a_compacted_log_is_refused_and_its_deletion_not_advised() -> None:
+    """Compaction keeps the last record of each key at its offset, and removes the `EPOCH_STARTED`."""
+
+    class CompactedLog(MemoryLog):
+        def read(
+            self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+        ) -> Iterator[StoredRecord]:
+            stored = super().read(from_offset, to_offset, stall_s=stall_s)
+            return (record for record in stored if record.offset >= 3)
+
+    old = crashed_with_channel_state(NotingProvider())
+    log = CompactedLog("compacted")
+    log.store(*map(to_append, old.log.records[:5]))
+
+    with pytest.raises(RestoreError, match="none of the 2 below offset 5 in the log") as raised:
+        HandDrivenJob(old.chain, log=log)
+    assert "the others were removed, by compaction" in str(raised.value)
+    assert "coordlog delete" not in str(raised.value)
 
 
 @pytest.mark.clause("K2")
