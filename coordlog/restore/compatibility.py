@@ -444,7 +444,7 @@ def _refusal(job_id: str, part: _Part) -> RestoreError:
         f"the state of operator {operator_id!r}",
         part.what,
         "of no operator",
-        f"keep the operator, or drop its state with allow_non_restored_state=({operator_id!r},)",
+        f"keep the operator, or drop its state with `allow_non_restored_state=({operator_id!r},)`",
     )
 
 

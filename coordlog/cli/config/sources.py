@@ -46,9 +46,10 @@ _RUNNING: Final = "coordlog.cli.running"
 
 _NAME_OF_OPTION: Final = re.compile(
     r"(?m)(?P<before>`|^(?:error: )? *)(?P<name>\w+)"
-    r"(?:=(?:True|(?P<quote>[\"']?)(?P<value>[^\"'`]*)(?P=quote))(?=`)|(?= is ))"
+    r"(?:=(?:True|(?P<tuple>\()?(?P<quote>[\"']?)(?P<value>[^\"'`]*)(?P=quote)(?(tuple),\)))(?=`)|(?= is ))"
 )
-"""Option in Python: `delimiter=`, `on_error="skip"` or `widen=True` in backticks, or its name before "is" in a line."""
+"""Option in Python: `delimiter=`, `on_error="skip"`, `names=('a',)` or `widen=True` in backticks, or its name before
+"is" in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,7 @@ def test_errors_name_options_as_the_command_does(tmp_path: Path) -> None:
         ("schemas='each'", "--schemas each"),
         ("widen=True", "--widen"),
         ("bad_rows=1", "--bad-rows 1"),
+        ("allow_non_restored_state=('rejects',)", "--allow-non-restored-state rejects"),
         ("other=", "other="),
         ("month=3", "month=3"),
     ],
