@@ -24,7 +24,12 @@ from coordlog.spark_integration.files.links import leads_elsewhere
 from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.local_names import UNNAMED, check_locale, check_name, is_utf8
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
-from coordlog.spark_integration.files.remote_names import WEB, files_below, remote_names_matching
+from coordlog.spark_integration.files.remote_names import (
+    WEB,
+    files_below,
+    page_info,
+    remote_names_matching,
+)
 from coordlog.spark_integration.files.s3_names import (
     is_name_of,
     is_s3,
@@ -33,6 +38,7 @@ from coordlog.spark_integration.files.s3_names import (
     objects_matching,
 )
 from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
+from coordlog.spark_integration.files.web_bodies import WholeBody
 
 __all__ = [
     "InputFiles",
@@ -275,6 +281,8 @@ class InputFiles:
                 elif not (seeks or now.may_seek or now.size_bytes < 0):
                     options["block_size"] = 0
                 opened = cast("BinaryIO", file_system.open(seen.path, "rb", **options))
+                if "block_size" in options:
+                    opened = cast("BinaryIO", WholeBody(opened, now.size_bytes))
         except Exception as error:  # noqa: BLE001, file systems raise errors of any type
             raise gone(seen, error) from cause_of(seen, error)
         try:
@@ -484,14 +492,6 @@ class InputFiles:
     def _remote(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
         file_system.invalidate_cache()
         is_web = path.startswith(WEB)
-        if (
-            is_web
-            and not path.endswith("/")
-            and not has_wildcard(path)
-            and file_system.isfile(path)
-        ):
-            yield _of_info(path, file_system.info(path))  # a page; its links are no folder of it
-            return
         fixed = fixed_part(path) if has_wildcard(path) else path
         roots = [path]
         if fixed != path:
@@ -504,13 +504,15 @@ class InputFiles:
             if not is_web and not url.endswith("/") and root not in below:
                 file_system.invalidate_cache()  # it holds the names below alone
                 yield from _object_at(file_system, root, fixed)
-            for name, info in below.items():
+            for name, entry in below.items():
                 _refuse_outside(str(name), fixed)
                 if str(name).endswith("/") or _is_hidden(str(name), fixed):
                     continue  # an object store's own sign of a folder; a hidden name
+                info = entry
                 # A web server's index has neither size nor time.
-                details = info if info.get("size") is not None else file_system.info(name)
-                yield _of_info(str(name), details)
+                if info.get("size") is None and not self.leaves_out(str(name)):
+                    info = page_info(file_system, name) if is_web else file_system.info(name)
+                yield _of_info(str(name), info)
 
 
 # `Any`: fsspec has no types.

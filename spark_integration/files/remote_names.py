@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html.parser import HTMLParser
 from typing import Any, Final
-from urllib.parse import urljoin
+from urllib.parse import unquote, urldefrag, urljoin
 
 from fsspec.utils import glob_translate
 
-__all__ = ["WEB", "files_below", "remote_names_matching"]
+from coordlog.errors import SourceError
+
+__all__ = ["WEB", "files_below", "page_info", "remote_names_matching"]
 
 WEB: Final = ("http://", "https://")
 """Beginnings of names of a web server."""
-_OF_PAGE: Final = re.compile(r"(?:[^?#]*/)?[?#]")
-"""Matches a page with a query or a fragment, as Apache's index links to itself in another order."""
 
 
 # `Any` here and below: fsspec has no types.
@@ -29,10 +30,37 @@ def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  #
     Raises:
         OSError: A folder cannot be listed. One that is gone is left out.
     """
+    if root.startswith(WEB) and not root.endswith("/"):
+        return {root: {"name": root, "size": None}}
     infos = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
-    if not infos and file_system.isfile(root):
-        infos[root] = file_system.info(root)
+    if not infos:
+        # `isfile` of fsspec is False after any error.
+        with suppress(FileNotFoundError):
+            info = file_system.info(root)
+            if info["type"] == "file":
+                infos[root] = info
     return {name: infos[name] for name in sorted(infos)}
+
+
+def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
+    """`info` of a page of a web server.
+
+    Raises:
+        Exception: The answer, which fsspec hides behind a FileNotFoundError: the server may be busy.
+        SourceError: The page is a folder's.
+    """
+    try:
+        info: Mapping[str, Any] = file_system.info(name)
+    except FileNotFoundError as error:
+        raise error.__cause__ or error from None
+    last = unquote(name.rpartition("/")[2])
+    if info.get("mimetype") == "text/html" and unquote(str(info.get("url"))).endswith(f"/{last}/"):
+        raise SourceError(
+            name,
+            f"the server leads to {name}/, which is the page of a folder",
+            "name each folder with the slash at its end, and the files beside it by a glob, such as `*.csv`",
+        )
+    return info
 
 
 def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
@@ -95,18 +123,25 @@ def _level(file_system: Any, folder: str) -> list[tuple[Mapping[str, Any], bool]
 
 # `Any`: fsspec has no types.
 def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
-    """Names of the files and folders below a page to which it links."""
+    """Names of the files and folders below a page to which it links.
+
+    A query selects a view of a folder, as in Apache's index in another order, or of a file that is linked without
+    it too, as for a download.
+    """
     links = _Links()
     links.feed(file_system.cat_file(page).decode(errors="replace"))
-    names: dict[str, None] = {}
+    targets = dict.fromkeys(urldefrag(urljoin(page, link)).url for link in links.targets)
+    names: list[str] = []
     _, _, here = page.partition("://")
-    for link in links.targets:
-        scheme, _, there = urljoin(page, link).partition("://")
+    for target in targets:
+        scheme, _, there = target.partition("://")
         below = there.removeprefix(here)
         is_below = f"{scheme}://" in WEB and below not in ("", there)
-        if is_below and not _OF_PAGE.match(below):
-            names[page + below] = None
-    return list(names)
+        bare, query, _ = target.partition("?")
+        is_view = query and (bare.endswith("/") or bare in targets)
+        if is_below and not is_view:
+            names.append(page + below)
+    return list(dict.fromkeys(names))
 
 
 class _Links(HTMLParser):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import logging
 import os
@@ -558,3 +559,74 @@ def test_a_page_that_changes_or_is_gone_is_named(site: tuple[str, Path]) -> None
     page.unlink()
     error = refusal(lambda: read_all(source.spec().create_reader(), splits))
     assert "it has vanished: it was there with 82 bytes" in error.problem
+
+
+class Busy(Quiet):
+    """Refuses what `refused` names, cuts off what `cut` names, and leads from a folder's name to its slash."""
+
+    refused = "/in/busy"
+    cut = "/in/cut"
+
+    def send_head(self) -> Any:  # noqa: ANN401, as the base has it
+        if self.path.startswith(self.refused):
+            self.send_error(503)
+            return None
+        if self.path.startswith(self.cut) and self.command == "GET":
+            content = Path(self.translate_path(self.path)).read_bytes()
+            self.send_response(200)
+            self.end_headers()
+            return io.BytesIO(content[: len(content) // 2])
+        return super().send_head()
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a busy server, and its folder `in`."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("i\n1\n")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Busy, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", tmp_path / "in"
+    server.shutdown()
+    thread.join(10.0)
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["in/", "in/*", "in/*.csv", "in/**/*.csv", "in/busy.csv"])
+def test_a_page_that_a_server_refuses_is_an_error_of_the_listing(
+    busy: tuple[str, Path], path: str
+) -> None:
+    """A glob left the file out without a word, and the job finished without its rows."""
+    url, folder = busy
+    (folder / "busy.csv").write_text("i\n2\n")
+
+    error = refusal(FileSource(f"{url}/{path}").discover)
+    assert error.retriable
+    assert "503" in error.problem
+    assert f"{url}/in/busy.csv" in error.problem
+    assert read(FileSource(f"{url}/in/*.csv", exclude=["busy*"])).rows == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["cut.csv", "cut.jsonl", "cut.txt"])
+def test_an_answer_that_ends_early_is_an_error(busy: tuple[str, Path], name: str) -> None:
+    """It ends with its connection, and has no length of its own: the rows behind the cut were missing."""
+    url, folder = busy
+    lines = {"cut.csv": "i\n" + "1\n" * 39, "cut.jsonl": '{"i":1}\n' * 40, "cut.txt": "x\n" * 40}
+    (folder / name).write_text(lines[name])
+    formats: dict[str, Format] = {"cut.csv": "csv", "cut.jsonl": "jsonl", "cut.txt": "text"}
+
+    error = refusal(lambda: read(FileSource(f"{url}/in/{name}", format=formats[name])))
+    size = len(lines[name])
+    assert error.retriable
+    assert f"the answer ends after {size // 2} bytes of {size}" in error.problem
+
+
+def test_a_folder_without_its_slash_is_no_text(busy: tuple[str, Path]) -> None:
+    """The lines of its page became rows: the index of Express names folders without a slash."""
+    url, folder = busy
+    (folder / "sub").mkdir()
+    (folder / "sub" / "b.txt").write_text("x\n")
+
+    error = refusal(FileSource(f"{url}/in/sub", format="text").discover)
+    assert "which is the page of a folder" in error.problem

@@ -156,3 +156,13 @@ def test_a_url_with_a_query_is_refused_with_that_reason(monkeypatch: pytest.Monk
         SourceError, match=r"`\?` is a wildcard.* no query is sent.; fetch the file"
     ):
         names_of(monkeypatch, "in/rows.csv?download=1", Web({"/in/": ["/in/rows.csv"]}))
+
+
+def test_a_link_with_a_query_or_a_fragment_is_no_second_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As indexes have them beside the plain link: the rows were read twice."""
+    links = ["/in/x.csv", "/in/x.csv?download=1", "/in/x.csv#top", "/in/y.csv?version=2"]
+
+    names = names_of(monkeypatch, "in/", Web({"/in/": links}))
+    assert names == ["in/x.csv", "in/y.csv?version=2"]
