@@ -26,6 +26,7 @@ from coordlog.spark_integration.files.local_names import UNNAMED, check_locale, 
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.remote_names import (
     WEB,
+    file_info,
     files_below,
     page_info,
     remote_names_matching,
@@ -518,8 +519,8 @@ class InputFiles:
 # `Any`: fsspec has no types.
 def _object_at(file_system: Any, root: str, fixed: str) -> Iterator[ListedFile]:  # noqa: ANN401
     """The object that has the name of a folder. An empty one is a store's own sign of the folder."""
-    if not _is_hidden(root, fixed) and file_system.isfile(root):
-        file = _of_info(root, file_system.info(root))
+    if not _is_hidden(root, fixed) and (info := file_info(file_system, root)) is not None:
+        file = _of_info(root, info)
         if file.size_bytes:
             yield file
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from html.parser import HTMLParser
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
@@ -17,7 +16,7 @@ from fsspec.utils import glob_translate
 
 from coordlog.errors import SourceError
 
-__all__ = ["WEB", "files_below", "page_info", "remote_names_matching"]
+__all__ = ["WEB", "file_info", "files_below", "page_info", "remote_names_matching"]
 
 WEB: Final = ("http://", "https://")
 """Beginnings of names of a web server."""
@@ -33,13 +32,18 @@ def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  #
     if root.startswith(WEB) and not root.endswith("/"):
         return {root: {"name": root, "size": None}}
     infos = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
-    if not infos:
-        # `isfile` of fsspec is False after any error.
-        with suppress(FileNotFoundError):
-            info = file_system.info(root)
-            if info["type"] == "file":
-                infos[root] = info
+    if not infos and (info := file_info(file_system, root)) is not None:
+        infos[root] = info
     return {name: infos[name] for name in sorted(infos)}
+
+
+def file_info(file_system: Any, name: str) -> Mapping[str, Any] | None:  # noqa: ANN401
+    """`info` of a file; None if there is none of that name, where `isfile` of fsspec is False after any error."""
+    try:
+        info: Mapping[str, Any] = file_system.info(name)
+    except FileNotFoundError:
+        return None
+    return info if info["type"] == "file" else None
 
 
 def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401

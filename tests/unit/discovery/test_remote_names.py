@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files import listing
@@ -166,3 +167,26 @@ def test_a_link_with_a_query_or_a_fragment_is_no_second_file(
 
     names = names_of(monkeypatch, "in/", Web({"/in/": links}))
     assert names == ["in/x.csv", "in/y.csv?version=2"]
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), OSError("503"), ConnectionError("cut")])
+def test_an_object_that_cannot_be_asked_for_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """`isfile` of fsspec is False after any error: an object with the name of a folder would be missing."""
+
+    class Store(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+        cachable = False
+
+        def info(self, path: str, **options: Any) -> Any:  # noqa: ANN401, the base's
+            if path.endswith("b.csv"):
+                raise error
+            return super().info(path, **options)
+
+    store = Store()
+    store.store = {}
+    for name in ("a.csv", "b.csv/c"):
+        store.pipe_file(f"/in/{name}", b"i\n1\n")
+    monkeypatch.setattr(listing, "url_to_fs", lambda _url, **_options: (store, "/in/*.csv"))
+    with pytest.raises(SourceError, match=str(error)):
+        InputFiles(url="memory://in/*.csv").list()
