@@ -191,8 +191,9 @@ class Discovery:
                     self.files, fresh, error, lambda split: self._splits_of_file(split, one_schema)
                 )
                 raise (of_all(bad, error)) from error.__cause__
-            if splits and "=" in file.path:
-                self._check_folders([file], decode_schema(splits[0].arrow_schema).names)
+            encoded = splits[0].arrow_schema if splits else b""
+            if encoded and "=" in file.path:  # else its reader reports why there is no schema
+                self._check_folders([file], decode_schema(encoded).names)
             before = {split.split_id for split in known.get(file.path, ())}
             if not before <= {split.split_id for split in splits}:
                 raise SourceError(

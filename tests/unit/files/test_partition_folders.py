@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -12,6 +13,7 @@ import pytest
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
 from coordlog.spark_integration import FileSource
+from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
 
 ROWS = pa.table({"id": [1, 2, 3], "month": [1, 1, 2]})
 
@@ -110,3 +112,34 @@ def test_json_of_a_later_listing_is_refused_too(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match=r"month=1/part-1\.json: its folder 'month=1' holds"):
         source.discover_again(first.splits)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.parquet", b"PAR1 cut off", {"format": "parquet", "on_error": "skip"}),
+        ("a.jsonl", b"", {"format": "jsonl"}),
+        ("a.csv", b"\n", {"format": "csv"}),
+    ],
+)
+@pytest.mark.parametrize("partition_folders", ["refuse", "ignore"])
+def test_a_file_without_a_schema_in_such_a_folder_is_left_to_its_reader(
+    tmp_path: Path,
+    name: str,
+    content: bytes,
+    options: dict[str, Any],
+    partition_folders: PartitionFolders,
+) -> None:
+    file = tmp_path / "in" / "month=1" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    whole = {"parquet": b"", "jsonl": b'{"id":1}\n', "csv": b"id\n1\n"}[options["format"]]
+    beside = tmp_path / "in" / f"b{file.suffix}"
+    beside.write_bytes(whole)
+    if not whole:
+        pq.write_table(ROWS, beside)
+
+    source = FileSource(
+        tmp_path / "in", schemas="each", partition_folders=partition_folders, **options
+    )
+    assert [split.split_id for split in source.discover().splits] == [str(beside), str(file)]
