@@ -9,10 +9,10 @@ __all__ = ["WholeBody"]
 
 
 class WholeBody(io.RawIOBase):
-    """Reads an answer of a web server, and raises ConnectionError if it ends before the size that the server has told.
+    """Reads an answer of a web server, and raises ConnectionError if it has not the size that the server has told.
 
     Without a length of its own an answer ends with its connection, and a compressed one anywhere: nothing else shows
-    that it was cut.
+    that it was cut, or is another one.
     """
 
     def __init__(self, body: BinaryIO, size_bytes: int) -> None:
@@ -31,6 +31,8 @@ class WholeBody(io.RawIOBase):
             raise ConnectionError(
                 f"the answer ends after {self._count} bytes of {self._size_bytes}"
             )
+        if self._count > self._size_bytes:
+            raise ConnectionError(f"the answer has more than the {self._size_bytes} bytes of it")
         return chunk
 
     def close(self) -> None:
