@@ -40,7 +40,7 @@ from coordlog.spark_integration.files.s3_names import (
     objects_matching,
 )
 from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
-from coordlog.spark_integration.files.web_bodies import WholeBody
+from coordlog.spark_integration.files.web_bodies import WholeBody, web_options
 
 __all__ = [
     "InputFiles",
@@ -416,7 +416,8 @@ class InputFiles:
         if is_local(url) and not self.storage_options:
             return _local_at(url)  # called twice for each file: fsspec's parsing takes long
         try:
-            file_system, path = url_to_fs(url, **self.storage_options)
+            options = web_options() if url.startswith(WEB) else {}
+            file_system, path = url_to_fs(url, **options, **self.storage_options)
         except (ImportError, ValueError) as error:
             raise missing_library(url, error) from error
         return file_system, str(path)

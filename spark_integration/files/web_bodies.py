@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
-__all__ = ["WholeBody"]
+from coordlog.limits import WEB_SILENCE_S
+
+__all__ = ["WholeBody", "web_options"]
+
+
+def web_options() -> Mapping[str, Any]:
+    """Options of fsspec for a web server: by default an answer is cut after 300 s, however much of it is left."""
+    from aiohttp import ClientTimeout  # noqa: PLC0415, an extra
+
+    return {"timeout": ClientTimeout(total=None, sock_connect=30.0, sock_read=WEB_SILENCE_S)}
 
 
 class WholeBody(io.RawIOBase):
