@@ -18,6 +18,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import botocore.session
 import fsspec
 import pyarrow as pa
@@ -27,6 +28,7 @@ from moto.server import ThreadedMotoServer
 
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
+from coordlog.spark_integration.files import web_bodies
 from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, modified_us
@@ -196,6 +198,20 @@ def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
     names = [file.path for file in files.list()]
     assert names == ["bucket/days/2026-01/a.csv", "bucket/days/2026-02/a.csv"]
     assert [name for name in names if files.has_name(name)] == names
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/in/csv", "s3://bucket/in/csv/*"])
+def test_an_answer_of_s3_that_is_no_listing_is_an_error(
+    s3: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """As of a proxy that sends a page of its own: the names behind it were left out."""
+    assert FileSource(path).discover().splits
+    monkeypatch.setattr(type(s3), "call_s3", lambda *_, **__: {"ResponseMetadata": {}})
+    error = refusal(FileSource(path).discover)
+    assert error.retriable
+    assert "no listing" in error.problem
 
 
 def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
@@ -724,3 +740,36 @@ def test_a_login_instead_of_a_listed_file_is_no_text(
     assert error.retriable
     assert problem in error.problem
     assert not is_fault_of_file(error, source._discovery.files), "it is not skipped"
+
+
+class Slow(Quiet):
+    """Sends a file in pieces, with pauses."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:  # noqa: ANN401, as the base has it
+        with suppress(OSError):
+            while piece := source.read(20):
+                outputfile.write(piece)
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("silence_s", "is_read"), [(1.5, True), (0.02, False)])
+def test_an_answer_may_take_any_time_but_not_fall_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float, is_read: object
+) -> None:
+    """After aiohttp's 300 s a large file was cut each time: no attempt came to its end."""
+    monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=1.0))
+    monkeypatch.setattr(web_bodies, "WEB_SILENCE_S", silence_s)
+    (tmp_path / "a.csv").write_text("i\n" + "1\n" * 200)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    source = FileSource(f"http://127.0.0.1:{server.server_port}/a.csv")
+    try:
+        if is_read:
+            assert read(source).rows == [(1,)] * 200
+        else:
+            assert refusal(lambda: read(source)).retriable
+    finally:
+        server.shutdown()
+        thread.join(10.0)
+        server.server_close()
