@@ -383,6 +383,9 @@ LISTING_TIMEOUT_S: Final = 300.0
 LISTING_CALL_S: Final = 1800.0
 """One listing of a source, after which the job fails: ten million files of an object store take half of it."""
 
+WEB_SILENCE_S: Final = 300.0
+"""Time without a byte of a web server's answer, while bytes are awaited; a whole answer may take hours."""
+
 LISTING_BACKOFF_S: Final = 1.0
 """Pause before the second try of a listing that failed; doubles with each further one."""
 

@@ -28,6 +28,7 @@ from coordlog.spark_integration.files.remote_names import (
     WEB,
     file_info,
     files_below,
+    info_of,
     page_info,
     remote_names_matching,
 )
@@ -39,7 +40,7 @@ from coordlog.spark_integration.files.s3_names import (
     objects_matching,
 )
 from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
-from coordlog.spark_integration.files.web_bodies import WholeBody
+from coordlog.spark_integration.files.web_bodies import WholeBody, web_options
 
 __all__ = [
     "InputFiles",
@@ -275,15 +276,18 @@ class InputFiles:
                 now = _of_status(status, seen.path, self._root_of(seen.path))
             else:
                 file_system.invalidate_cache()
-                now = _of_info(seen.path, file_system.info(seen.path))
+                now = _of_info(seen.path, info_of(file_system, seen.path))
                 options: dict[str, Any] = {}
+                size_bytes = max(seen.size_bytes, now.size_bytes)
                 if seeks and seen.path.startswith(WEB):
                     options["headers"] = _for_ranges(file_system)
-                elif not (seeks or now.may_seek or now.size_bytes < 0):
+                elif not (seeks or now.may_seek) and size_bytes > 0:
                     options["block_size"] = 0
                 opened = cast("BinaryIO", file_system.open(seen.path, "rb", **options))
                 if "block_size" in options:
-                    opened = cast("BinaryIO", WholeBody(opened, now.size_bytes))
+                    opened = cast("BinaryIO", WholeBody(opened, size_bytes))
+        except SourceError:
+            raise
         except Exception as error:  # noqa: BLE001, file systems raise errors of any type
             raise gone(seen, error) from cause_of(seen, error)
         try:
@@ -308,7 +312,9 @@ class InputFiles:
                 status = os.stat(seen.path)  # noqa: PTH116, as fsspec returns it
                 return _of_status(status, seen.path, self._root_of(seen.path))
             file_system.invalidate_cache()
-            return _of_info(seen.path, file_system.info(seen.path))
+            return _of_info(seen.path, info_of(file_system, seen.path))
+        except SourceError:
+            raise
         except Exception as error:  # noqa: BLE001, as above
             raise gone(seen, error) from cause_of(seen, error)
 
@@ -410,7 +416,8 @@ class InputFiles:
         if is_local(url) and not self.storage_options:
             return _local_at(url)  # called twice for each file: fsspec's parsing takes long
         try:
-            file_system, path = url_to_fs(url, **self.storage_options)
+            options = web_options() if url.startswith(WEB) else {}
+            file_system, path = url_to_fs(url, **options, **self.storage_options)
         except (ImportError, ValueError) as error:
             raise missing_library(url, error) from error
         return file_system, str(path)

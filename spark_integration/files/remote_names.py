@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
+from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
+from fsspec.asyn import sync
 from fsspec.utils import glob_translate
 
-from coordlog.errors import SourceError
+from coordlog.errors import SourceError, SourceUnavailableError
 
-__all__ = ["WEB", "file_info", "files_below", "page_info", "remote_names_matching"]
+__all__ = ["WEB", "file_info", "files_below", "info_of", "page_info", "remote_names_matching"]
 
 WEB: Final = ("http://", "https://")
 """Beginnings of names of a web server."""
@@ -46,25 +48,60 @@ def file_info(file_system: Any, name: str) -> Mapping[str, Any] | None:  # noqa:
     return info if info["type"] == "file" else None
 
 
-def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
-    """`info` of a page of a web server.
+def info_of(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
+    """`info` of a file.
 
     Raises:
-        Exception: The answer, which fsspec hides behind a FileNotFoundError: the server may be busy.
-        SourceError: The page is a folder's.
+        OSError: There is none of that name, or the file system refuses.
+        SourceError: A web server leads from the name to a page of another one: of a folder, or of a login.
     """
-    try:
-        info: Mapping[str, Any] = file_system.info(name)
-    except FileNotFoundError as error:
-        raise error.__cause__ or error from None
-    last = unquote(name.rpartition("/")[2])
-    if info.get("mimetype") == "text/html" and unquote(str(info.get("url"))).endswith(f"/{last}/"):
+    info: Mapping[str, Any] = file_system.info(name)
+    address = str(info.get("url", name))
+    if not name.startswith(WEB) or info.get("mimetype") != "text/html":
+        return info
+    if _is_other(name, address):
+        raise _led_away(name, address) from ConnectionError(address)
+    if _last(name) != _last(address):
         raise SourceError(
             name,
             f"the server leads to {name}/, which is the page of a folder",
             "name each folder with the slash at its end, and the files beside it by a glob, such as `*.csv`",
         )
     return info
+
+
+def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
+    """`info_of` a page of a web server.
+
+    Raises:
+        Exception: The answer, which fsspec hides behind a FileNotFoundError: the server may be busy.
+        SourceError: As `info_of`.
+    """
+    try:
+        return info_of(file_system, name)
+    except FileNotFoundError as error:
+        raise error.__cause__ or error from None
+
+
+def _is_other(name: str, address: str) -> bool:
+    """Whether the end of an address, to which a web server has led, is not that of the name."""
+    return _last(name).rstrip("/") != _last(address).rstrip("/")
+
+
+def _last(url: str) -> str:
+    """Last part of the path of a URL, with the slash at its end."""
+    path = unquote(urlsplit(url).path)
+    return path[path.rstrip("/").rfind("/") + 1 :]
+
+
+def _led_away(name: str, address: str) -> SourceError:
+    # Without its query, which may hold a secret.
+    there = urlsplit(address)._replace(query="", fragment="").geturl()
+    return SourceUnavailableError(
+        name,
+        f"the server leads to another page instead, {there}",
+        "look at it in a browser: perhaps it asks for a login, or the name has moved",
+    )
 
 
 def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
@@ -130,22 +167,41 @@ def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
     """Names of the files and folders below a page to which it links.
 
     A query selects a view of a folder, as in Apache's index in another order, or of a file that is linked without
-    it too, as for a download.
+    it too, as for a download. A page to which the server leads from here may link to what is below itself.
     """
+    answer: Any = sync(file_system.loop, _content_of, file_system, page)
+    content, address = answer
     links = _Links()
-    links.feed(file_system.cat_file(page).decode(errors="replace"))
-    targets = dict.fromkeys(urldefrag(urljoin(page, link)).url for link in links.targets)
+    links.feed(content.decode(errors="replace"))
+    targets = dict.fromkeys(urldefrag(urljoin(address, link)).url for link in links.targets)
+    places = [each.partition("://")[2] for each in (page, address) if each.endswith("/")]
     names: list[str] = []
-    _, _, here = page.partition("://")
     for target in targets:
         scheme, _, there = target.partition("://")
+        here = next((place for place in places if there.startswith(place)), there)
         below = there.removeprefix(here)
-        is_below = f"{scheme}://" in WEB and below not in ("", there)
         bare, query, _ = target.partition("?")
         is_view = query and (bare.endswith("/") or bare in targets)
-        if is_below and not is_view:
+        if f"{scheme}://" in WEB and below and not is_view:
             names.append(page + below)
+    if not names and _is_other(page, address):
+        raise _led_away(page, address) from ConnectionError(address)
     return list(dict.fromkeys(names))
+
+
+async def _content_of(file_system: Any, page: str) -> tuple[bytes, str]:  # noqa: ANN401
+    """Content of a page of a web server, and the address that it came from: the server may lead to another one.
+
+    Raises:
+        FileNotFoundError: There is none.
+        Exception: The server refuses, or cannot be reached.
+    """
+    session = await file_system.set_session()
+    async with session.get(file_system.encode_url(page), **file_system.kwargs) as answer:
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise FileNotFoundError(page)
+        answer.raise_for_status()
+        return await answer.read(), str(answer.url)
 
 
 class _Links(HTMLParser):

@@ -69,9 +69,7 @@ def object_in_listing(file_system: Any, path: str) -> Mapping[str, Any] | None: 
     """`info` of the object `path`, or None. Raises OSError as `objects_below`."""
     bucket, key, _ = file_system.split_path(path)
     # Names are in order, and no other one with this prefix is before it.
-    page = file_system.call_s3(
-        "list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1, **file_system.req_kw
-    )
+    page = _page(file_system, {"Bucket": bucket, "Prefix": key, "MaxKeys": 1})
     entries = (entry for entry in page.get("Contents", ()) if entry["Key"] == key)
     return next(({**entry, "size": entry["Size"]} for entry in entries), None)
 
@@ -102,13 +100,23 @@ def _pages(
     prefix: str,
     after: str,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, **file_system.req_kw}
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     if after:
         request["StartAfter"] = after.removeprefix(f"{bucket}/")
     while True:
-        page = file_system.call_s3("list_objects_v2", **request)
+        page = _page(file_system, request)
         for entry in page.get("Contents", ()):
             yield f"{bucket}/{entry['Key']}", {**entry, "size": entry["Size"]}
-        if not page.get("IsTruncated"):
+        if not page["IsTruncated"]:
             return
         request["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _page(file_system: Any, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
+    """A page of a listing. An answer of something else, such as a proxy, is read as one without any entries."""
+    page: Mapping[str, Any] = file_system.call_s3(
+        "list_objects_v2", **request, **file_system.req_kw
+    )
+    if "IsTruncated" not in page:
+        raise ConnectionError("the answer is no listing of a bucket")
+    return page

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import io
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
-__all__ = ["WholeBody"]
+from coordlog.limits import WEB_SILENCE_S
+
+__all__ = ["WholeBody", "web_options"]
+
+
+def web_options() -> Mapping[str, Any]:
+    """Options of fsspec for a web server: by default an answer is cut after 300 s, however much of it is left."""
+    from aiohttp import ClientTimeout  # noqa: PLC0415, an extra
+
+    return {"timeout": ClientTimeout(total=None, sock_connect=30.0, sock_read=WEB_SILENCE_S)}
 
 
 class WholeBody(io.RawIOBase):
-    """Reads an answer of a web server, and raises ConnectionError if it ends before the size that the server has told.
+    """Reads an answer of a web server, and raises ConnectionError if it has not the size that the server has told.
 
     Without a length of its own an answer ends with its connection, and a compressed one anywhere: nothing else shows
-    that it was cut.
+    that it was cut, or is another one.
     """
 
     def __init__(self, body: BinaryIO, size_bytes: int) -> None:
@@ -31,6 +41,8 @@ class WholeBody(io.RawIOBase):
             raise ConnectionError(
                 f"the answer ends after {self._count} bytes of {self._size_bytes}"
             )
+        if self._count > self._size_bytes:
+            raise ConnectionError(f"the answer has more than the {self._size_bytes} bytes of it")
         return chunk
 
     def close(self) -> None:

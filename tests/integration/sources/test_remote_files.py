@@ -18,6 +18,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import botocore.session
 import fsspec
 import pyarrow as pa
@@ -27,6 +28,8 @@ from moto.server import ThreadedMotoServer
 
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
+from coordlog.spark_integration.files import web_bodies
+from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, modified_us
 from coordlog.spark_integration.files.payloads import ReadFile
@@ -195,6 +198,20 @@ def test_a_listing_of_s3_begins_behind_a_name_and_goes_on_page_by_page(
     names = [file.path for file in files.list()]
     assert names == ["bucket/days/2026-01/a.csv", "bucket/days/2026-02/a.csv"]
     assert [name for name in names if files.has_name(name)] == names
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/in/csv", "s3://bucket/in/csv/*"])
+def test_an_answer_of_s3_that_is_no_listing_is_an_error(
+    s3: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """As of a proxy that sends a page of its own: the names behind it were left out."""
+    assert FileSource(path).discover().splits
+    monkeypatch.setattr(type(s3), "call_s3", lambda *_, **__: {"ResponseMetadata": {}})
+    error = refusal(FileSource(path).discover)
+    assert error.retriable
+    assert "no listing" in error.problem
 
 
 def test_prefixes_of_several_buckets_are_one_source(s3: Any) -> None:  # noqa: ANN401
@@ -630,3 +647,129 @@ def test_a_folder_without_its_slash_is_no_text(busy: tuple[str, Path]) -> None:
 
     error = refusal(FileSource(f"{url}/in/sub", format="text").discover)
     assert "which is the page of a folder" in error.problem
+
+
+class Leading(Quiet):
+    """Leads from names to others, and sends a page without its size in place of what `closed` names."""
+
+    closed = "/in/closed"
+    is_closed = True
+    redirects = True
+
+    def send_head(self) -> Any:  # noqa: ANN401, as the base has it
+        is_moved = self.path.startswith("/in/moved/")
+        to = self.path.replace("/in/", "/archive/") if is_moved else None
+        if self.is_closed and self.path.startswith(self.closed):
+            to = "/login?key=secret" if self.redirects else None
+            if to is None:
+                return self.send_login()
+        if self.path.startswith("/login"):
+            return self.send_login()
+        if self.path == "/archive/moved/":
+            return self.send_page(b'<a href="/archive/moved/a.csv">a</a>')
+        if to is None:
+            return super().send_head()
+        self.send_response(302)
+        self.send_header("Location", to)
+        self.end_headers()
+        return None
+
+    def send_login(self) -> Any:  # noqa: ANN401, as above
+        return self.send_page(b"<p>\nname:\n</p>\n" * 40)
+
+    def send_page(self, content: bytes) -> Any:  # noqa: ANN401, as above
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        return io.BytesIO(content)
+
+
+@pytest.fixture
+def leading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """The address of a server that leads to other names, and its folder."""
+    monkeypatch.setattr(Leading, "is_closed", True)
+    for name in ("in/a.csv", "in/closed/b.csv", "archive/moved/a.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("i\n1\n")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Leading, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", tmp_path
+    server.shutdown()
+    thread.join(10.0)
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["in/", "in/*/*.csv", "in/**/*.csv", "in/closed/b.csv"])
+def test_a_login_in_place_of_a_folder_or_file_is_an_error(
+    leading: tuple[str, Path], path: str
+) -> None:
+    """The folder was left out, and the lines of the page in place of the file became rows."""
+    url, _ = leading
+    error = refusal(FileSource(f"{url}/{path}").discover)
+    assert error.retriable
+    assert f"the server leads to another page instead, {url}/login" in error.problem
+    assert "secret" not in str(error)
+
+
+def test_links_of_the_page_to_which_a_folder_leads_are_followed(
+    leading: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are whole paths of the other folder, and were left out."""
+    url, folder = leading
+    monkeypatch.setattr(Leading, "is_closed", False)
+    (folder / "in" / "moved").mkdir()
+    assert read(FileSource(f"{url}/in/")).rows == [(1,), (1,), (1,)]
+
+
+@pytest.mark.parametrize("problem", ["the server leads to another page instead", "the answer "])
+@pytest.mark.parametrize("lines", [2, 2_000])
+def test_a_login_instead_of_a_listed_file_is_no_text(
+    leading: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, lines: int, problem: str
+) -> None:
+    """It has no size to compare: its lines became rows in place of the file's."""
+    url, folder = leading
+    (folder / "in" / "closed" / "b.csv").write_text("x\n" * lines)
+    source = FileSource(f"{url}/in/closed/b.csv", format="text")
+    monkeypatch.setattr(Leading, "is_closed", False)
+    splits = contents(source.discover())
+    monkeypatch.setattr(Leading, "is_closed", True)
+    monkeypatch.setattr(Leading, "redirects", "leads" in problem)
+
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert error.retriable
+    assert problem in error.problem
+    assert not is_fault_of_file(error, source._discovery.files), "it is not skipped"
+
+
+class Slow(Quiet):
+    """Sends a file in pieces, with pauses."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:  # noqa: ANN401, as the base has it
+        with suppress(OSError):
+            while piece := source.read(20):
+                outputfile.write(piece)
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("silence_s", "is_read"), [(1.5, True), (0.02, False)])
+def test_an_answer_may_take_any_time_but_not_fall_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float, is_read: object
+) -> None:
+    """After aiohttp's 300 s a large file was cut each time: no attempt came to its end."""
+    monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=1.0))
+    monkeypatch.setattr(web_bodies, "WEB_SILENCE_S", silence_s)
+    (tmp_path / "a.csv").write_text("i\n" + "1\n" * 200)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    source = FileSource(f"http://127.0.0.1:{server.server_port}/a.csv")
+    try:
+        if is_read:
+            assert read(source).rows == [(1,)] * 200
+        else:
+            assert refusal(lambda: read(source)).retriable
+    finally:
+        server.shutdown()
+        thread.join(10.0)
+        server.server_close()
