@@ -417,7 +417,7 @@ class InputFiles:
             return _local_at(url)  # called twice for each file: fsspec's parsing takes long
         try:
             options = web_options() if url.startswith(WEB) else {}
-            file_system, path = url_to_fs(url, **options, **self.storage_options)
+            file_system, path = url_to_fs(url, **{**options, **self.storage_options})
         except (ImportError, ValueError) as error:
             raise missing_library(url, error) from error
         return file_system, str(path)

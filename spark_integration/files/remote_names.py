@@ -11,14 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 from fsspec.asyn import sync
 from fsspec.utils import glob_translate
 
 from coordlog.errors import SourceError, SourceUnavailableError
 
-__all__ = ["WEB", "file_info", "files_below", "info_of", "page_info", "remote_names_matching"]
+__all__ = [
+    "WEB",
+    "content_of",
+    "file_info",
+    "files_below",
+    "info_of",
+    "page_info",
+    "remote_names_matching",
+]
 
 WEB: Final = ("http://", "https://")
 """Beginnings of names of a web server."""
@@ -53,19 +61,15 @@ def info_of(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
 
     Raises:
         OSError: There is none of that name, or the file system refuses.
-        SourceError: A web server leads from the name to a page of another one: of a folder, or of a login.
+        SourceUnavailableError: A web server sends a page in place of a file, such as of a login or of a folder.
     """
     info: Mapping[str, Any] = file_system.info(name)
-    address = str(info.get("url", name))
-    if not name.startswith(WEB) or info.get("mimetype") != "text/html":
-        return info
-    if _is_other(name, address):
-        raise _led_away(name, address) from ConnectionError(address)
-    if _last(name) != _last(address):
-        raise SourceError(
+    if name.startswith(WEB) and info.get("mimetype") == "text/html":
+        raise _no_such(
             name,
-            f"the server leads to {name}/, which is the page of a folder",
-            "name each folder with the slash at its end, and the files beside it by a glob, such as `*.csv`",
+            str(info.get("url", name)),
+            "HTML, not the file",
+            "name a folder with the slash at its end, and files beside folders by a glob, such as `*.csv`",
         )
     return info
 
@@ -83,25 +87,15 @@ def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
         raise error.__cause__ or error from None
 
 
-def _is_other(name: str, address: str) -> bool:
-    """Whether the end of an address, to which a web server has led, is not that of the name."""
-    return _last(name).rstrip("/") != _last(address).rstrip("/")
-
-
-def _last(url: str) -> str:
-    """Last part of the path of a URL, with the slash at its end."""
-    path = unquote(urlsplit(url).path)
-    return path[path.rstrip("/").rfind("/") + 1 :]
-
-
-def _led_away(name: str, address: str) -> SourceError:
-    # Without its query, which may hold a secret.
+def _no_such(name: str, address: str, problem: str, next_step: str) -> SourceError:
+    """Error of a page that is not what its name says, with its address, without a query, which may hold a secret."""
     there = urlsplit(address)._replace(query="", fragment="").geturl()
-    return SourceUnavailableError(
-        name,
-        f"the server leads to another page instead, {there}",
-        "look at it in a browser: perhaps it asks for a login, or the name has moved",
+    problem = f"the page at {there} is {problem}"
+    error = SourceUnavailableError(
+        name, problem, f"look at it in a browser: perhaps it asks for a login; {next_step}"
     )
+    error.__cause__ = ConnectionError(there)  # not a fault of the file's
+    return error
 
 
 def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
@@ -167,10 +161,10 @@ def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
     """Names of the files and folders below a page to which it links.
 
     A query selects a view of a folder, as in Apache's index in another order, or of a file that is linked without
-    it too, as for a download. A page to which the server leads from here may link to what is below itself.
+    it too, as for a download. A page to which the server leads from here may link to what is below itself. One with
+    links neither to that nor to the folder above is no index.
     """
-    answer: Any = sync(file_system.loop, _content_of, file_system, page)
-    content, address = answer
+    content, address = content_of(file_system, page)
     links = _Links()
     links.feed(content.decode(errors="replace"))
     targets = dict.fromkeys(urldefrag(urljoin(address, link)).url for link in links.targets)
@@ -184,18 +178,28 @@ def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
         is_view = query and (bare.endswith("/") or bare in targets)
         if f"{scheme}://" in WEB and below and not is_view:
             names.append(page + below)
-    if not names and _is_other(page, address):
-        raise _led_away(page, address) from ConnectionError(address)
+    if not names and urljoin(address, "..") not in targets:
+        raise _no_such(
+            page,
+            address,
+            "no index: it links to nothing below it, and not to the folder above",
+            "a folder without files needs a link to the folder above",
+        )
     return list(dict.fromkeys(names))
 
 
-async def _content_of(file_system: Any, page: str) -> tuple[bytes, str]:  # noqa: ANN401
+def content_of(file_system: Any, page: str) -> tuple[bytes, str]:  # noqa: ANN401
     """Content of a page of a web server, and the address that it came from: the server may lead to another one.
 
     Raises:
         FileNotFoundError: There is none.
         Exception: The server refuses, or cannot be reached.
     """
+    answer: Any = sync(file_system.loop, _answer_of, file_system, page)
+    return answer[0], answer[1]
+
+
+async def _answer_of(file_system: Any, page: str) -> tuple[bytes, str]:  # noqa: ANN401
     session = await file_system.set_session()
     async with session.get(file_system.encode_url(page), **file_system.kwargs) as answer:
         if answer.status == HTTPStatus.NOT_FOUND:

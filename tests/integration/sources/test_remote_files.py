@@ -646,7 +646,8 @@ def test_a_folder_without_its_slash_is_no_text(busy: tuple[str, Path]) -> None:
     (folder / "sub" / "b.txt").write_text("x\n")
 
     error = refusal(FileSource(f"{url}/in/sub", format="text").discover)
-    assert "which is the page of a folder" in error.problem
+    assert "is HTML, not the file" in error.problem
+    assert "with the slash at its end" in error.next_step
 
 
 class Leading(Quiet):
@@ -679,7 +680,7 @@ class Leading(Quiet):
 
     def send_page(self, content: bytes) -> Any:  # noqa: ANN401, as above
         self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Type", "text/html" if self.redirects else "text/plain")
         self.end_headers()
         return io.BytesIO(content)
 
@@ -708,7 +709,7 @@ def test_a_login_in_place_of_a_folder_or_file_is_an_error(
     url, _ = leading
     error = refusal(FileSource(f"{url}/{path}").discover)
     assert error.retriable
-    assert f"the server leads to another page instead, {url}/login" in error.problem
+    assert f"the page at {url}/login is " in error.problem
     assert "secret" not in str(error)
 
 
@@ -722,7 +723,7 @@ def test_links_of_the_page_to_which_a_folder_leads_are_followed(
     assert read(FileSource(f"{url}/in/")).rows == [(1,), (1,), (1,)]
 
 
-@pytest.mark.parametrize("problem", ["the server leads to another page instead", "the answer "])
+@pytest.mark.parametrize("problem", ["is HTML, not the file", "the answer "])
 @pytest.mark.parametrize("lines", [2, 2_000])
 def test_a_login_instead_of_a_listed_file_is_no_text(
     leading: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, lines: int, problem: str
@@ -734,7 +735,7 @@ def test_a_login_instead_of_a_listed_file_is_no_text(
     monkeypatch.setattr(Leading, "is_closed", False)
     splits = contents(source.discover())
     monkeypatch.setattr(Leading, "is_closed", True)
-    monkeypatch.setattr(Leading, "redirects", "leads" in problem)
+    monkeypatch.setattr(Leading, "redirects", "HTML" in problem)
 
     error = refusal(lambda: read_all(source.spec().create_reader(), splits))
     assert error.retriable

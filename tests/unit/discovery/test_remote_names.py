@@ -10,8 +10,8 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from coordlog.errors import SourceError
-from coordlog.spark_integration.files import listing
+from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.spark_integration.files import listing, remote_names
 from coordlog.spark_integration.files.listing import InputFiles
 
 SITE = "http://host"
@@ -51,9 +51,6 @@ class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def info(self, path: str, **_options: Any) -> dict[str, Any]:  # noqa: ANN401, the base's
         return {**self._info(path), "size": 4}
 
-    def isfile(self, path: str) -> bool:
-        return path.endswith(".csv")
-
     def _info(self, path: str) -> dict[str, Any]:
         kind = "directory" if path.endswith("/") else "file"
         return {"name": path, "size": None, "type": kind}
@@ -61,6 +58,7 @@ class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 def names_of(monkeypatch: pytest.MonkeyPatch, pattern: str, web: Web) -> list[str]:
     monkeypatch.setattr(listing, "url_to_fs", lambda url, **_options: (web, url))
+    monkeypatch.setattr(remote_names, "content_of", lambda _web, page: (web.cat_file(page), page))
     return [
         file.path.removeprefix(f"{SITE}/") for file in InputFiles(url=f"{SITE}/{pattern}").list()
     ]
@@ -152,6 +150,18 @@ def test_names_of_links_are_those_that_a_browser_opens(monkeypatch: pytest.Monke
     assert names_of(monkeypatch, "in/", Web(pages)) == expected
 
 
+@pytest.mark.parametrize("pattern", ["in/", "in/*/*.csv", "in/**/*.csv"])
+def test_a_page_that_is_no_index_is_an_error(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    """Such as of a login, at the name of a folder: the folder was left out."""
+    pages = {"/in/": ["/in/a/", "/in/b/"], "/in/a/": ["/in/a/y.csv"], "/in/b/": ["/", "/help"]}
+    with pytest.raises(SourceUnavailableError, match=r"the page at .*/in/b/ is no index: it links"):
+        names_of(monkeypatch, pattern, Web(pages))
+
+    for above in ("../", "/in/", f"{SITE}/in/"):
+        pages["/in/b/"] = [above]
+        assert names_of(monkeypatch, pattern, Web(pages)) == ["in/a/y.csv"]
+
+
 def test_a_url_with_a_query_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         SourceError, match=r"`\?` is a wildcard.* no query is sent.; fetch the file"
@@ -190,3 +200,19 @@ def test_an_object_that_cannot_be_asked_for_is_not_left_out(
     monkeypatch.setattr(listing, "url_to_fs", lambda _url, **_options: (store, "/in/*.csv"))
     with pytest.raises(SourceError, match=str(error)):
         InputFiles(url="memory://in/*.csv").list()
+
+
+@pytest.mark.parametrize("own", [{}, {"timeout": 5}])
+def test_a_timeout_of_the_storage_options_is_kept(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def url_to_fs(url: str, **options: Any) -> tuple[Web, str]:  # noqa: ANN401, fsspec's
+        given.append(options)
+        return Web({}), url
+
+    monkeypatch.setattr(listing, "url_to_fs", url_to_fs)
+    InputFiles(url=f"{SITE}/x.csv", storage_options=own).list()
+    timeout = given[0]["timeout"]
+    assert (timeout == own["timeout"]) if own else (timeout.total is None and timeout.sock_read)
