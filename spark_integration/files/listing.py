@@ -502,12 +502,16 @@ class InputFiles:
         is_web = path.startswith(WEB)
         fixed = fixed_part(path) if has_wildcard(path) else path
         roots = [path]
+
+        def leaves_out(folder: str) -> bool:
+            return _is_hidden(folder, fixed) or self.leaves_out(folder)
+
         if fixed != path:
             # Folders of a web server keep their slash: it may have no page of that name without one.
-            names = remote_names_matching(file_system, f"{fixed}/" if is_web else fixed, path)
+            names = remote_names_matching(file_system, fixed, path, leaves_out)
             roots = names if is_web else [name.rstrip("/") for name in names]
         for root in _outermost(roots):
-            below = files_below(file_system, root)
+            below = files_below(file_system, root, leaves_out)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.
             if not is_web and not url.endswith("/") and root not in below:
                 file_system.invalidate_cache()  # it holds the names below alone

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urldefrag, urljoin, urlsplit
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from fsspec.asyn import sync
 from fsspec.utils import glob_translate
@@ -33,15 +33,22 @@ WEB: Final = ("http://", "https://")
 
 
 # `Any` here and below: fsspec has no types.
-def files_below(file_system: Any, root: str) -> dict[str, Mapping[str, Any]]:  # noqa: ANN401
+def files_below(
+    file_system: Any,  # noqa: ANN401
+    root: str,
+    leaves_out: Callable[[str], bool],
+) -> dict[str, Mapping[str, Any]]:
     """Name and `info` of each file below `root`, or of the file `root`, in the order of the names.
+
+    Folders that `leaves_out` names are not listed: perhaps they may not be.
 
     Raises:
         OSError: A folder cannot be listed. One that is gone is left out.
     """
     if root.startswith(WEB) and not root.endswith("/"):
         return {root: {"name": root, "size": None}}
-    infos = {name: info for name, info, is_folder in _walk(file_system, root) if not is_folder}
+    walk = _walk(file_system, root, lambda name: not leaves_out(name))
+    infos = {name: info for name, info, is_folder in walk if not is_folder}
     if not infos and (info := file_info(file_system, root)) is not None:
         infos[root] = info
     return {name: infos[name] for name in sorted(infos)}
@@ -98,31 +105,42 @@ def _no_such(name: str, address: str, problem: str, next_step: str) -> SourceErr
     return error
 
 
-def remote_names_matching(file_system: Any, folder: str, pattern: str) -> list[str]:  # noqa: ANN401
+def remote_names_matching(
+    file_system: Any,  # noqa: ANN401
+    folder: str,
+    pattern: str,
+    leaves_out: Callable[[str], bool],
+) -> list[str]:
     """Files and folders that a glob matches, without those inside a matching folder, named as a listing has them.
 
     Args:
         file_system: Of fsspec.
-        folder: Part of the pattern before the first wildcard, with a slash at its end if it is of a web server.
+        folder: Part of the pattern before the first wildcard.
         pattern: Glob; `**` stands for any number of folders.
+        leaves_out: Whether a folder is left out, with all that is in it.
 
     Raises:
         OSError: As `files_below`.
     """
+    root = f"{folder}/" if folder.startswith(WEB) else folder
     is_match = re.compile(glob_translate(pattern.rstrip("/"))).match
     depth = None if "**" in pattern else pattern.rstrip("/").count("/")
 
     def is_entered(name: str) -> bool:
-        return not is_match(name) and (depth is None or name.count("/") < depth)
+        is_above = not is_match(name) and (depth is None or name.count("/") < depth)
+        return is_above and not leaves_out(name)
 
-    names = (name for name, _, _ in _walk(file_system, folder, is_entered))
-    return [name for name in names if is_match(name.rstrip("/"))]
+    return [
+        name
+        for name, _, is_folder in _walk(file_system, root, is_entered)
+        if is_match(name.rstrip("/")) and not (is_folder and leaves_out(name.rstrip("/")))
+    ]
 
 
 def _walk(
     file_system: Any,  # noqa: ANN401
     root: str,
-    is_entered: Callable[[str], bool] = lambda _name: True,
+    is_entered: Callable[[str], bool],
 ) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
     """Name and `info` of all files and folders below `root`, and whether it is a folder.
 
@@ -172,20 +190,32 @@ def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
     names: list[str] = []
     for target in targets:
         scheme, _, there = target.partition("://")
-        here = next((place for place in places if there.startswith(place)), there)
-        below = there.removeprefix(here)
+        below = next(filter(None, (_below(place, there) for place in places)), "")
         bare, query, _ = target.partition("?")
         is_view = query and (bare.endswith("/") or bare in targets)
         if f"{scheme}://" in WEB and below and not is_view:
             names.append(page + below)
-    if not names and urljoin(address, "..") not in targets:
+    if not names and unquote(urljoin(address, "..")) not in map(unquote, targets):
         raise _no_such(
             page,
             address,
             "no index: it links to nothing below it, and not to the folder above",
-            "a folder without files needs a link to the folder above",
+            "a folder without files needs a link to the folder above, or `exclude=`, `--exclude NAME`",
         )
     return list(dict.fromkeys(names))
+
+
+def _below(folder: str, name: str) -> str:
+    """The part of `name` below `folder`, as it is written; empty if it is elsewhere.
+
+    Servers write one folder in several ways: `%C3%BC/`, `%c3%bc/`, `ü/`.
+    """
+    depth = folder.count("/")
+    parts = name.split("/")
+    is_below = [unquote(part) for part in folder.split("/")[:-1]] == [
+        unquote(part) for part in parts[:depth]
+    ]
+    return "/".join(parts[depth:]) if is_below else ""
 
 
 def content_of(file_system: Any, page: str) -> tuple[bytes, str]:  # noqa: ANN401

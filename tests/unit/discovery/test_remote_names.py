@@ -56,12 +56,16 @@ class Web(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         return {"name": path, "size": None, "type": kind}
 
 
-def names_of(monkeypatch: pytest.MonkeyPatch, pattern: str, web: Web) -> list[str]:
+def names_of(
+    monkeypatch: pytest.MonkeyPatch,
+    pattern: str,
+    web: Web,
+    **options: Any,  # noqa: ANN401
+) -> list[str]:
     monkeypatch.setattr(listing, "url_to_fs", lambda url, **_options: (web, url))
     monkeypatch.setattr(remote_names, "content_of", lambda _web, page: (web.cat_file(page), page))
-    return [
-        file.path.removeprefix(f"{SITE}/") for file in InputFiles(url=f"{SITE}/{pattern}").list()
-    ]
+    files = InputFiles(url=f"{SITE}/{pattern}", **options).list()
+    return [file.path.removeprefix(f"{SITE}/") for file in files]
 
 
 @pytest.mark.parametrize("pattern", ["in/", "in/**/*.csv", "in/*"])
@@ -150,11 +154,40 @@ def test_names_of_links_are_those_that_a_browser_opens(monkeypatch: pytest.Monke
     assert names_of(monkeypatch, "in/", Web(pages)) == expected
 
 
+@pytest.mark.parametrize("url", ["in/s%C3%BC%20d/", "in/sü d/", "in/*"])
+@pytest.mark.parametrize("link", ["/in/s%c3%bc%20d/", "/in/sü d/", "/in/s%C3%BC%20d/"])
+def test_a_folder_that_a_server_writes_in_another_way_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, url: str, link: str
+) -> None:
+    """As Apache and serve write it: an empty folder was refused, and whole paths of another one left out."""
+    pages = {link: [f"{link}a.csv", f"{link}b/"], f"{link}b/": [link]}
+    web = Web(
+        {"/in/": [link], **pages, **{f"/{url}{name}": pages[link + name] for name in ("", "b/")}}
+    )
+
+    expected = [f"{link[1:] if url == 'in/*' else url}a.csv"]
+    assert names_of(monkeypatch, url, web) == expected
+
+
+@pytest.mark.parametrize("pattern", ["in/", "in/*/*", "in/**/*.csv", "in/**"])
+@pytest.mark.parametrize("name", ["a", "_b", ".c"])
+def test_a_folder_that_is_left_out_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, name: str
+) -> None:
+    """It may be one that the server does not list: `exclude` was no way out."""
+    pages = {"/in/": [f"/in/{name}/", "/in/d/"], "/in/d/": ["y.csv"], f"/in/{name}/": ["/login"]}
+
+    assert names_of(monkeypatch, pattern, Web(pages), exclude=("a",)) == ["in/d/y.csv"]
+
+
 @pytest.mark.parametrize("pattern", ["in/", "in/*/*.csv", "in/**/*.csv"])
 def test_a_page_that_is_no_index_is_an_error(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
     """Such as of a login, at the name of a folder: the folder was left out."""
     pages = {"/in/": ["/in/a/", "/in/b/"], "/in/a/": ["/in/a/y.csv"], "/in/b/": ["/", "/help"]}
-    with pytest.raises(SourceUnavailableError, match=r"the page at .*/in/b/ is no index: it links"):
+    with pytest.raises(
+        SourceUnavailableError,
+        match=r"the page at .*/in/b/ is no index: it links.*`--exclude NAME`",
+    ):
         names_of(monkeypatch, pattern, Web(pages))
 
     for above in ("../", "/in/", f"{SITE}/in/"):
