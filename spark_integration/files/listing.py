@@ -504,7 +504,8 @@ class InputFiles:
         roots = [path]
 
         def leaves_out(folder: str) -> bool:
-            return _is_hidden(folder, fixed) or self.leaves_out(folder)
+            is_up = "/../" in f"{folder}/"  # to be refused
+            return (_is_hidden(folder, fixed) and not is_up) or self.leaves_out(folder)
 
         if fixed != path:
             # Folders of a web server keep their slash: it may have no page of that name without one.
@@ -520,8 +521,7 @@ class InputFiles:
                 _refuse_outside(str(name), fixed)
                 if str(name).endswith("/") or _is_hidden(str(name), fixed):
                     continue  # an object store's own sign of a folder; a hidden name
-                info = entry
-                # A web server's index has neither size nor time.
+                info = entry  # of a web server's index without size and time
                 if info.get("size") is None and not self.leaves_out(str(name)):
                     info = page_info(file_system, name) if is_web else file_system.info(name)
                 yield _of_info(str(name), info)
