@@ -35,6 +35,8 @@ class Topics:
     def create(self, partitions: int = 1, *, name: str | None = None, **configs: str) -> str:
         name = name or f"topic-{time.time_ns()}-{next(_numbers)}"
         settings = {one.replace("_", "."): value for one, value in configs.items()}
+        # Some records are of 1970: the retention of brokers that live for five minutes removes those.
+        settings = {"retention.ms": "-1", **settings}
         self.admin.create_topics(
             {
                 name: {
