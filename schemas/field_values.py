@@ -169,7 +169,7 @@ def _items(form: FieldForm) -> Write:
     exact, write_item = form
 
     def write(value: Any) -> Any:  # noqa: ANN401, of any type
-        # An iterator would be empty when the event is sent again. Most are lists, whose check costs less.
+        # An iterator would be empty when the event is sent again. A list is known without these slow checks.
         if type(value) is not list and isinstance(value, (str, bytes, Mapping, Iterator)):
             raise TypeError(f"{value!r} is no list")
         return [item if type(item) in exact else write_item(item) for item in value]

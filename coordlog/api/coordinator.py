@@ -397,7 +397,7 @@ def provide(
     projection: OperatorProjection[Any] | None = None,
     sink: Sink | None = None,
 ) -> CoordinatorProvider:
-    """A provider whose coordinators `create` makes; the other arguments are its attributes of the same names.
+    """A provider that calls `create` for each new coordinator; its attributes have the values of the other arguments.
 
     The other attributes of `CoordinatorProvider`, such as `version` and `queries`, need a class.
     """

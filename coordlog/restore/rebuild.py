@@ -405,10 +405,10 @@ def _no_beginning(history: History, search: SnapshotSearch) -> RestoreError:
     elif "projection" in why_not:
         advice = f"start the version of the job that pruned it, or one with defaults for added fields; or {advice}"
     elif "payload type" in why_not:
-        advice = f"start a version of the job whose `payload_types` has it, as the one that pruned it; or {advice}"
+        advice = f"start a version of the job that declares this payload type, as the pruning one did; or {advice}"
     return RestoreError(
         name,
-        "the snapshot with which it begins, in place of the records before it,",
+        "the snapshot with which its log begins, in place of the records before it,",
         f"at offset {start}",
         f"not usable ({why_not})",
         advice,

@@ -72,7 +72,7 @@ def info_of(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
     """
     info: Mapping[str, Any] = file_system.info(name)
     if name.startswith(WEB) and info.get("mimetype") == "text/html":
-        raise _no_such(
+        raise _not_as_named(
             name,
             str(info.get("url", name)),
             "HTML, not the file",
@@ -94,7 +94,7 @@ def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
         raise error.__cause__ or error from None
 
 
-def _no_such(name: str, address: str, problem: str, next_step: str) -> SourceError:
+def _not_as_named(name: str, address: str, problem: str, next_step: str) -> SourceError:
     """Error of a page that is not what its name says, with its address, without a query, which may hold a secret."""
     there = urlsplit(address)._replace(query="", fragment="").geturl()
     problem = f"the page at {there} is {problem}"
@@ -196,7 +196,7 @@ def _linked_names(file_system: Any, page: str) -> Sequence[str]:  # noqa: ANN401
         if f"{scheme}://" in WEB and below and not is_view:
             names.append(page + below)
     if not names and unquote(urljoin(address, "..")) not in map(unquote, targets):
-        raise _no_such(
+        raise _not_as_named(
             page,
             address,
             "no index: it links to nothing below it, and not to the folder above",

@@ -19,7 +19,7 @@ def web_options() -> Mapping[str, Any]:
 
 
 class WholeBody(io.RawIOBase):
-    """Reads an answer of a web server, and raises ConnectionError if it has not the size that the server has told.
+    """Body of a web server's answer. Reads raise ConnectionError if its size is not the one that was reported.
 
     Without a length of its own an answer ends with its connection, and a compressed one anywhere: nothing else shows
     that it was cut, or is another one.

@@ -78,11 +78,10 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
             fields.append(column)
             continue
         wider = other.field(column.name)
-        kinds = column.type, wider.type
+        kinds = [column.type, wider.type]
         if not all(map(pa.types.is_dictionary, kinds)):
-            kinds = tuple(map(without_dictionary, kinds))
-        settled_kind, kind = kinds
-        kinds = settled_kind, _in_zones_of(settled_kind, kind)
+            kinds = [without_dictionary(kind) for kind in kinds]
+        kinds[1] = _in_zones_of(*kinds)
         both = [pa.schema([column.with_type(kind)]) for kind in kinds]
         try:
             if are_same_kind(wider.type, column.type) or pa.types.is_null(column.type):

@@ -92,7 +92,7 @@ def test_a_pruned_topics_job_continues_and_a_damaged_beginning_is_refused(
         try:
             with pytest.raises(
                 RestoreError,
-                match=r"the snapshot with which it begins, .* is at offset 1 in the log and not usable",
+                match=r"the snapshot with which its log begins, .* is at offset 1 in the log and not usable",
             ):
                 driven.drive(broken)
             assert broken.high_watermark() == end - start + 1, "nothing was appended"

@@ -11,8 +11,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -427,18 +427,27 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(handler: type[Quiet], folder: Path) -> Generator[str]:
+    """The address of a server of these files."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join(10.0)
+        server.server_close()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The address of a server, and its folder of all formats."""
     folder = tmp_path_factory.mktemp("http")
     fill(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", folder
-    server.shutdown()
-    thread.join(10.0)
-    server.server_close()
+    with serving(Quiet, folder) as url:
+        yield url, folder
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -500,16 +509,8 @@ class Compressing(Quiet):
 def test_parquet_of_a_server_that_compresses_is_read_by_ranges(tmp_path: Path, count: int) -> None:
     table = pa.table({"i": pa.array(range(count), pa.int64())})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Compressing, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/a.parquet"
-        read_out = read(source_of(url, "parquet"))
-    finally:
-        server.shutdown()
-        thread.join(10.0)
-        server.server_close()
+    with serving(Compressing, tmp_path) as url:
+        read_out = read(source_of(f"{url}/a.parquet", "parquet"))
     assert pa.Table.from_batches(read_out.batches).equals(table)
 
 
@@ -544,15 +545,8 @@ def test_a_folder_that_a_server_does_not_list_is_an_error(
         (folder / name).write_text("i\n1\n")
     assert read(FileSource(f"{url}/{below}")).rows == [(1,), (1,)]
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Resetting, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        error = refusal(FileSource(f"http://127.0.0.1:{server.server_port}/{below}").discover)
-    finally:
-        server.shutdown()
-        thread.join(10.0)
-        server.server_close()
+    with serving(Resetting, folder) as address:
+        error = refusal(FileSource(f"{address}/{below}").discover)
     assert error.retriable
     assert "reset by peer" in error.problem or "disconnected" in error.problem
 
@@ -601,13 +595,8 @@ def busy(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """The address of a busy server, and its folder `in`."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("i\n1\n")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Busy, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", tmp_path / "in"
-    server.shutdown()
-    thread.join(10.0)
-    server.server_close()
+    with serving(Busy, tmp_path) as url:
+        yield url, tmp_path / "in"
 
 
 @pytest.mark.parametrize("path", ["in/", "in/*", "in/*.csv", "in/**/*.csv", "in/busy.csv"])
@@ -692,13 +681,8 @@ def leading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
     for name in ("in/a.csv", "in/closed/b.csv", "archive/moved/a.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("i\n1\n")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Leading, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", tmp_path
-    server.shutdown()
-    thread.join(10.0)
-    server.server_close()
+    with serving(Leading, tmp_path) as url:
+        yield url, tmp_path
 
 
 @pytest.mark.parametrize("path", ["in/", "in/*/*.csv", "in/**/*.csv", "in/closed/b.csv"])
@@ -761,16 +745,9 @@ def test_an_answer_may_take_any_time_but_not_fall_silent(
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=1.0))
     monkeypatch.setattr(web_bodies, "WEB_SILENCE_S", silence_s)
     (tmp_path / "a.csv").write_text("i\n" + "1\n" * 200)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    source = FileSource(f"http://127.0.0.1:{server.server_port}/a.csv")
-    try:
+    with serving(Slow, tmp_path) as url:
+        source = FileSource(f"{url}/a.csv")
         if is_read:
             assert read(source).rows == [(1,)] * 200
         else:
             assert refusal(lambda: read(source)).retriable
-    finally:
-        server.shutdown()
-        thread.join(10.0)
-        server.server_close()

@@ -295,7 +295,7 @@ def test_a_type_of_an_operator_that_stays_is_still_needed_on_a_pruned_log() -> N
     log, options = pruned_with_added(), RuntimeOptions(snapshot_every=5)
     said = (
         r"is at offset \d+ in the log and not usable \(payload type evolution\.noted@1 in it is not one of .*\) here; "
-        "start a version of the job whose `payload_types` has it"
+        "start a version of the job that declares this payload type, as the pruning one did"
     )
     with pytest.raises(RestoreError, match=said):
         HandDrivenJob(with_added(chain_of(FIRST)), log=log, options=options)

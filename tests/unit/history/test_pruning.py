@@ -259,7 +259,7 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     log = damaged(job.log, start)
     log.delete_below(start)
     said = (
-        rf"the snapshot with which it begins, .* is at offset {start} in the log and not usable \(it is "
+        rf"the snapshot with which its log begins, .* is at offset {start} in the log and not usable \(it is "
         r"damaged.*`coordlog adopt`"
     )
     for is_whole in (False, True):

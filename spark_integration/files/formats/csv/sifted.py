@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from coordlog.errors import SourceError
 from coordlog.spark_integration.files.compression import Compression
-from coordlog.spark_integration.files.formats.csv.escapes import doubtful_escapes
+from coordlog.spark_integration.files.formats.csv.escapes import (
+    DoubtfulEscapes,
+    doubtful_escapes,
+)
 from coordlog.spark_integration.files.formats.csv.options import CsvText
 from coordlog.spark_integration.files.formats.csv.rescued import rescued_rows
 from coordlog.spark_integration.files.formats.csv.rows import (
@@ -69,7 +72,7 @@ def sifted_csv(
         raise
     return SiftedRows(
         None if has_header and not names else cutter,
-        partial(_parsed, split.path, columns, schema, options),
+        partial(_parsed, split.path, columns, schema, options, doubtful_escapes(options)),
         schema=unmarked(schema),
         is_utf8=options.is_utf8,
         bytes_read=part.bytes_read,
@@ -98,7 +101,12 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _parsed(
-    path: str, columns: pa.Schema, schema: pa.Schema, options: CsvText, data: bytes
+    path: str,
+    columns: pa.Schema,
+    schema: pa.Schema,
+    options: CsvText,
+    escapes: DoubtfulEscapes | None,
+    data: bytes,
 ) -> pa.RecordBatch:
     """Whole rows, as `CsvRows` has them; `columns` are those of the file.
 
@@ -107,7 +115,6 @@ def _parsed(
     """
     texts: frozenset[str] = frozenset()
     floats = float_columns(columns)
-    escapes = doubtful_escapes(options)
     if escapes is not None and escapes.are_in(data):
         raise BadRowError(f"{escapes.problem}: see `escape=`")
     while True:
