@@ -25,11 +25,8 @@ from coordlog.spark_integration.files.local_globs import names_matching
 from coordlog.spark_integration.files.local_names import UNNAMED, check_locale, check_name, is_utf8
 from coordlog.spark_integration.files.missing import cause_of, gone, not_to_be_listed, unreadable
 from coordlog.spark_integration.files.remote_names import (
-    WEB,
     file_info,
     files_below,
-    info_of,
-    page_info,
     remote_names_matching,
 )
 from coordlog.spark_integration.files.s3_names import (
@@ -39,8 +36,14 @@ from coordlog.spark_integration.files.s3_names import (
     objects_below,
     objects_matching,
 )
-from coordlog.spark_integration.files.urls import VERSION_MARK, missing_library
-from coordlog.spark_integration.files.web_bodies import WholeBody, web_options
+from coordlog.spark_integration.files.urls import VERSION_MARK, WEB, missing_library
+from coordlog.spark_integration.files.web_files import (
+    WholeBody,
+    headers_for_ranges,
+    info_of,
+    page_info,
+    web_options,
+)
 
 __all__ = [
     "InputFiles",
@@ -203,11 +206,11 @@ class InputFiles:
         if not listed and not allow_none:
             why = "names that begin with `.` or `_` are not read"
             why += f"; `exclude` leaves out {len(by_path)}" if by_path else ""
-            next_step = "name a file, a folder with files, or a glob that matches some"
-            if self.url.startswith(WEB) and "?" in self.url:
-                why += "; `?` is a wildcard in URLs too, so that no query is sent"
-                next_step = f"fetch the file of a query yourself, or {next_step}"
-            raise SourceError(self.url, f"there is no file to read ({why})", next_step)
+            raise SourceError(
+                self.url,
+                f"there is no file to read ({why})",
+                "name a file, a folder with files, or a glob that matches some",
+            )
         if all(file.size_bytes == 0 for file in listed) and not allow_none:
             raise SourceError(
                 self.url,
@@ -280,7 +283,7 @@ class InputFiles:
                 options: dict[str, Any] = {}
                 size_bytes = max(seen.size_bytes, now.size_bytes)
                 if seeks and seen.path.startswith(WEB):
-                    options["headers"] = _for_ranges(file_system)
+                    options["headers"] = headers_for_ranges(file_system)
                 elif not (seeks or now.may_seek) and size_bytes > 0:
                     options["block_size"] = 0
                 opened = cast("BinaryIO", file_system.open(seen.path, "rb", **options))
@@ -474,6 +477,8 @@ class InputFiles:
                 return _local_below(path, path, after, self.leaves_out)
             roots = names_matching(fixed_part(path), path, self.leaves_out)
             return (f for root in roots for f in _local_below(root, path, after, self.leaves_out))
+        if path.startswith(WEB):
+            return iter([_of_info(path, page_info(file_system, path))])
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
         return (f for f in files if f.path > after or f.path == path) if after else files
@@ -499,7 +504,6 @@ class InputFiles:
 
     def _remote(self, file_system: Any, path: str, url: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
         file_system.invalidate_cache()
-        is_web = path.startswith(WEB)
         fixed = fixed_part(path) if has_wildcard(path) else path
         roots = [path]
 
@@ -508,22 +512,20 @@ class InputFiles:
             return (_is_hidden(folder, fixed) and not is_up) or self.leaves_out(folder)
 
         if fixed != path:
-            # Folders of a web server keep their slash: it may have no page of that name without one.
-            names = remote_names_matching(file_system, fixed, path, leaves_out)
-            roots = names if is_web else [name.rstrip("/") for name in names]
+            roots = remote_names_matching(file_system, fixed, path, leaves_out)
         for root in _outermost(roots):
             below = files_below(file_system, root, leaves_out)
             # An object store may have an object and a folder of one name: `find` gives the folder alone.
-            if not is_web and not url.endswith("/") and root not in below:
+            if not url.endswith("/") and root not in below:
                 file_system.invalidate_cache()  # it holds the names below alone
                 yield from _object_at(file_system, root, fixed)
             for name, entry in below.items():
                 _refuse_outside(str(name), fixed)
                 if str(name).endswith("/") or _is_hidden(str(name), fixed):
                     continue  # an object store's own sign of a folder; a hidden name
-                info = entry  # of a web server's index without size and time
+                info = entry
                 if info.get("size") is None and not self.leaves_out(str(name)):
-                    info = page_info(file_system, name) if is_web else file_system.info(name)
+                    info = file_system.info(name)
                 yield _of_info(str(name), info)
 
 
@@ -541,13 +543,6 @@ def _local_at(url: str) -> tuple[LocalFileSystem, str]:
     """File system and path of a local URL: `url_to_fs` would take a name with `::` for two URLs."""
     file_system = LocalFileSystem()
     return file_system, str(file_system._strip_protocol(url))  # noqa: SLF001, fsspec's own way
-
-
-# `Any`: fsspec has no types.
-def _for_ranges(file_system: Any) -> dict[str, str]:  # noqa: ANN401
-    """Headers of requests for ranges of a web server, which has none of a file that it compresses on its way."""
-    own = getattr(file_system, "kwargs", {}).get("headers", {})
-    return {**own, "Accept-Encoding": "identity"}
 
 
 def _unblocked(path: str, flags: int) -> int:
@@ -671,8 +666,8 @@ def _is_there(file_system: Any, path: str) -> bool:  # noqa: ANN401
 def _outermost(roots: Sequence[str]) -> list[str]:
     """The matches of a glob that are inside no other: `**` matches a folder, and all names in it."""
     kept: list[str] = []
-    for root in sorted(roots, key=lambda root: root.rstrip("/").split("/")):
-        if not kept or not root.startswith(f"{kept[-1].rstrip('/')}/"):
+    for root in sorted(roots, key=lambda root: root.split("/")):
+        if not kept or not root.startswith(f"{kept[-1]}/"):
             kept.append(root)
     return kept
 

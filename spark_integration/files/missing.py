@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.spark_integration.files.urls import WEB
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.listing import SeenFile
@@ -26,7 +27,6 @@ __all__ = [
 
 _OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
 
-_WEB: Final = ("http://", "https://")
 _OF_WEB_FILES: Final = (401, 403, 404, 410)
 """Answers of a web server about one file: it may not be read, or is gone."""
 
@@ -39,7 +39,7 @@ def cause_of(seen: SeenFile, error: Exception) -> Exception:
     if not isinstance(error, FileNotFoundError):
         return error
     origin = error.__cause__
-    if seen.path.startswith(_WEB):
+    if seen.path.startswith(WEB):
         is_of_file = getattr(origin, "status", None) in _OF_WEB_FILES
         return origin if isinstance(origin, Exception) and not is_of_file else error
     if " file " in seen.mark:

@@ -6,10 +6,13 @@ from typing import Final
 
 from coordlog.errors import SourceError
 
-__all__ = ["SCHEMES", "VERSION_MARK", "missing_library"]
+__all__ = ["SCHEMES", "VERSION_MARK", "WEB", "missing_library"]
 
 VERSION_MARK: Final = "?versionId="
 """Text in an object's name after which the library for S3 takes the rest for the version of another object."""
+
+WEB: Final = ("http://", "https://")
+"""Beginnings of names of a web server."""
 
 _PACKAGES: Final = {
     "abfs": "adlfs",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from coordlog.errors import OptionError
 from coordlog.log.credentials import refuse_credentials
-from coordlog.spark_integration.files.listing import is_local
-from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK
+from coordlog.spark_integration.files.listing import has_wildcard, is_local
+from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK, WEB
 
 __all__ = ["absolute", "check_paths", "paths_of", "scheme_of"]
 
@@ -46,8 +46,6 @@ def _check_same_store(other: str, url: str) -> None:
     schemes = [scheme_of(path) for path in (url, other)]
     if schemes[0] != schemes[1]:
         raise OptionError("also", other, f"of the file system of {url}: {schemes[0]}")
-    if schemes[0] in ("http", "https"):
-        raise OptionError("also", other, "left out: several paths are read locally and from stores")
 
 
 def scheme_of(url: str) -> str:
@@ -75,4 +73,12 @@ def _check_path(url: str, option: str = "path") -> None:
             option,
             url,
             "without '::', which separates two URLs: for such a name pass its folder, or a glob",
+        )
+    address = url.rpartition("::")[2]
+    if address.startswith(WEB) and (address.endswith("/") or has_wildcard(address)):
+        raise OptionError(
+            option,
+            url,
+            "the URL of one file, without a query: a web server has no listing of its folders; name each file, "
+            "further ones with `also=` (`--also`), and write `*`, `[` and `?` of a name as %2A, %5B and %3F",
         )

@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import os
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -28,7 +26,7 @@ from moto.server import ThreadedMotoServer
 
 from coordlog.errors import SourceError
 from coordlog.schemas.source_types import SplitsDiscovered
-from coordlog.spark_integration.files import web_bodies
+from coordlog.spark_integration.files import web_files
 from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.formats.csv.options import CsvOptions
 from coordlog.spark_integration.files.listing import InputFiles, modified_us
@@ -451,26 +449,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_read_over_http_from_an_index_or_by_name(
-    site: tuple[str, Path], name: Format
-) -> None:
+def test_files_of_each_format_are_read_over_http(site: tuple[str, Path], name: Format) -> None:
     url, _ = site
-    first = {"parquet": "a.parquet"}.get(name, "a.plain")
+    first, second = {"parquet": ("a.parquet", "b.parquet")}.get(name, ("a.plain", "b.gz"))
 
-    assert read(source_of(f"{url}/{name}/", name)).rows == expected(name)
-    assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
-
-
-def test_names_of_a_servers_index_are_all_listed(site: tuple[str, Path]) -> None:
-    """Names that begin as a URL does were left out."""
-    url, folder = site
-    (folder / "names" / "http").mkdir(parents=True)
-    names = ["a & b's.csv", "http/x%41.csv", "http#?.csv", "https_log.csv", "httpd.csv", "é+;.csv"]
-    for number, name in enumerate(names):
-        (folder / "names" / name).write_text(f"i\n{number}\n")
-
-    rows = read(FileSource(f"{url}/names/")).rows
-    assert sorted(rows) == [(number,) for number in range(len(names))]
+    also = [f"{url}/{name}/{second}"]
+    assert read(source_of(f"{url}/{name}/{first}", name, also=also)).rows == expected(name)
 
 
 def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
@@ -480,7 +464,7 @@ def test_large_parquet_of_a_server_without_ranges_names_what_it_lacks(
     (folder / "large").mkdir()
     table = pa.table({"i": pa.array(range(40_000), pa.int64())})
     pq.write_table(table, folder / "large" / "a.parquet", use_dictionary=False, compression="none")
-    error = refusal(lambda: read(source_of(f"{url}/large/", "parquet")))
+    error = refusal(lambda: read(source_of(f"{url}/large/a.parquet", "parquet")))
     assert "sends ranges" in error.next_step
     assert "whole Parquet file" not in str(error)
 
@@ -514,43 +498,6 @@ def test_parquet_of_a_server_that_compresses_is_read_by_ranges(tmp_path: Path, c
     assert pa.Table.from_batches(read_out.batches).equals(table)
 
 
-class Resetting(Quiet):
-    """Ends the connection at each request for the folder `b`, as a server or a firewall under load does."""
-
-    def send_head(self) -> Any:  # noqa: ANN401, as the base has it
-        if self.path.rstrip("/").endswith("/b"):
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-            self.connection.close()
-            raise ConnectionResetError
-        return super().send_head()
-
-    def handle(self) -> None:
-        with suppress(OSError, ValueError):
-            super().handle()
-
-    def finish(self) -> None:
-        with suppress(OSError, ValueError):
-            super().finish()
-
-
-@pytest.mark.parametrize("below", ["in/", "in/*", "in/*/*.csv", "in/**/*.csv"])
-def test_a_folder_that_a_server_does_not_list_is_an_error(
-    site: tuple[str, Path], below: str
-) -> None:
-    """Without the error a job would finish without the rows of this folder."""
-    url, folder = site
-    for name in ("in/a/x.csv", "in/b/x.csv"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("i\n1\n")
-    assert read(FileSource(f"{url}/{below}")).rows == [(1,), (1,)]
-
-    with serving(Resetting, folder) as address:
-        error = refusal(FileSource(f"{address}/{below}").discover)
-    assert error.retriable
-    assert "reset by peer" in error.problem or "disconnected" in error.problem
-
-
 def test_a_page_that_changes_or_is_gone_is_named(site: tuple[str, Path]) -> None:
     url, folder = site
     page = folder / "page.csv"
@@ -573,7 +520,7 @@ def test_a_page_that_changes_or_is_gone_is_named(site: tuple[str, Path]) -> None
 
 
 class Busy(Quiet):
-    """Refuses what `refused` names, cuts off what `cut` names, and leads from a folder's name to its slash."""
+    """Refuses what `refused` names, and cuts off what `cut` names."""
 
     refused = "/in/busy"
     cut = "/in/cut"
@@ -599,19 +546,14 @@ def busy(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield url, tmp_path / "in"
 
 
-@pytest.mark.parametrize("path", ["in/", "in/*", "in/*.csv", "in/**/*.csv", "in/busy.csv"])
-def test_a_page_that_a_server_refuses_is_an_error_of_the_listing(
-    busy: tuple[str, Path], path: str
-) -> None:
-    """A glob left the file out without a word, and the job finished without its rows."""
+def test_a_file_that_a_server_refuses_is_an_error_of_the_listing(busy: tuple[str, Path]) -> None:
     url, folder = busy
     (folder / "busy.csv").write_text("i\n2\n")
 
-    error = refusal(FileSource(f"{url}/{path}").discover)
+    error = refusal(FileSource(f"{url}/in/a.csv", also=[f"{url}/in/busy.csv"]).discover)
     assert error.retriable
     assert "503" in error.problem
     assert f"{url}/in/busy.csv" in error.problem
-    assert read(FileSource(f"{url}/in/*.csv", exclude=["busy*"])).rows == [(1,)]
 
 
 @pytest.mark.parametrize("name", ["cut.csv", "cut.jsonl", "cut.txt"])
@@ -629,14 +571,14 @@ def test_an_answer_that_ends_early_is_an_error(busy: tuple[str, Path], name: str
 
 
 def test_a_folder_without_its_slash_is_no_text(busy: tuple[str, Path]) -> None:
-    """The lines of its page became rows: the index of Express names folders without a slash."""
+    """The lines of its page became rows."""
     url, folder = busy
     (folder / "sub").mkdir()
     (folder / "sub" / "b.txt").write_text("x\n")
 
     error = refusal(FileSource(f"{url}/in/sub", format="text").discover)
     assert "is HTML, not the file" in error.problem
-    assert "with the slash at its end" in error.next_step
+    assert "the index of a folder" in error.next_step
 
 
 class Leading(Quiet):
@@ -655,8 +597,6 @@ class Leading(Quiet):
                 return self.send_login()
         if self.path.startswith("/login"):
             return self.send_login()
-        if self.path == "/archive/moved/":
-            return self.send_page(b'<a href="/archive/moved/a.csv">a</a>')
         if to is None:
             return super().send_head()
         self.send_response(302)
@@ -665,13 +605,10 @@ class Leading(Quiet):
         return None
 
     def send_login(self) -> Any:  # noqa: ANN401, as above
-        return self.send_page(b"<p>\nname:\n</p>\n" * 40)
-
-    def send_page(self, content: bytes) -> Any:  # noqa: ANN401, as above
         self.send_response(200)
         self.send_header("Content-Type", "text/html" if self.redirects else "text/plain")
         self.end_headers()
-        return io.BytesIO(content)
+        return io.BytesIO(b"<p>\nname:\n</p>\n" * 40)
 
 
 @pytest.fixture
@@ -685,26 +622,18 @@ def leading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
         yield url, tmp_path
 
 
-@pytest.mark.parametrize("path", ["in/", "in/*/*.csv", "in/**/*.csv", "in/closed/b.csv"])
-def test_a_login_in_place_of_a_folder_or_file_is_an_error(
-    leading: tuple[str, Path], path: str
-) -> None:
-    """The folder was left out, and the lines of the page in place of the file became rows."""
+def test_a_login_in_place_of_a_file_is_an_error(leading: tuple[str, Path]) -> None:
+    """The lines of the page became rows."""
     url, _ = leading
-    error = refusal(FileSource(f"{url}/{path}").discover)
+    error = refusal(FileSource(f"{url}/in/closed/b.csv").discover)
     assert error.retriable
     assert f"the page at {url}/login is " in error.problem
     assert "secret" not in str(error)
 
 
-def test_links_of_the_page_to_which_a_folder_leads_are_followed(
-    leading: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are whole paths of the other folder, and were left out."""
-    url, folder = leading
-    monkeypatch.setattr(Leading, "is_closed", False)
-    (folder / "in" / "moved").mkdir()
-    assert read(FileSource(f"{url}/in/")).rows == [(1,), (1,), (1,)]
+def test_a_file_to_which_a_server_leads_is_read(leading: tuple[str, Path]) -> None:
+    url, _ = leading
+    assert read(FileSource(f"{url}/in/moved/a.csv")).rows == [(1,)]
 
 
 @pytest.mark.parametrize("problem", ["is HTML, not the file", "the answer "])
@@ -743,7 +672,7 @@ def test_an_answer_may_take_any_time_but_not_fall_silent(
 ) -> None:
     """After aiohttp's 300 s a large file was cut each time: no attempt came to its end."""
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=1.0))
-    monkeypatch.setattr(web_bodies, "WEB_SILENCE_S", silence_s)
+    monkeypatch.setattr(web_files, "WEB_SILENCE_S", silence_s)
     (tmp_path / "a.csv").write_text("i\n" + "1\n" * 200)
     with serving(Slow, tmp_path) as url:
         source = FileSource(f"{url}/a.csv")

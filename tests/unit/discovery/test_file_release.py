@@ -497,7 +497,7 @@ def test_an_archive_is_outside_of_the_listing_and_of_the_output(
 
 def test_files_of_other_stores_are_kept() -> None:
     with pytest.raises(OptionError, match="neither local nor in S3"):
-        FileSource("https://host/in/", watch=Watch(after_commit="delete"))
+        FileSource("https://host/in/a.csv", watch=Watch(after_commit="delete"))
 
 
 def test_a_file_without_a_mark_is_kept(folder: Path) -> None:

@@ -105,6 +105,10 @@ def test_a_local_name_with_two_colons_is_that_name(tmp_path: Path, name: str) ->
     [
         ("s3://bucket/in/a::b.csv", "which separates two URLs"),
         ("https://host/in/a::b.csv", "which separates two URLs"),
+        ("https://host/in/", "the URL of one file"),
+        ("https://host/in/*.csv", "the URL of one file"),
+        ("simplecache::http://host/**/a.csv", "the URL of one file"),
+        ("https://host/a.csv?page=2", "without a query"),
         ("s3://bucket/in/a.csv?versionId=x", "the newest version of an object is read"),
         ("simplecache::s3a://bucket/in/a.csv?versionId=x", "the newest version of an object"),
     ],

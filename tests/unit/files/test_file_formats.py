@@ -400,7 +400,7 @@ def test_a_url_with_credentials_is_refused_and_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["abfs://container@account.example/in", "sftp://user@host/in", "https://h/a?page=2"]
+    "url", ["abfs://container@account.example/in", "sftp://user@host/in", "https://h/a@b.csv"]
 )
 def test_a_name_alone_is_no_credential(url: str) -> None:
     FileSource(url)
