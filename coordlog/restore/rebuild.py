@@ -245,18 +245,23 @@ class Rebuild:
     def check_started_from(self, history: History) -> None:
         """Compare the newest checkpoint of the start snapshot with its `CHECKPOINT_COMPLETED` in the log.
 
-        If a prune has removed that record, only the checksum of the snapshot protects the checkpoint.
+        If a prune has removed that record, only the checksum of the snapshot protects the checkpoint. If the record is
+        another one, its offset is that of a former log, and forgotten: a copy cannot change a stored snapshot.
 
         Raises:
             RecordError: The checkpoint in the snapshot differs from its record.
         """
-        offset = self.offset_of(self.state.last_checkpoint)
+        number = self.state.last_checkpoint
+        offset = self.offset_of(number)
         if self.started_at is None or offset is None or offset < history.start:
             return
-        for stored in history.stored(offset, offset + 1):
+        for stored in history.stored(offset, offset + 1) if offset < self.started_at else ():
             record = stored.record()
-            if record.kind is Kind.CHECKPOINT_COMPLETED and not self._is_opened_since(record):
-                self._check_checkpoint(stored.offset, record)
+            if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == number:
+                if not self._is_opened_since(record):
+                    self._check_checkpoint(stored.offset, record)
+                return
+        del self._checkpoint_offsets[number]
 
     def _is_opened_since(self, completed: Record) -> bool:
         """Whether the job was opened again after this checkpoint, which moves its cuts (`with_opening`)."""

@@ -47,9 +47,13 @@ def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
     A split that was released or forgotten since then stays so: a completed checkpoint has all of its rows. If the split
     is assigned at the cut, either it ended before the barrier, and no reader has it, or the checkpoint is older than
     its end, and the reader that is restored with it needs no record of it.
+
+    If the job was opened again since the checkpoint, the checkpoint's listing has not ended, as on another branch.
     """
     forgotten = _forgotten_since(restored.splits, before.splits)
-    state = _continued(before, _without_names(restored, forgotten))
+    is_opened_since = before.listed_before > restored.listed_before
+    continued = after_branch if is_opened_since else _continued
+    state = continued(before, _without_names(restored, forgotten))
     kept = _lasting(before.enumerator_state, restored.enumerator_state)
     return state if kept == state.enumerator_state else evolve(state, enumerator_state=kept)
 

@@ -145,6 +145,35 @@ def test_splits_that_another_branch_has_found_are_read_at_a_savepoint() -> None:
     assert job.runtime.state.phase is Phase.FINISHED
 
 
+def opened_again(job: HandDrivenJob, *facts: Payload) -> HandDrivenJob:
+    """The job, finished and opened again; its enumerator records these facts there, and the driver dies."""
+    job = HandDrivenJob(chain(), log=job.log)
+    (attempt,) = job.register_all()
+    ack_all(attempt)
+    attempt.complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+    Scripted.facts = facts
+    job = HandDrivenJob(chain(), log=job.log, again=True)
+    (attempt,) = job.register_all()
+    attempt.send("source", Hello())
+    job.crash()
+    return job
+
+
+def test_splits_of_a_later_opening_are_read_at_an_earlier_savepoint() -> None:
+    """Its readers had been sent the end: no reader would ask for these splits, and the job could never finish."""
+    job = opened_again(with_savepoint(is_read_to_the_end=True), found("c"))
+
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+
+    (attempt,) = job.register_all()
+    assert told(job, attempt) == ["c"]
+    read_one(attempt, "c")
+    ack_all(attempt)
+    attempt.complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+
+
 def test_what_another_branch_has_found_waits_if_all_readers_had_ended() -> None:
     """No reader is left at the savepoint: the job finishes there, as it would have without the other branch."""
     job = HandDrivenJob(chain())

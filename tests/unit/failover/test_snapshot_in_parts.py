@@ -17,6 +17,7 @@ from coordlog.errors import PayloadLostError, RequestError, RestoreError
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
+from coordlog.offline.adopt import adopt
 from coordlog.offline.fork import find_fork_point, fork_to
 from coordlog.offline.prune import planned, prune
 from coordlog.payloads.gc import FileUse, clean_former, payload_use
@@ -31,7 +32,7 @@ from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload_address import PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
-from coordlog.testing.driven_job import HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from fakes.kernel_fakes import ended
 from fakes.split_fakes import ask, chain_of, pull_of
 from histories.one_log import OneLog
@@ -324,3 +325,42 @@ def test_a_whole_snapshot_at_an_address_of_a_newer_version_is_passed_over(
     assert refused.exit_code == Exit.USAGE
     assert "no snapshot can be used" in refused.stderr
     assert job.log.start_offset() == 0
+
+
+def _completed(job: HandDrivenJob, attempt: FakeAttempt, count: int) -> None:
+    """Complete so many checkpoints."""
+    for _ in range(count):
+        number = job.trigger()
+        assert number is not None
+        attempt.ack_checkpoint(number)
+
+
+def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(url: str) -> None:
+    """The copy cannot change the offset in a stored snapshot, which is that of a record of the former log."""
+    options = PayloadOptions(store=PayloadStore(url, "job"), limit_bytes=100)
+    job = job_of(3, payloads=options, options=RuntimeOptions(snapshot_every=20))
+    attempt = job.register(0)
+    _completed(job, attempt, 20)
+    job.ask("", SnapshotWanted(why="prune")).answer()
+    plan = planned(job.log, "job")
+    assert plan.begins_with is not None
+    job.log.delete_below(plan.begins_with.offset)
+    _completed(job, attempt, 6)
+    state = job.runtime.state
+    job.crash()
+    moved = MemoryLog("moved")
+    adopt(job.log, moved, "job")
+
+    again = folded(moved, job.chain, url)
+
+    assert again.started_at is not None
+    assert again.started_at > moved.start_offset(), "not from the first, which is in the log"
+    assert again.state.completed == state.completed
+    assert again.checkpoint_offset is None or (
+        next(moved.read(again.checkpoint_offset, again.checkpoint_offset + 1))
+        .record()
+        .checkpoint_id
+        == state.last_checkpoint
+    )
+    new = job_of(3, moved, payloads=options)
+    assert new.register(0).accepted.restored_checkpoint == state.last_checkpoint
