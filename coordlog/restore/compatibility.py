@@ -405,7 +405,7 @@ def _check_location(
         now,
         "set it as it was, or use another job id: listed files are read as they were listed, and a "
         "file is known by its path, so that the same file by another path is read again; if the "
-        "new one is meant, pass --allow-other-source (`allow_other_path=True`)",
+        "new one is meant, pass `allow_other_path=True`",
     )
 
 

@@ -195,7 +195,7 @@ def test_files_of_another_path_than_the_first_are_no_other_source(
 
     looked(two)
     later = IngestOptions(source=str(tmp_path / "c"), **given)
-    with pytest.raises(RestoreError, match="allow-other-source"):
+    with pytest.raises(RestoreError, match="allow_other_path"):
         looked(later)
     allowed = replace(later, allow_other_path=True)
     looked(allowed)
