@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import click
 
@@ -30,6 +31,13 @@ __all__ = [
     "request_driver",
     "timeout_option",
 ]
+
+
+_START: Final = "start the job, then repeat the command"
+_START_IF_FAILED: Final = (
+    "if it failed, start it, then repeat the command; if it finished, a driver runs only while new input is read "
+    "(`--again`)"
+)
 
 
 def timeout_option(
@@ -104,8 +112,7 @@ def live_driver(history: History, job: str) -> NamedDriver:
     """
     driver = driver_of(history, job)
     if driver is None:
-        problem = "no driver has opened its log"
-        raise NoDriverError(job, problem, "start the job, then repeat the command")
+        raise NoDriverError(job, "no driver has opened its log", _START)
     result = driver_liveness(driver)
     if result.liveness is Liveness.LIVES:
         return driver
@@ -113,7 +120,7 @@ def live_driver(history: History, job: str) -> NamedDriver:
     if result.liveness is Liveness.GONE:
         has = "has stopped" if driver.is_stopped else "has ended" if driver.is_over else "is gone"
         problem = f"no driver of it runs: its {where} {has} ({result.why})"
-        raise NoDriverError(job, problem, "start the job, then repeat the command")
+        raise NoDriverError(job, problem, _START_IF_FAILED if driver.is_over else _START)
     raise NoDriverError(
         job,
         f"its {where} at {driver.endpoint} cannot be reached from here: {result.why}",

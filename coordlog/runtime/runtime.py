@@ -71,6 +71,7 @@ from coordlog.payloads.check import read_event
 from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
+from coordlog.projections.tables.failures import survived_failures
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from coordlog.runtime.effects import Releasing, Workers
 from coordlog.runtime.host.coordinator_host import CallFailure, CoordinatorHost
@@ -531,6 +532,9 @@ class Runtime:
 
     def _release(self, turn: Turn) -> None:
         self.triggers.released(turn.records)
+        for record, failure in survived_failures(turn.records):
+            reason = (record.reason or "no cause is recorded").partition("\n")[0]
+            _log.warning("job=%s %s: %s", record.job_id, failure, reason)
         if self._on_released is not None and turn.records:
             self._on_released(turn.records)
         # Effects of a turn without its state read none.

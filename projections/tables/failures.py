@@ -6,15 +6,16 @@ A fold of the records that count.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from coordlog.projections.job.lifecycle import is_driver_stopped
 from coordlog.projections.job.skips import reason_in_words
 from coordlog.projections.job.state import DriverStop, JobState, sorted_values
+from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
-__all__ = ["FailureFold", "FailureRow", "FailureScope", "failures"]
+__all__ = ["FailureFold", "FailureRow", "FailureScope", "failures", "survived_failures"]
 
 
 class FailureScope(enum.Enum):
@@ -61,6 +62,34 @@ _SCOPES = {
     Kind.GLOBAL_FAILURE: FailureScope.GLOBAL,
     Kind.JOB_FAILED: FailureScope.JOB,
 }
+
+
+_ENDS = frozenset({Kind.RESET_TO_CHECKPOINT, Kind.JOB_FAILED, Kind.JOB_FINISHED})
+"""Kinds whose turn explains the failures in it: those of attempts that end with the whole job."""
+
+_SPLIT_CHARS = 300
+
+
+def survived_failures(turn: Sequence[Record]) -> list[tuple[Record, str]]:
+    """Failures in the records of one turn after which the job goes on, each with a clause about it, for people.
+
+    Attempts that end with the whole job, or with another attempt, are left out.
+    """
+    kinds = {record.kind for record in turn}
+    if kinds.isdisjoint(_SCOPES) or Kind.JOB_FAILED in kinds:
+        return []
+    survived: list[tuple[Record, str]] = []
+    for record in turn:
+        if record.kind is Kind.GLOBAL_FAILURE:
+            survived.append((record, "the whole job failed, and goes back to its last checkpoint"))
+        elif record.kind is not Kind.ATTEMPT_FAILED or kinds & _ENDS:
+            continue
+        elif "with_another" not in record.attributes:
+            split = record.attributes.get("split_id", "")
+            place = f" at split {on_one_line(split, _SPLIT_CHARS)}" if split else ""
+            attempt = f"attempt {record.attempt_number} of subtask {record.subtask}"
+            survived.append((record, f"{attempt} failed{place}, and is replaced"))
+    return survived
 
 
 def failures(records: Iterable[Record]) -> tuple[FailureRow, ...]:

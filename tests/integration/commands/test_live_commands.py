@@ -201,6 +201,9 @@ def test_a_job_that_has_ended_is_left_as_it_is_behind_a_command_too(
 
     assert after.exit_code == Exit.DONE, after.output
     assert "job job has ended before: no driver of it runs" in after.stderr
+    late = job.run("trigger")
+    assert late.exit_code == Exit.UNREACHABLE
+    assert "if it failed, start it, then repeat the command; if it finished" in late.stderr
 
 
 def test_a_stop_with_a_wrong_savepoint_stops_nothing(job: LiveJob) -> None:

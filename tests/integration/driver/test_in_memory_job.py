@@ -422,7 +422,7 @@ def test_a_resume_with_another_parallelism_is_refused_and_appends_nothing(tmp_pa
 @pytest.mark.clause("M3")
 @pytest.mark.parametrize("is_batch", [False, True])
 def test_a_raising_transform_fails_the_job_by_name_after_all_restarts(
-    tmp_path: Path, *, is_batch: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_batch: bool
 ) -> None:
     def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ZeroDivisionError("no rows today")
@@ -431,6 +431,9 @@ def test_a_raising_transform_fails_the_job_by_name_after_all_restarts(
 
     with pytest.raises(JobFailedError, match=r"'transform'.*ZeroDivisionError: no rows today"):
         pipeline.drive(restarts_max=2)
+    told = [line for line in caplog.messages if ", and is replaced: " in line]
+    assert len(told) >= 2, "each failure before the last is told while the job tries again"
+    assert all("ZeroDivisionError: no rows today" in line for line in told)
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
