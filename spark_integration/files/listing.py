@@ -252,6 +252,10 @@ class InputFiles:
                 return not path.endswith("/") and not self.leaves_out(path)
         return False
 
+    def names(self, path: str) -> bool:
+        """Whether a path of the source is this one, and neither its folder nor a glob."""
+        return any(self._file_system(url)[1] == path for url in self.urls)
+
     def is_there(self) -> bool:
         """Whether each file exists, and each folder, and the part of each glob before its wildcards, may be read."""
         try:

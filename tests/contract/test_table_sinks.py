@@ -364,6 +364,26 @@ def test_columns_are_widened_as_the_format_does_it(place: Place) -> None:
         list(opened(sink, attempt_number=2).process(pa.record_batch({"i": [0.5], "f": [0.5]})))
 
 
+@pytest.mark.parametrize("plain", [pa.string(), pa.binary(), pa.list_(pa.string())], ids=str)
+def test_a_column_is_added_beside_texts_of_large_types(place: Place, plain: pa.DataType) -> None:
+    """Files of polars and pandas have them: no table has another type for such values."""
+    types = {
+        pa.string(): pa.large_string(),
+        pa.binary(): pa.large_binary(),
+        pa.list_(pa.string()): pa.large_list(pa.large_string()),
+    }
+    values = {pa.string(): "x", pa.binary(): b"x", pa.list_(pa.string()): ["x"]}
+    first = staged(place, pa.record_batch({"s": pa.array([values[plain]], plain)}))
+    sink = place.sink(widen=True)
+    writer = opened(sink, attempt_number=1)
+    large = pa.array([values[plain]], types[plain])
+    list(writer.process(pa.record_batch({"s": large, "new": [0.5]})))
+    sink.settle(intent(first))
+    sink.settle(intent(files_of(writer.final_snapshot()), number=1))
+
+    assert [row["s"] for row in place.table().to_pylist()] == [values[plain]] * 2
+
+
 def test_a_column_is_added_beside_categories_of_pandas(place: Place) -> None:
     words = pa.array(["x"]).dictionary_encode()
     first = staged(place, pa.record_batch({"i": [1], "s": words}))

@@ -141,6 +141,11 @@ def _set_aside(files: InputFiles, file: ReadFile, aside: str, at: At) -> bool:
         if files.difference(file, now) is not None and _is_archived(files, file):
             return False  # another file has its name now
         _check_same(files, file, now)
+        if files.names(file.path):
+            raise NotDisposedError(
+                "the path of the source names it, and no listing would succeed without it: name its folder, or a glob",
+                is_final=True,
+            )
         at("checked")
         with suppress(FileExistsError):
             os.mkdir(aside)  # noqa: PTH102, not its parents: they may have been moved away

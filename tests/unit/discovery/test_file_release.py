@@ -318,6 +318,19 @@ def test_an_archived_file_whose_name_comes_again_too_early_is_done(
     assert (tmp_path / "done/a.csv").read_text() == "i\n1\n"
 
 
+@pytest.mark.parametrize("is_further", [False, True], ids=["path", "also"])
+def test_a_file_that_the_source_names_itself_stays(folder: Path, *, is_further: bool) -> None:
+    """Without it, the next listing would find no file of that name, and fail the job."""
+    path = write(folder / "day/a.csv")
+    file = read_file(folder)
+    source = FileSource(folder / "other", also=[path]) if is_further else FileSource(path)
+
+    with pytest.raises(NotDisposedError, match="the path of the source names it") as raised:
+        dispose(source._discovery.files, file)
+    assert raised.value.is_final
+    assert path.exists()
+
+
 def test_a_file_below_a_link_to_a_folder_stays(folder: Path, tmp_path: Path) -> None:
     """Deleted there, it would be gone for the other path too, under which it may still be read."""
     write(tmp_path / "far/a.csv")
