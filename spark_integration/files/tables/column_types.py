@@ -19,6 +19,10 @@ def _storable(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_dictionary(kind):
         return _storable(kind.value_type)
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
     if types.is_uint8(kind):
         return pa.int16()
     if types.is_uint16(kind):
