@@ -9,7 +9,7 @@ from decimal import Decimal
 from hashlib import blake2b
 from typing import Final
 
-from coordlog.errors import OptionError, SinkError
+from coordlog.errors import DestinationMisfitError, OptionError, SinkError
 
 __all__ = [
     "HIDDEN",
@@ -150,7 +150,7 @@ def partition_folder(
         distinguishes_empty: Whether the empty string has another folder than null: readers take values from the files.
 
     Raises:
-        SinkError: A name would be longer than file systems take.
+        DestinationMisfitError: A name would be longer than file systems take.
     """
     segments: list[str] = []
     for column, value in zip(columns, values, strict=True):
@@ -158,7 +158,7 @@ def partition_folder(
         segment = f"{escaped(column)}={text}"
         size = len(segment.encode("utf-8", "surrogatepass"))
         if size > _SEGMENT_BYTES_MAX:
-            raise SinkError(
+            raise DestinationMisfitError(
                 where,
                 f"a value of partition column {column!r} makes a folder's name of {size} bytes; "
                 f"file systems take {_SEGMENT_BYTES_MAX}: {segment[:40]!r}…",
@@ -168,7 +168,7 @@ def partition_folder(
     folder = "/".join(segments)
     size = len(folder.encode("utf-8", "surrogatepass"))
     if size > _FOLDER_BYTES_MAX:
-        raise SinkError(
+        raise DestinationMisfitError(
             where,
             f"the values of {len(columns)} partition columns make a folder's name of {size} bytes; "
             f"the limit is {_FOLDER_BYTES_MAX}",

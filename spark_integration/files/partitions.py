@@ -22,8 +22,8 @@ def by_partition(
         keeps_columns: Whether the result has these columns too; then the empty string has a folder of its own.
 
     Raises:
-        DestinationMisfitError: A value has no text: it is not UTF-8, or a date beyond Python's.
-        SinkError: A value makes a name that is too long.
+        DestinationMisfitError: A value has no text: it is not UTF-8, or a date beyond Python's; or it makes a name that
+            is too long.
     """
     if not columns:
         return [("", batch)]

@@ -281,21 +281,21 @@ class Destination:
         """Raise as `settle_schema` if files of these columns cannot be written."""
         self._check_writable(schema)
         if not schema.names:
-            raise SinkError(
+            raise DestinationMisfitError(
                 self.where,
                 "the rows have no column: nothing is left for the files",
                 "keep at least one in the transform",
             )
         missing = [column for column in partition_by if column not in schema.names]
         if missing:
-            raise SinkError(
+            raise DestinationMisfitError(
                 self.where,
                 f"there is no column {missing[0]!r} to partition by: the rows have "
                 f"{', '.join(schema.names)}",
                 "name columns of the rows, as the transform leaves them",
             )
         if len(partition_by) == len(schema.names):
-            raise SinkError(
+            raise DestinationMisfitError(
                 self.where,
                 "all columns are partition columns: nothing is left for the files",
                 "partition by fewer",
@@ -303,7 +303,7 @@ class Destination:
         self._check_typed(schema)
         for column in schema:
             if column.name in partition_by and not can_partition(column.type):
-                raise SinkError(
+                raise DestinationMisfitError(
                     self.where,
                     f"column {column.name!r} of {column.type} cannot be partitioned by: only "
                     "strings, integers, booleans and dates have one text",

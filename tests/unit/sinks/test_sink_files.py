@@ -267,6 +267,7 @@ def test_a_name_that_no_file_system_takes_is_refused_before_handover(
     long = dict.fromkeys("pqrs", "y" * 240)
     error = refusal(lambda: row(**long))
     assert "the values of 4 partition columns make a folder's name of 971 bytes" in error.problem
+    assert isinstance(error, DestinationMisfitError), "no restart, which would find the same rows"
 
 
 @pytest.mark.parametrize(
@@ -283,14 +284,18 @@ def test_columns_that_make_no_partitions_are_refused(
 ) -> None:
     sink = prepared(ParquetSink(tmp_path / "out", partition_by=partition_by))
 
-    assert problem in refusal(lambda: write(opened(sink), **columns)).problem
+    error = refusal(lambda: write(opened(sink), **columns))
+    assert problem in error.problem
+    assert isinstance(error, DestinationMisfitError), "no restart, which would find the same rows"
 
 
 def test_rows_without_a_column_are_refused_as_such(tmp_path: Path) -> None:
     rows = pa.record_batch({"i": [1]}).select([])
     writer = opened(prepared(ParquetSink(tmp_path / "out")))
 
-    assert "the rows have no column" in refusal(lambda: list(writer.process(rows))).problem
+    error = refusal(lambda: list(writer.process(rows)))
+    assert "the rows have no column" in error.problem
+    assert isinstance(error, DestinationMisfitError), "as above"
 
 
 def test_a_destination_keeps_its_partitions(tmp_path: Path) -> None:
