@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from coordlog.api.chain import Chain
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, RestoreError
 from coordlog.limits import PAYLOAD_READS_AT_ONCE
 from coordlog.log.payload_store import PayloadStore
@@ -20,7 +21,7 @@ from coordlog.schemas.payload import Payload, PayloadTypes
 __all__ = ["check_payloads", "read_event"]
 
 
-def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
+def check_payloads(job_id: str, state: JobState, options: PayloadOptions, chain: Chain) -> None:
     """Check that the store has all payloads that a new epoch needs (clause E9: refused before any append).
 
     Payloads that the driver opens are read and checked; of those that attempts open, the lengths are checked.
@@ -31,7 +32,8 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
         PayloadStoreError: The store cannot be read.
     """
     needs = list[NeededPayload]()
-    for needed in needed_payloads(state):
+    operators = {link.operator_id for link in chain.links}
+    for needed in needed_payloads(state, operators):
         if isinstance(needed, StrangeAddress):
             raise _strange(job_id, needed, state)
         if options.store is None:

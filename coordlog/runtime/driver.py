@@ -331,7 +331,8 @@ class JobDriver:
     def _check_surroundings(self, state: JobState) -> None:
         """Refuse lost payloads, a live driver and a destination of another log; nothing is appended yet."""
         options = self._options
-        check_payloads(options.job_id, branched(state, options.from_checkpoint), options.payloads)
+        going_back = branched(state, options.from_checkpoint)
+        check_payloads(options.job_id, going_back, options.payloads, self._chain)
         self._refuse_live_driver(state)
         former_logs = state.launch_info.former_logs
         identity, committed = self._job_log.identity, set(state.last_intents)

@@ -476,7 +476,7 @@ class HandDrivenJob:
 
     def _check_fits(self, state: JobState, mode: JobMode, restore: str | None) -> None:
         going_back = branched(state, self._driver.from_checkpoint)
-        check_payloads(self._driver.job_id, going_back, self.payloads.options)
+        check_payloads(self._driver.job_id, going_back, self.payloads.options, self.chain)
         elsewhere = check_fits(
             self._driver.job_id,
             state,

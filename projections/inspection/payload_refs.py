@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,17 +42,20 @@ class StrangeAddress:
     """Beginning of the payload, for people."""
 
 
-def needed_payloads(state: JobState) -> Iterator[NeededPayload | StrangeAddress]:
-    """Payloads opened first by a rollback to the last completed checkpoint, or by a resume."""
+def needed_payloads(
+    state: JobState, operators: Collection[str]
+) -> Iterator[NeededPayload | StrangeAddress]:
+    """Payloads opened first by a rollback to the last completed checkpoint, or by a resume.
+
+    What belongs to operators that are not among `operators` is let go, and nobody opens it.
+    """
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
-        yield from _of_checkpoint(checkpoint)
+        yield from _of_checkpoint(checkpoint, operators)
     for event in state.owed_redeliveries:
-        yield from _needed(
-            f"event {event.event_id} of subtask {event.subtask} (sequence {event.sequence})",
-            event.payload,
-            is_for_driver=True,
-        )
+        what = f"event {event.event_id} of subtask {event.subtask} (sequence {event.sequence})"
+        if event.operator_id in operators:
+            yield from _needed(what, event.payload, is_for_driver=True)
     for intent in sorted_values(state.intents):
         yield from _needed(
             f"the commit of operator {intent.operator_id!r} (sequence {intent.sequence})",
@@ -61,26 +64,31 @@ def needed_payloads(state: JobState) -> Iterator[NeededPayload | StrangeAddress]
         )
 
 
-def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload | StrangeAddress]:
+def _of_checkpoint(
+    checkpoint: CompletedCheckpoint, operators: Collection[str]
+) -> Iterator[NeededPayload | StrangeAddress]:
     of_it = f"in checkpoint {checkpoint.checkpoint_id} (sequence {checkpoint.sequence})"
     for operator_id, cut in sorted_items(checkpoint.cuts):
         what = f"the state of coordinator {operator_id!r} {of_it}"
-        yield from _needed(what, cut.state, is_for_driver=True)
+        if operator_id in operators:
+            yield from _needed(what, cut.state, is_for_driver=True)
     for event in checkpoint.in_flight:
         what = f"event {event.event_id} of subtask {event.subtask} (sequence {event.sequence})"
-        yield from _needed(what, event.payload, is_for_driver=True)
+        if event.operator_id in operators:
+            yield from _needed(what, event.payload, is_for_driver=True)
     for subtask, states in sorted_items(checkpoint.states):
-        yield from _of_subtask(subtask, states, of_it)
+        yield from _of_subtask(subtask, states, operators, of_it)
     for subtask, part in sorted_items(checkpoint.finished):
-        yield from _of_subtask(subtask, part.states, of_it)
+        yield from _of_subtask(subtask, part.states, operators, of_it)
 
 
 def _of_subtask(
-    subtask: int, states: tuple[OperatorState, ...], of_it: str
+    subtask: int, states: tuple[OperatorState, ...], operators: Collection[str], of_it: str
 ) -> Iterator[NeededPayload | StrangeAddress]:
     for operator in states:
         what = f"the state of operator {operator.operator_id!r} of subtask {subtask} {of_it}"
-        yield from _needed(what, operator.state, is_for_driver=False)
+        if operator.operator_id in operators:
+            yield from _needed(what, operator.state, is_for_driver=False)
 
 
 def _needed(

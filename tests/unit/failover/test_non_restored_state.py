@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.errors import RecordError, RestoreError
 from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
+from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
@@ -123,6 +126,32 @@ def test_a_subtasks_state_is_refused_and_let_go_by_name() -> None:
 
     assert "the state of operator 'dedup' is part of checkpoint 1" in refused(old, chain)
     assert restarted(old, chain, allow=("dedup",)).register(0).accepted.restored_checkpoint == 1
+
+
+def test_what_is_let_go_by_name_needs_no_payload_store(tmp_path: Path) -> None:
+    """Nobody opens it: the store may be gone with the operators that needed it."""
+    one = source(projection=HANDLED)
+    chain = chain_of(one, rules(is_cut_at_once=False))
+    store = PayloadStore(str(tmp_path / "payloads"), "job")
+    job = HandDrivenJob(
+        with_operators(chain, *chain.operators, plain("dedup")),
+        payloads=PayloadOptions(store=store, limit_bytes=4),
+    )
+    attempt = job.register(0)
+    job.trigger()
+    cut_of_rules = chain.operators[0].coordinator
+    assert isinstance(cut_of_rules, AnsweringProvider)
+    inside(attempt, cut_of_rules, lambda c: c.results[1].complete(b"r" * 300))
+    attempt.send("rules", Up(n=10**9))
+    attempt.ack_checkpoint(1, states={"dedup": b"seen" * 100})
+    assert len(store.listed()) == 3, "a cut, an event behind it, and a state"
+    job.crash()
+
+    left = chain_of(one)
+    assert "the state of operator 'rules'" in refused(job, left, allow=("dedup",))
+    new = restarted(job, left, allow=("rules", "dedup"))
+    assert new.register(0).accepted.restored_checkpoint == 1
+    assert len(new.history(Kind.EVENT_REDELIVERED)) == 1
 
 
 @pytest.mark.parametrize(
