@@ -72,6 +72,7 @@ from coordlog.payloads.offload import DriverPayloads
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.tables.failures import survived_failures
+from coordlog.projections.tables.payload_json import on_one_line
 from coordlog.restore.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from coordlog.runtime.effects import Releasing, Workers
 from coordlog.runtime.host.coordinator_host import CallFailure, CoordinatorHost
@@ -534,7 +535,9 @@ class Runtime:
         self.triggers.released(turn.records)
         for record, failure in survived_failures(turn.records):
             reason = (record.reason or "no cause is recorded").partition("\n")[0]
-            _log.warning("job=%s %s: %s", record.job_id, failure, reason)
+            _log.warning(
+                "job=%s %s: %s", record.job_id, failure, on_one_line(reason, REASON_CHARS_MAX)
+            )
         if self._on_released is not None and turn.records:
             self._on_released(turn.records)
         # Effects of a turn without its state read none.
