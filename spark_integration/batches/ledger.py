@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -445,6 +445,8 @@ class BatchProvider(CoordinatorProvider):
         sink: Settles their intents.
         sinks: Names of the sinks.
         destination: Their destinations as written to the log: without credentials.
+        refuse_writes_above: Raises SinkError if a destination has a batch write of a job, its first argument, whose
+            intent has a higher number than this one.
     """
 
     operator_id = BATCHES
@@ -459,12 +461,27 @@ class BatchProvider(CoordinatorProvider):
     )
     projection: OperatorProjection[Any] | None = _PROJECTION
 
-    def __init__(self, *, sink: Sink, sinks: frozenset[str], destination: str) -> None:
+    def __init__(
+        self,
+        *,
+        sink: Sink,
+        sinks: frozenset[str],
+        destination: str,
+        refuse_writes_above: Callable[[str, int], None],
+    ) -> None:
         self.sink, self.destination = sink, destination
-        self._sinks = sinks
+        self._sinks, self._refuse_writes_above = sinks, refuse_writes_above
         self.driver_id = ""
         """Id of the driver, in the names of all staged data; set before it starts. Empty if there is none, as in a
         replay."""
+
+    def refuse_unknown_commits(self, job_id: str, state: BatchesState | None) -> None:
+        """Refuse a table with batch writes that the log has not, as after a return to an older copy of it.
+
+        Raises:
+            SinkError: A table has some.
+        """
+        self._refuse_writes_above(job_id, (state or BatchesState()).last_number)
 
     def create(self, context: CoordinatorContext) -> BatchCoordinator:
         """A new coordinator."""

@@ -179,7 +179,10 @@ class BatchService:
 
     def _provider(self) -> BatchProvider:
         return BatchProvider(
-            sink=self._parts, sinks=frozenset(self.sinks), destination=self._parts.destination
+            sink=self._parts,
+            sinks=frozenset(self.sinks),
+            destination=self._parts.destination,
+            refuse_writes_above=self._parts.refuse_writes_above,
         )
 
     def close(self) -> None:

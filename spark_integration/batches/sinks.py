@@ -124,6 +124,15 @@ class _OfQueries(Protocol):
         ...
 
 
+@runtime_checkable
+class _OfWrites(Protocol):
+    """A sink whose destination keeps the numbers of batch writes."""
+
+    def refuse_writes_above(self, job_id: str, number: int) -> None:
+        """Raise SinkError if the destination has a batch write whose intent has a higher number."""
+        ...
+
+
 def have_query(sinks: Collection[BatchSink], job_id: str, query_id: str) -> bool:
     """Whether any destination has a batch of this query: not each one has had rows of it.
 
@@ -213,6 +222,16 @@ class PartsSink:
         for _, sink in sorted(self._sinks.items()):
             if isinstance(sink, _Claiming):
                 sink.claim(job_id, log, former)
+
+    def refuse_writes_above(self, job_id: str, number: int) -> None:
+        """Refuse a destination with a batch write whose intent has a higher number than all of the log.
+
+        Raises:
+            SinkError: A destination has one.
+        """
+        for _, sink in sorted(self._sinks.items()):
+            if isinstance(sink, _OfWrites):
+                sink.refuse_writes_above(job_id, number)
 
     def settle(self, intent: Payload) -> BatchOutcome:
         """See `coordlog.api.coordinator.Sink`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
@@ -64,17 +65,29 @@ class TableBatches:
         Raises:
             SinkError: Another one does; both are named.
         """
+        self._files.claim(
+            job_id, log, former, refuse_earlier_output=lambda: self.refuse_writes_above(job_id, 0)
+        )
 
-        def refuse_writes() -> None:
-            if self._files.settled(f"{_WRITE}0") is not None:
-                raise SinkError(
-                    self.destination,
-                    f"it has batch writes of an earlier history of job {job_id!r}, and the log has none of them: "
-                    "a write with a name would be written a second time",
-                    "use the log that the job had, or another job id",
-                )
+    def refuse_writes_above(self, job_id: str, number: int) -> None:
+        """Refuse a table with batch writes that the log has not: it is gone, or an older copy.
 
-        self._files.claim(job_id, log, former, refuse_earlier_output=refuse_writes)
+        Raises:
+            SinkError: The mark of a batch write is above `number`, that of the log's newest intent, 0 for none.
+        """
+        marks = self._files.settled_in_turn(f"{_WRITE}{place}" for place in itertools.count())
+        unknown = {mark: newest for mark, newest in marks.items() if newest > number}
+        if unknown:
+            named = ", ".join(
+                f"mark {self._files.mark(mark)} is {newest}" for mark, newest in unknown.items()
+            )
+            known = f"the log's newest intent is number {number}" if number else "the log has none"
+            raise SinkError(
+                self.destination,
+                f"it has batch writes of job {job_id!r} that its log has not: {named}, and {known}; a write with a "
+                "name would be written a second time",
+                "use the log that the job had, or another job id",
+            )
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`."""
