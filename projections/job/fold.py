@@ -225,12 +225,15 @@ class JobProjection:
         # Apart before `after_reset`, which may change the state of the cut too.
         changed = self.apart(checkpoints.reset_to_checkpoint(state, record, initial))
         changed = _with_operators_back(changed)
+        is_last = changed.last_checkpoint == state.last_checkpoint
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
         projections = changed.projections
         for operator_id, projection in self._operators.items():
             before, after_reset = state.projections[operator_id], projection.after_reset
             if not is_ancestor and projection.after_branch is not None:
                 after_reset = projection.after_branch
+            if is_last and projection.after_last is not None:
+                after_reset = projection.after_last
             if projection.survives_resets:
                 projections = projections.set(operator_id, before)
             elif after_reset is not None:

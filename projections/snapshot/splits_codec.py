@@ -21,8 +21,13 @@ from coordlog.projections.operators.operator_projection import (
 )
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.snapshot.codec import SnapshotTooLargeError
-from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record
-from coordlog.projections.splits.relisting import after_branch, after_reset, apply_listed
+from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record, with_ends
+from coordlog.projections.splits.relisting import (
+    after_branch,
+    after_last,
+    after_reset,
+    apply_listed,
+)
 from coordlog.projections.splits.table import Place, SplitPage, SplitTable, indexed, unpacked_page
 from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload
@@ -279,6 +284,7 @@ SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     initial=SplitsState(),
     apply=apply_record,
     codec=SplitsCodec(),
+    after_last=with_ends,
     reads=_READS,
 )
 
@@ -291,6 +297,7 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
     after_branch=after_branch,
+    after_last=after_last,
     reads=(*_READS, KnownSplitsForgotten, SplitsReleased),
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

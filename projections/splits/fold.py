@@ -56,6 +56,7 @@ __all__ = [
     "SplitsState",
     "WithEnumerator",
     "apply_record",
+    "with_ends",
 ]
 
 V = TypeVar("V")
@@ -554,6 +555,27 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
         )
         readers = readers.set(subtask, reset)
     return evolve(state, readers=readers, cuts=Map(), last_cut=sequence)
+
+
+def with_ends(before: SplitsState, restored: SplitsState) -> SplitsState:
+    """The state of the last completed checkpoint, with the splits that ended between its cut and the barriers.
+
+    The checkpoint has their rows, and no restored reader has them. They are those without a barrier before their end:
+    a completion removes the barriers that it makes needless, and a restored attempt has passed that of its checkpoint.
+    """
+    moved: dict[str, Place] = {}
+    for name in (name for _, reader in _in_order(restored.readers) for name in reader.splits):
+        place = restored.splits.place(name)
+        end = before.splits.place(name) if name in before.splits else None
+        is_over = isinstance(end, Finished) and end.last_barrier == NO_CHECKPOINT
+        if is_over and isinstance(place, Assigned):
+            moved[name] = Finished(
+                subtask=place.subtask,
+                sequence=place.sequence,
+                last_barrier=NO_CHECKPOINT,
+                is_kept=False,
+            )
+    return evolve(restored, splits=restored.splits.moved(moved)) if moved else restored
 
 
 def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
-from coordlog.projections.splits.fold import Request, SplitsState, apply_record
+from coordlog.projections.splits.fold import Request, SplitsState, apply_record, with_ends
 from coordlog.projections.splits.table import (
     Assigned,
     Finished,
@@ -35,10 +35,15 @@ from coordlog.schemas.source_types import (
     SplitsWithdrawn,
 )
 
-__all__ = ["after_branch", "after_reset", "apply_listed"]
+__all__ = ["after_branch", "after_last", "after_reset", "apply_listed"]
 
 _WITH_ENUMERATOR = WithEnumerator()
 _LASTING = payload_type_of(LastingState)
+
+
+def after_last(before: SplitsState, restored: SplitsState) -> SplitsState:
+    """As `after_reset`, if no checkpoint has completed since: with the ends of splits that the checkpoint has."""
+    return after_reset(before, with_ends(before, restored))
 
 
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:

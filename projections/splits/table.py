@@ -68,7 +68,7 @@ class Assigned:
     The event is in flight, or the reader has the split, or the split has ended without a record of its
     end. This last case occurs if the subtask has completed without such a record; or if the split ended
     between the coordinator's cut and the subtask's barrier of checkpoint n, and a
-    `RESET_TO_CHECKPOINT(n)` followed: then its end is not recorded again.
+    `RESET_TO_CHECKPOINT(n)` followed once a later checkpoint had completed: then its end is not recorded again.
     """
 
     subtask: int

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordlog.api.coordinator import EventFuture
+from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
 from coordlog.errors import AttemptNotRunningError, JobFailedError, RequestRefusedError
 from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.driver_requests import why_not_skippable
@@ -33,6 +34,7 @@ from fakes.split_fakes import (
     chain_of,
     checkpoint,
     fail_globally,
+    listing,
     places,
     pull_of,
     told,
@@ -152,6 +154,56 @@ def test_of_splits_read_in_order_the_first_unfinished_is_blamed(
 
     (failed,) = job.history(Kind.ATTEMPT_FAILED)
     assert failed.attributes.get("split_id") == blamed
+
+
+@pytest.mark.parametrize("keeps_listed", [False, True])
+def test_a_split_that_the_checkpoint_has_read_is_blamed_no_more(
+    keeps_listed: bool,  # noqa: FBT001, a parameter
+) -> None:
+    provider = SplitCoordinatorProvider(
+        "source",
+        enumerator=lambda context, _: DefaultEnumerator(context, listing("a", "b")),
+        keeps_listed=keeps_listed,
+    )
+    chain = chain_of(provider, reads_in_order=True)
+    job = HandDrivenJob(chain, may_fail="scripted")
+    first = job.register(0)
+    ask(first)
+    ack_all(first)
+    job.trigger()
+    first.finish_split("source", "a", rows=1)  # after the cut, before the barrier
+    first.ack_checkpoint(1)
+    fail_globally(job)
+    job.crash()
+
+    restored = HandDrivenJob(chain, log=job.log)
+    second = restored.register(0)
+    ask(second)
+    ack_all(second)
+    second.lose()
+
+    assert places(restored) == {"a": "finished by 0", "b": "enumerator"}
+    assert restored.history(Kind.ATTEMPT_FAILED)[-1].attributes["split_id"] == "b"
+    with pytest.raises(RequestRefusedError, match="has been read to its end"):
+        skip(restored, "a").answer()
+
+
+@pytest.mark.parametrize("is_completed_since", [False, True])
+def test_a_split_read_after_the_barrier_is_with_its_reader_again(
+    is_completed_since: bool,  # noqa: FBT001, a parameter
+) -> None:
+    job = job_of("a")
+    attempt = job.register(0)
+    ask(attempt)
+    first = checkpoint(job, attempt)
+    attempt.finish_split("source", "a", rows=1)
+    if is_completed_since:
+        checkpoint(job, attempt)
+    job.crash()
+
+    restored = HandDrivenJob(job.chain, log=job.log, from_checkpoint=first)
+
+    assert places(restored) == {"a": "with 0"}
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
