@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 
 from immutables import Map
@@ -233,7 +234,7 @@ class JobProjection:
             if not is_ancestor and projection.after_branch is not None:
                 after_reset = projection.after_branch
             if is_last and projection.after_last is not None:
-                after_reset = projection.after_last
+                after_reset = partial(projection.after_last, changed.last_checkpoint)
             if projection.survives_resets:
                 projections = projections.set(operator_id, before)
             elif after_reset is not None:

@@ -103,8 +103,8 @@ class OperatorProjection(Generic[S]):
     after_branch: Callable[[S, S], S] | None = None
     """As `after_reset`, at a reset to a checkpoint that is no ancestor of the state before, as a savepoint of another
     branch; None: `after_reset`."""
-    after_last: Callable[[S, S], S] | None = None
-    """As `after_reset`, at a reset to the last completed checkpoint; None: `after_reset`."""
+    after_last: Callable[[int, S, S], S] | None = None
+    """As `after_reset`, at a reset to the last completed checkpoint, whose id comes first; None: `after_reset`."""
     reads: tuple[type[Payload], ...] | None = None
     """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
     not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""

@@ -557,17 +557,17 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
     return evolve(state, readers=readers, cuts=Map(), last_cut=sequence)
 
 
-def with_ends(before: SplitsState, restored: SplitsState) -> SplitsState:
+def with_ends(checkpoint_id: int, before: SplitsState, restored: SplitsState) -> SplitsState:
     """The state of the last completed checkpoint, with the splits that ended between its cut and the barriers.
 
-    The checkpoint has their rows, and no restored reader has them. They are those without a barrier before their end:
-    a completion removes the barriers that it makes needless, and a restored attempt has passed that of its checkpoint.
+    The checkpoint has their rows, and no restored reader has them: they ended before the barrier, which each attempt
+    that is restored from the checkpoint has passed.
     """
     moved: dict[str, Place] = {}
     for name in (name for _, reader in _in_order(restored.readers) for name in reader.splits):
         place = restored.splits.place(name)
         end = before.splits.place(name) if name in before.splits else None
-        is_over = isinstance(end, Finished) and end.last_barrier == NO_CHECKPOINT
+        is_over = isinstance(end, Finished) and _is_over_before(end, checkpoint_id)
         if is_over and isinstance(place, Assigned):
             moved[name] = Finished(
                 subtask=place.subtask,

@@ -41,9 +41,9 @@ _WITH_ENUMERATOR = WithEnumerator()
 _LASTING = payload_type_of(LastingState)
 
 
-def after_last(before: SplitsState, restored: SplitsState) -> SplitsState:
+def after_last(checkpoint_id: int, before: SplitsState, restored: SplitsState) -> SplitsState:
     """As `after_reset`, if no checkpoint has completed since: with the ends of splits that the checkpoint has."""
-    return after_reset(before, with_ends(before, restored))
+    return after_reset(before, with_ends(checkpoint_id, before, restored))
 
 
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:

@@ -188,6 +188,26 @@ def test_a_split_that_the_checkpoint_has_read_is_blamed_no_more(
         skip(restored, "a").answer()
 
 
+@pytest.mark.parametrize("parallelism", [2, 1])
+def test_a_split_read_by_a_subtask_that_ended_before_its_barrier_is_read(parallelism: int) -> None:
+    job = job_of("a", "b", parallelism=2, reads_in_order=True)
+    first, second = job.register_all()
+    ask(first)
+    checkpoint(job, first, second)
+    job.trigger()
+    first.finish_split("source", "a", rows=1)  # after the cut, and after the barrier before
+    first.complete()
+    second.ack_checkpoint(2)
+    assert job.runtime.state.last_checkpoint == 2
+    job.crash()
+
+    restored = HandDrivenJob(job.chain, log=job.log, parallelism=parallelism)
+
+    assert places(restored) == {"a": "finished by 0", "b": "enumerator"}
+    with pytest.raises(RequestRefusedError, match="has been read to its end"):
+        skip(restored, "a").answer()
+
+
 @pytest.mark.parametrize("is_completed_since", [False, True])
 def test_a_split_read_after_the_barrier_is_with_its_reader_again(
     is_completed_since: bool,  # noqa: FBT001, a parameter
