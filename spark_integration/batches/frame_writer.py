@@ -30,7 +30,12 @@ from coordlog.errors import (
 from coordlog.limits import BATCH_COMMIT_S, BATCH_SILENCE_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.batches.ledger import BATCHES, BatchKey, unnamed_write
-from coordlog.spark_integration.batches.parquet import FilesTask, files_part, writers_name
+from coordlog.spark_integration.batches.parquet import (
+    FilesTask,
+    files_part,
+    refuse_repeated_names,
+    writers_name,
+)
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
 from coordlog.spark_integration.batches.query import (
     BATCH_ID,
@@ -285,10 +290,12 @@ def frame_writer(
     A write with the option `write_id` is done once for each value of the option and each sink in the life of the job.
 
     Raises:
-        UsageError: The write is to overwrite, the driver has ended, or the session does not know the sink.
+        UsageError: The write is to overwrite, several columns have one name, the driver has ended, or the session does
+            not know the sink.
         OptionError: An option is missing or unknown.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
+    refuse_repeated_names(schema.names)
     for name, value in sorted(options.items()):
         if name.lower() not in _OPTIONS:
             known = ", ".join(map(repr, _OPTIONS))
@@ -318,6 +325,7 @@ def stream_writer(
         UsageError, OptionError: As `frame_writer`.
     """
     _refuse_overwrite(schema, overwrite=overwrite)
+    refuse_repeated_names(schema.names)
     # Spark passes names of options in lower case.
     lower = {name.lower(): value for name, value in options.items()}
     return _StreamWriter(_Target.of(options, writers), lower.get("checkpointlocation", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
@@ -22,7 +23,15 @@ from coordlog.spark_integration.task.worker_archives import keep_archives
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FilesSink", "FilesTask", "ParquetBatches", "files_part", "staged_part", "writers_name"]
+__all__ = [
+    "FilesSink",
+    "FilesTask",
+    "ParquetBatches",
+    "files_part",
+    "refuse_repeated_names",
+    "staged_part",
+    "writers_name",
+]
 
 _STAGED = payload_type_of(StagedFile)
 _COLUMN = "staged"
@@ -92,9 +101,28 @@ class ParquetBatches:
 
 
 def staged_part(frame: DataFrame, writers: FileWriters, batch: Batch) -> BatchPart:
-    """Part of a batch, whose rows are staged here: one file for each partition with rows, or more by the options."""
+    """Part of a batch, whose rows are staged here: one file for each partition with rows, or more by the options.
+
+    Raises:
+        UsageError: As `refuse_repeated_names`.
+    """
+    refuse_repeated_names(frame.columns)
     rows = frame.mapInArrow(FilesTask.of(writers, batch), f"{_COLUMN} binary").collect()
     return files_part(batch.sink, [bytes(row[0]) for row in rows])
+
+
+def refuse_repeated_names(columns: Iterable[str]) -> None:
+    """Refuse several columns of one name, as Spark's own writers of files do: it would pass them on as `id_0`, `id_1`.
+
+    Raises:
+        UsageError: With the names.
+    """
+    repeated = [name for name, count in Counter(columns).items() if count > 1]
+    if repeated:
+        raise UsageError(
+            f"the frame has several columns of the name {', '.join(map(repr, repeated))}: rename all but one of a "
+            "name, or drop them, before the write"
+        )
 
 
 def files_part(sink: str, staged: Iterable[bytes]) -> BatchPart:

@@ -91,6 +91,15 @@ def test_files_of_another_log_of_the_job_are_not_written_beside(tmp_path: Path) 
     assert rows_in(tmp_path / "out") == Counter([1])
 
 
+def test_files_do_not_take_several_columns_of_one_name(tmp_path: Path) -> None:
+    """As after a join: Spark passes them on in Arrow as `id_0` and `id_1`, and no name of the frame is in the files."""
+    rows = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], ["id", "n", "id"])
+    frame = cast("Any", ArrowFrame([rows]))
+    with pytest.raises(UsageError, match="several columns of the name 'id'"):
+        BatchCase(lambda: ParquetSink(tmp_path / "out")).driver()(frame, 0)
+    assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
 class Shop:
     """A SQLite file with a table `orders`."""
 

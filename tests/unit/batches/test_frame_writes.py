@@ -209,6 +209,16 @@ def test_an_unknown_option_of_a_write_is_refused_by_its_name(service: BatchServi
         frame_writer(options, SCHEMA, writers_of(service), overwrite=False)
 
 
+@pytest.mark.parametrize("writer_of", [frame_writer, stream_writer])
+def test_a_write_of_several_columns_of_one_name_is_refused(
+    service: BatchService,
+    writer_of: Any,  # noqa: ANN401, two functions
+) -> None:
+    schema = StructType([StructField(name, LongType()) for name in ("id", "n", "id")])
+    with pytest.raises(UsageError, match="several columns of the name 'id'"):
+        writer_of(service.options(), schema, writers_of(service), overwrite=False)
+
+
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_a_streams_batch_that_is_planned_anew_with_more_rows_is_refused(
     service: BatchService, tmp_path: Path, scheme: str
