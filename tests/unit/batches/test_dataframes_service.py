@@ -27,7 +27,7 @@ from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.wire.token import Token
 from fakes.batch_fakes import FakeSpark
-from fakes.endpoint_parts import own_threads
+from fakes.endpoint_parts import own_threads, wait_for
 from jobs.reads_job import no_reader
 
 
@@ -259,6 +259,7 @@ def started(
 def test_a_session_that_was_stopped_in_the_block_keeps_no_service_running(
     started: Callable[[Session, MemoryLog], CoordinatedReads],
 ) -> None:
+    wait_for(lambda: own_threads() == [], "the threads of earlier tests have ended")
     session = Session()
     reads = started(session, MemoryLog("reads"))
     session.is_stopped = True
