@@ -251,8 +251,11 @@ class SplitMachine(RuleBasedStateMachine):
 
     def _back_to_the_last(self) -> None:
         last, _ = self._last()
-        now, crossing = self.model.now, self.model.crossing
+        now, crossing, ended = self.model.now, self.model.crossing, self.model.ended
         self.model = copy.deepcopy(self.copies[last])
+        # What ended between the cut and the barrier is in the checkpoint, and with no restored reader.
+        over = [name for name, barrier in ended.items() if barrier < last]
+        self.model.ended |= {name: -1 for name in over if name in self.model.holder}
         # Time does not go back; and what crossed the cut is handled again, in log order.
         self.model.now, self.model.crossing = now, crossing
         self.model.owed = list(crossing.get(last, []))
