@@ -8,11 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from coordlog.limits import COLLECTOR_MIDDLE, COLLECTOR_YOUNG
+from coordlog.runtime.life import collector
 from coordlog.runtime.life.collector import begin_slower_collector, end_slower_collector
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Drivers of earlier tests may not have closed yet.
+    monkeypatch.setattr(collector, "_PACE", collector._Pace())
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield
