@@ -106,12 +106,17 @@ def test_each_format_becomes_the_same_rows(
     fill(tmp_path / "jsonl", json_lines)
     fill(tmp_path / "parquet", parquet)
     fill(tmp_path / "text", text_gz)
+    names = sorted(path.name for path in (tmp_path / "jsonl").iterdir())
     sources = {
         "csv": FileSource(tmp_path / "csv"),
         "jsonl": FileSource(tmp_path / "jsonl", format="jsonl", split_bytes=500),
         "parquet": FileSource(tmp_path / "parquet", format="parquet", split_bytes=500),
         "text": FileSource(tmp_path / "text", format="text"),
-        "http": FileSource(f"{site}/jsonl/", format="jsonl"),
+        "http": FileSource(
+            f"{site}/jsonl/{names[0]}",
+            format="jsonl",
+            also=[f"{site}/jsonl/{name}" for name in names[1:]],
+        ),
         "watch": FileSource(
             tmp_path / "jsonl", format="jsonl", watch=Watch(watch_interval_s=0.1, idle_timeout_s=1)
         ),

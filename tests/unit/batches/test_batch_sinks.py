@@ -95,8 +95,10 @@ def test_files_do_not_take_several_columns_of_one_name(tmp_path: Path) -> None:
     """As after a join: Spark passes them on in Arrow as `id_0` and `id_1`, and no name of the frame is in the files."""
     rows = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], ["id", "n", "id"])
     frame = cast("Any", ArrowFrame([rows]))
+    driver = BatchCase(lambda: ParquetSink(tmp_path / "out")).driver()
     with pytest.raises(UsageError, match="several columns of the name 'id'"):
-        BatchCase(lambda: ParquetSink(tmp_path / "out")).driver()(frame, 0)
+        driver(frame, 0)
+    driver.close()
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
