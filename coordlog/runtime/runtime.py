@@ -533,10 +533,9 @@ class Runtime:
 
     def _release(self, turn: Turn) -> None:
         self.triggers.released(turn.records)
-        for record, failure in survived_failures(turn.records):
-            reason = (record.reason or "no cause is recorded").partition("\n")[0]
+        for record, failure, cause in survived_failures(turn.records):
             _log.warning(
-                "job=%s %s: %s", record.job_id, failure, on_one_line(reason, REASON_CHARS_MAX)
+                "job=%s %s: %s", record.job_id, failure, on_one_line(cause, REASON_CHARS_MAX)
             )
         if self._on_released is not None and turn.records:
             self._on_released(turn.records)

@@ -47,7 +47,7 @@ def needed_payloads(
 ) -> Iterator[NeededPayload | StrangeAddress]:
     """Payloads opened first by a rollback to the last completed checkpoint, or by a resume.
 
-    What belongs to operators that are not among `operators` is let go, and nobody opens it.
+    Payloads of operators that are not among `operators` are left out: the start drops them, and nobody opens them.
     """
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:

@@ -64,31 +64,33 @@ _SCOPES = {
 }
 
 
-_ENDS = frozenset({Kind.RESET_TO_CHECKPOINT, Kind.JOB_FAILED, Kind.JOB_FINISHED})
-"""Kinds whose turn explains the failures in it: those of attempts that end with the whole job."""
+_WITH_JOB = frozenset({Kind.RESET_TO_CHECKPOINT, Kind.JOB_FINISHED})
+"""If a turn has one of these, its attempts failed with the whole job, and not by themselves."""
 
 _SPLIT_CHARS = 300
 
 
-def survived_failures(turn: Sequence[Record]) -> list[tuple[Record, str]]:
-    """Failures in the records of one turn after which the job goes on, each with a clause about it, for people.
+def survived_failures(turn: Sequence[Record]) -> list[tuple[Record, str, str]]:
+    """Failures in the records of one turn after which the job goes on, each with a clause for people and its cause.
 
-    Attempts that end with the whole job, or with another attempt, are left out.
+    A cause is the first line of a reason. Attempts that end with the whole job, or with another attempt, are left out.
     """
     kinds = {record.kind for record in turn}
     if kinds.isdisjoint(_SCOPES) or Kind.JOB_FAILED in kinds:
         return []
-    survived: list[tuple[Record, str]] = []
+    survived: list[tuple[Record, str, str]] = []
     for record in turn:
+        cause = (record.reason or "no cause is recorded").partition("\n")[0]
         if record.kind is Kind.GLOBAL_FAILURE:
-            survived.append((record, "the whole job failed, and goes back to its last checkpoint"))
-        elif record.kind is not Kind.ATTEMPT_FAILED or kinds & _ENDS:
+            failure = "the whole job failed, and goes back to its last checkpoint"
+            survived.append((record, failure, cause))
+        elif record.kind is not Kind.ATTEMPT_FAILED or kinds & _WITH_JOB:
             continue
         elif "with_another" not in record.attributes:
             split = record.attributes.get("split_id", "")
             place = f" at split {on_one_line(split, _SPLIT_CHARS)}" if split else ""
             attempt = f"attempt {record.attempt_number} of subtask {record.subtask}"
-            survived.append((record, f"{attempt} failed{place}, and is replaced"))
+            survived.append((record, f"{attempt} failed{place}, and is replaced", cause))
     return survived
 
 

@@ -445,8 +445,8 @@ class BatchProvider(CoordinatorProvider):
         sink: Settles their intents.
         sinks: Names of the sinks.
         destination: Their destinations as written to the log: without credentials.
-        refuse_writes_above: Raises SinkError if a destination has a batch write of a job, its first argument, whose
-            intent has a higher number than this one.
+        refuse_writes_above: Called with a job id and the number of the newest intent in the job's log. Raises SinkError
+            if a destination has a batch write of the job with a higher number.
     """
 
     operator_id = BATCHES

@@ -126,10 +126,10 @@ class _OfQueries(Protocol):
 
 @runtime_checkable
 class _OfWrites(Protocol):
-    """A sink whose destination keeps the numbers of batch writes."""
+    """A sink whose destination has the number of its newest batch writes."""
 
     def refuse_writes_above(self, job_id: str, number: int) -> None:
-        """Raise SinkError if the destination has a batch write whose intent has a higher number."""
+        """Raise SinkError if the destination has a batch write of the job with a higher number."""
         ...
 
 
@@ -224,7 +224,7 @@ class PartsSink:
                 sink.claim(job_id, log, former)
 
     def refuse_writes_above(self, job_id: str, number: int) -> None:
-        """Refuse a destination with a batch write whose intent has a higher number than all of the log.
+        """Refuse a destination with a batch write of the job that has a higher number than the log's newest intent.
 
         Raises:
             SinkError: A destination has one.

@@ -41,7 +41,7 @@ from coordlog.spark_integration.files.web_files import (
     WholeBody,
     headers_for_ranges,
     info_of,
-    page_info,
+    web_info,
     web_options,
 )
 
@@ -482,7 +482,7 @@ class InputFiles:
             roots = names_matching(fixed_part(path), path, self.leaves_out)
             return (f for root in roots for f in _local_below(root, path, after, self.leaves_out))
         if path.startswith(WEB):
-            return iter([_of_info(path, page_info(file_system, path))])
+            return iter([_of_info(path, web_info(file_system, path))])
         listed = self._on_s3 if is_s3(file_system) else self._remote
         files = listed(file_system, path, url)
         return (f for f in files if f.path > after or f.path == path) if after else files

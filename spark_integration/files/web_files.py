@@ -14,7 +14,7 @@ from coordlog.errors import SourceUnavailableError
 from coordlog.limits import WEB_SILENCE_S
 from coordlog.spark_integration.files.urls import WEB
 
-__all__ = ["WholeBody", "headers_for_ranges", "info_of", "page_info", "web_options"]
+__all__ = ["WholeBody", "headers_for_ranges", "info_of", "web_info", "web_options"]
 
 
 def web_options() -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ def info_of(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
     return info
 
 
-def page_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
+def web_info(file_system: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
     """`info_of` a file of a web server.
 
     Raises:

@@ -36,17 +36,16 @@ class FailureLines:
         """
         return [
             line
-            for record, failure in survived_failures(records)
-            for line in self._failed(record, failure)
+            for record, failure, cause in survived_failures(records)
+            for line in self._failed(record, failure, cause)
         ]
 
-    def _failed(self, record: Record, failure: str) -> list[str]:
-        reason = record.reason or "no cause is recorded"
+    def _failed(self, record: Record, failure: str, cause: str) -> list[str]:
         split = record.attributes.get("split_id", "")
-        key = (split, _NUMBERS.sub("#", reason.partition("\n")[0]))
+        key = (split, _NUMBERS.sub("#", cause))
         if key in self._seen or len(self._seen) > _CAUSES_MAX:
             return []
         self._seen.add(key)
         if len(self._seen) > _CAUSES_MAX:
             return [f"failed again, by further causes; all of them: {self._command}"]
-        return [f"{failure}: {reason_text(reason)} (all failures: {self._command})"]
+        return [f"{failure}: {reason_text(cause)} (all failures: {self._command})"]

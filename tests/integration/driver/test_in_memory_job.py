@@ -431,9 +431,9 @@ def test_a_raising_transform_fails_the_job_by_name_after_all_restarts(
 
     with pytest.raises(JobFailedError, match=r"'transform'.*ZeroDivisionError: no rows today"):
         pipeline.drive(restarts_max=2)
-    told = [line for line in caplog.messages if ", and is replaced: " in line]
-    assert len(told) >= 2, "each failure before the last is told while the job tries again"
-    assert all("ZeroDivisionError: no rows today" in line for line in told)
+    logged = [line for line in caplog.messages if ", and is replaced: " in line]
+    assert len(logged) >= 2, "each failure before the last, while the job tries again"
+    assert all("ZeroDivisionError: no rows today" in line for line in logged)
 
 
 @pytest.mark.parametrize("is_batch", [False, True])

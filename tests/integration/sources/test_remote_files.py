@@ -570,7 +570,7 @@ def test_an_answer_that_ends_early_is_an_error(busy: tuple[str, Path], name: str
     assert f"the answer ends after {size // 2} bytes of {size}" in error.problem
 
 
-def test_a_folder_without_its_slash_is_no_text(busy: tuple[str, Path]) -> None:
+def test_an_index_in_place_of_a_file_is_no_text(busy: tuple[str, Path]) -> None:
     """The lines of its page became rows."""
     url, folder = busy
     (folder / "sub").mkdir()
