@@ -104,7 +104,8 @@ class OperatorProjection(Generic[S]):
     """As `after_reset`, at a reset to a checkpoint that is no ancestor of the state before, as a savepoint of another
     branch; None: `after_reset`."""
     after_last: Callable[[int, S, S], S] | None = None
-    """As `after_reset`, at a reset to the last completed checkpoint, with its id as first argument; None: `after_reset`."""
+    """As `after_reset`, at a reset to the last completed checkpoint; the first argument is its id. None:
+    `after_reset`."""
     reads: tuple[type[Payload], ...] | None = None
     """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
     not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""

@@ -335,7 +335,12 @@ def _completed(job: HandDrivenJob, attempt: FakeAttempt, count: int) -> None:
         attempt.ack_checkpoint(number)
 
 
-def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(url: str) -> None:
+@pytest.mark.parametrize(("count", "is_completed_since"), [(6, True), (7, False)])
+def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(
+    url: str,
+    count: int,
+    is_completed_since: bool,  # noqa: FBT001, a parameter
+) -> None:
     """The copy cannot change the offset in a stored snapshot, which is that of a record of the former log."""
     options = PayloadOptions(store=PayloadStore(url, "job"), limit_bytes=100)
     job = job_of(3, payloads=options, options=RuntimeOptions(snapshot_every=20))
@@ -345,7 +350,7 @@ def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(url: str) -> No
     plan = planned(job.log, "job")
     assert plan.begins_with is not None
     job.log.delete_below(plan.begins_with.offset)
-    _completed(job, attempt, 6)
+    _completed(job, attempt, count)
     state = job.runtime.state
     job.crash()
     moved = MemoryLog("moved")
@@ -356,6 +361,9 @@ def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(url: str) -> No
     assert again.started_at is not None
     assert again.started_at > moved.start_offset(), "not from the first, which is in the log"
     assert again.state.completed == state.completed
+    assert (again.checkpoint_offset is not None) is is_completed_since, (
+        "the snapshot's is forgotten"
+    )
     assert again.checkpoint_offset is None or (
         next(moved.read(again.checkpoint_offset, again.checkpoint_offset + 1))
         .record()
