@@ -72,7 +72,7 @@ def run_stream(
         writer = writer.option("checkpointLocation", str(folder / checkpoint))
     query = writer.trigger(availableNow=True).start()
     try:
-        query.awaitTermination(LIMIT_S)
+        assert query.awaitTermination(LIMIT_S)
     finally:
         query.stop()
     return str(query.id)
@@ -196,7 +196,7 @@ def test_a_stateful_query_writes_the_same_rows_after_any_skipped_batch(
             writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
             query = writer.trigger(availableNow=True).start()
             try:
-                query.awaitTermination(LIMIT_S)
+                assert query.awaitTermination(LIMIT_S)
             finally:
                 query.stop()
 

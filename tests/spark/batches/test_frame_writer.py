@@ -73,7 +73,7 @@ def stream(
         .start()
     )
     try:
-        query.awaitTermination(LIMIT_S)
+        assert query.awaitTermination(LIMIT_S), f"the query has not ended after {LIMIT_S} s"
     finally:
         query.stop()
     return str(query.id)

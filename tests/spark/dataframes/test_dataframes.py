@@ -330,7 +330,7 @@ def test_a_stream_reads_new_files_and_a_restarted_query_its_batch_again(
         stream(reads, checkpoint, batches) as query,
         pytest.raises(Exception, match="scripted"),
     ):
-        query.awaitTermination(int(WAIT_S))
+        assert query.awaitTermination(int(WAIT_S))
     assert [len(one) for one in batches.rows.values()] == [1, 1]
     write_file(folder, FILES)
     batches.fail_at = -1
@@ -500,19 +500,19 @@ def test_what_cannot_be_read_is_refused_by_name(
         assert session.read.format("coordlog").load(str(folder)).count() == FILES * ROWS
         checkpoint = tmp_path / "checkpoint"
         with stream(reads, checkpoint, Batches(), all_that_is_there=True) as query:
-            query.awaitTermination(int(WAIT_S))
+            assert query.awaitTermination(int(WAIT_S))
         left = reads.read_stream()
     with pytest.raises(Exception, match="the services of this session are: none"):
         session.read.format("coordlog").load()
     query = left.writeStream.format("noop").start()
     with pytest.raises(Exception, match="its service does not answer"):
-        query.awaitTermination(int(WAIT_S))
+        assert query.awaitTermination(int(WAIT_S))
     with (
         service(session, FileSource(folder), MemoryLog("reads")) as other,
         pytest.raises(Exception, match="the query's checkpoint is of history"),
         stream(other, checkpoint, Batches(), all_that_is_there=True) as query,
     ):
-        query.awaitTermination(int(WAIT_S))
+        assert query.awaitTermination(int(WAIT_S))
     with pytest.raises(SourceError, match="it does not exist"):
         service(session, FileSource(tmp_path / "nothing"), MemoryLog("reads")).start()
     with pytest.raises(OptionError, match="if queries read the source"):

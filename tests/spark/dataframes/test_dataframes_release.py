@@ -99,7 +99,7 @@ def test_files_of_committed_batches_are_archived_and_their_names_are_free(
         stream(reads, checkpoint, batches) as query,
         pytest.raises(Exception, match="scripted"),
     ):
-        query.awaitTermination(int(LIMIT_S))
+        assert query.awaitTermination(int(LIMIT_S))
     assert set(names_in(folder)) >= set(numbered(*range(4, FILES)))
     batches.fail_at = -1
 
@@ -133,7 +133,7 @@ def is_refused(reads: CoordinatedReads, checkpoint: Path) -> None:
         stream(reads, checkpoint, Batches()) as query,
         pytest.raises(Exception, match=r"the first \d+ splits of its history have been read"),
     ):
-        query.awaitTermination(int(LIMIT_S))
+        assert query.awaitTermination(int(LIMIT_S))
 
 
 def test_a_stateful_stream_goes_on_with_its_state_when_its_files_are_gone(
