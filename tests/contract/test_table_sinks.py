@@ -574,6 +574,51 @@ def test_another_log_is_refused_and_the_driver_that_is_left_behind_stops(
     assert place.rows() == Counter()
 
 
+def renamed(place: Place) -> TableSink:
+    """The sink under another id."""
+    sink = place.new_sink()
+    sink.spec("renamed")
+    sink.prepare(JOB)
+    return sink
+
+
+def test_another_log_is_refused_under_another_id_of_the_sink_too(place: Place) -> None:
+    files, sink = staged(place), place.sink()
+    sink.claim(JOB, log_named("a"))
+    error = refusal(lambda: renamed(place).claim(JOB, log_named("b")))
+    assert "writes there with another log" in error.problem
+    renamed(place).claim(JOB, log_named("b"), [("c", "a")])
+
+    with pytest.raises(JobMovedError):
+        sink.settle(intent(files))
+    assert place.rows() == Counter()
+
+
+def test_a_log_that_was_made_again_is_refused_under_each_id_of_the_sink(place: Place) -> None:
+    """It would write all rows again."""
+    first = log_named("a")
+    sink, files = place.sink(), staged(place)
+    sink.claim(JOB, first)
+    sink.settle(intent(files))
+    anew = replace(first, topic_id="made again")
+    for _ in range(2):
+        assert "that its log has not" in refusal(lambda: place.sink().claim(JOB, anew)).problem
+        error = refusal(lambda: renamed(place).claim(JOB, anew))
+        assert "by a sink of another id" in error.problem
+
+    renamed(place).claim(JOB, first)
+
+
+def test_a_log_that_was_made_again_goes_on_in_a_table_without_rows(place: Place) -> None:
+    first = log_named("a")
+    place.sink().claim(JOB, first)
+    sink = place.sink()
+    sink.claim(JOB, replace(first, topic_id="made again"))
+    sink.settle(intent(staged(place)))
+
+    assert place.rows() == SAVED
+
+
 def test_two_jobs_write_to_one_table(place: Place) -> None:
     files = staged(place)
     place.sink().settle(intent(files))

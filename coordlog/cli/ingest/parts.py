@@ -70,10 +70,10 @@ class IngestParts:
 
 
 def default_job_id(destination: str) -> str:
-    """Job id derived from a destination, if the user sets none.
+    """Job id derived from the `destination` of a sink, if the user sets none.
 
-    A second run of a command continues with the job of the first, and commands with different
-    destinations never share a job.
+    A second run of a command continues with the job of the first, however it spells the destination, and commands
+    with different destinations never share a job.
     """
     path = destination.rstrip("/")
     if "://" not in destination:
@@ -130,6 +130,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
         parts["transform"] = attempt(lambda: load_transform(text, is_local=is_local))
     if problems:
         raise OptionsError(tuple(problems))
+    # A spelling of its own, such as s3a:// or a double slash, would make another job, which writes all rows again.
+    job_id = options.job_id or default_job_id(parts["sink"].destination)
     checked = IngestParts(job_id=job_id, **parts)
     attempt(lambda: check_apart(checked.chain()))
     if problems:

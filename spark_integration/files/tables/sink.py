@@ -177,9 +177,14 @@ class TableSink(Sink):
         """Check that no other log of a job of this id writes here, and store `log` as the writer: see `ParquetSink`.
 
         Raises:
-            SinkError: Another log writes here; both are named.
+            SinkError: Another log writes here; both are named. Or it is gone, and the table has its rows.
         """
-        self._files.claim(job_id, log, former)
+
+        def refuse_earlier_output() -> None:
+            self._files.refuse_other_operators(job_id)
+            self._refuse_commits_from(job_id, 0)
+
+        self._files.claim(job_id, log, former, refuse_earlier_output=refuse_earlier_output)
 
     def is_taken(self) -> bool:
         """Whether the table exists.

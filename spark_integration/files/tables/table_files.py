@@ -71,6 +71,8 @@ class _Prepared:
     """Folder or URL of the job's files."""
     files: ParquetSink
     destination: Destination
+    of_job: Destination
+    """Keeps the claims of the job, which all its operators share: its sink may get another id."""
     writers: FileWriters
 
 
@@ -128,6 +130,7 @@ class TableFiles:
         self._identity: str | None = None
         self._lock = threading.Lock()
         self._held: Claim | None = None
+        self._begins_anew = False
 
     def of_operator(self, operator_id: str) -> TableFiles:
         """The files of another operator, with the same options; not prepared."""
@@ -178,13 +181,19 @@ class TableFiles:
             or not settled.columns.equals(table.columns, check_metadata=True)
         ):
             destination.follow(settled, table.columns, table.partition_by)
+        of_job = self._make_files(path=table.files_root, area=f"{HIDDEN}/{job_id}").writer_options
         keeps = self._table.keeps_partition_columns
         writers = FileWriters(
             options=replace(files.writer_options, keeps_partition_columns=keeps),
             schemas=TableSchemas(self._table, destination),
         )
         self._prepared = _Prepared(
-            job_id=job_id, root=root, files=files, destination=destination, writers=writers
+            job_id=job_id,
+            root=root,
+            files=files,
+            destination=destination,
+            of_job=Destination(of_job.store),
+            writers=writers,
         )
 
     def exists(self) -> bool:
@@ -232,7 +241,7 @@ class TableFiles:
         log: LogIdentity,
         former: Collection[tuple[str, str]],
         *,
-        refuse_earlier_output: Callable[[], None] | None = None,
+        refuse_earlier_output: Callable[[], None],
     ) -> None:
         """Check that no other log of a job of this id writes here, and store `log` as the writer: see `ParquetSink`.
 
@@ -240,30 +249,44 @@ class TableFiles:
             job_id: The job.
             log: The job's log.
             former: Cluster id and topic id of each log that the job has left, by `coordlog adopt`.
-            refuse_earlier_output: Raises SinkError if a log whose topic was made again would write rows twice; None
-                for the check of a `ParquetSink`.
+            refuse_earlier_output: Raises SinkError if a log whose topic was made again would write rows twice.
 
         Raises:
             SinkError: Another log writes here; both are named.
         """
-        destination = self._here.destination
-        self._held = claim_for(
-            destination, job_id, log, former, refuse_earlier_output=refuse_earlier_output
+        held, own = (
+            claim_for(keeper, job_id, log, former, refuse_earlier_output=refuse_earlier_output)
+            for keeper in (self._here.of_job, self._here.destination)
         )
+        self._held, self._begins_anew = held, own.begins_anew
+
+    def refuse_other_operators(self, job_id: str) -> None:
+        """Refuse a table to which other operators of the job alone have written, with a log that is gone.
+
+        Raises:
+            SinkError: This operator has not claimed its folder.
+        """
+        if self._here.destination.read_claim(0) is None:
+            raise SinkError(
+                self.where,
+                f"job {job_id!r} has written there by a sink of another id than {self.operator_id!r}, with a log that "
+                "is gone: rows would be written a second time",
+                "use the log that the job had, or another job id with another table",
+            )
 
     def check_held(self) -> None:
-        """Check that no other log has claimed the folder since `claim`.
+        """Check that no other log has claimed the job's place in the table since `claim`.
 
         Raises:
             JobMovedError: The job has been adopted by another log.
         """
         if self._held is not None:
-            check_held(self._here.destination, self._held)
+            check_held(self._here.of_job, self._held)
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the job has written here with a log that is gone; after `claim`."""
-        return self._held is not None and self._held.begins_anew
+        """Whether the operator has written here with a log that is gone; after `claim`."""
+        return self._begins_anew
 
     def refuse_earlier_output(self, job_id: str) -> None:
         """Refuse files of an earlier history: see `ParquetSink`."""

@@ -182,6 +182,26 @@ def test_every_destination_has_a_job_id_that_is_one(destination: str) -> None:
     assert len(parts.job_id) <= 100
 
 
+@pytest.mark.parametrize(
+    ("destination", "spelled"),
+    [
+        ("/data/flights", "file:///data/flights"),
+        ("delta+file:///data/flights", "delta+file:///data//./old/../flights/"),
+        ("delta+s3://bucket/flights", "delta+s3a://bucket/flights/"),
+        ("s3://bucket/flights", "s3a://bucket/flights"),
+    ],
+)
+def test_a_destination_has_one_job_in_every_spelling(destination: str, spelled: str) -> None:
+    """A second job would write all rows into the same table once more."""
+    one, other = (
+        parts_of(IngestOptions(source="s3://bucket/in", destination=text))
+        for text in (destination, spelled)
+    )
+
+    assert one.sink.destination == other.sink.destination
+    assert one.job_id == other.job_id == default_job_id(destination)
+
+
 def test_a_transform_of_a_file_travels_with_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
