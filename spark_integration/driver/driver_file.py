@@ -108,7 +108,7 @@ class DriverFile:
         if not self.is_of_this_user:
             return None
         if self.is_ended:
-            return "it has ended in order"
+            return "its file records its end"
         here = Machine.here()
         if self.machine.has_restarted_as(here):
             return f"its machine {here.host} has been restarted since"

@@ -261,7 +261,7 @@ def test_no_token_is_sent_to_the_endpoint_of_a_driver_that_has_ended() -> None:
             old = f"ws://127.0.0.1:{stranger.getsockname()[1]}"
             end_driver_file(write_file(old, Token.new(), driver_id="d0"))
             write_file(live.address, TOKEN)
-            with pytest.raises(RequestUnansweredError, match="is over: it has ended in order"):
+            with pytest.raises(RequestUnansweredError, match="is over: its file records its end"):
                 ask(old)
             with pytest.raises(
                 OptionError, match=r"its driver at .* has no file on this machine.* is over"

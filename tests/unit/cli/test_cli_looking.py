@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner, Result
@@ -57,6 +58,29 @@ def test_the_state_in_the_middle_and_at_the_end(log: MemoryLog) -> None:
     assert "splits: 24 committed\n  committed: " in end
     assert end.endswith(", and 14 more\n")
     assert len(end.splitlines()[-1].split(".csv")) == 11
+
+
+def test_the_checkpoint_that_a_next_attempt_begins_from_is_shown() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), job_id=JOB)
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    while_live = next_begins_from(job)
+    attempt.fail()
+    lost = next_begins_from(job)
+    again = job.register(0)
+
+    assert (while_live, lost) == ("1", "1")
+    assert job.history(Kind.ATTEMPT_STARTED)[-1].checkpoint_id == 1
+    again.complete()
+    assert next_begins_from(job) == ""
+
+
+def next_begins_from(job: HandDrivenJob) -> str:
+    """The last cell of the line of subtask 0."""
+    lines = shown(job.log, "state").splitlines()
+    head, line = next(pair for pair in pairwise(lines) if pair[0].startswith("SUBTASK"))
+    return line[head.index("NEXT BEGINS FROM") :].strip()
 
 
 def completed(log: MemoryLog) -> list[int]:

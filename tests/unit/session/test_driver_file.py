@@ -331,7 +331,7 @@ def test_a_machine_that_was_restarted_proves_the_end(monkeypatch: pytest.MonkeyP
     assert file.why_over == "its machine m1 has been restarted since"
 
 
-def test_a_driver_that_ended_in_order_says_so_and_leaves_no_token(home: Path) -> None:
+def test_a_file_records_the_end_of_its_driver_and_leaves_no_token(home: Path) -> None:
     file = file_of(ENDPOINT, TOKEN)
     path = write_driver_file(file)
 
@@ -339,7 +339,7 @@ def test_a_driver_that_ended_in_order_says_so_and_leaves_no_token(home: Path) ->
 
     ended = read_driver_file("ingest", "d1")
     assert ended is not None
-    assert (ended.token, ended.why_over) == (None, "it has ended in order")
+    assert (ended.token, ended.why_over) == (None, "its file records its end")
     assert TOKEN.text() not in path.read_text()
 
 

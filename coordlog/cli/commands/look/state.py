@@ -189,7 +189,8 @@ def _subtask_rows(job: JobState) -> list[tuple[str, ...]]:
             completion = subtask.completion
             text = "none" if completion is None else f"{completion.attempt_number} completed"
             since = "" if completion is None else str(completion.sequence)
-            rows.append((str(number), text, since, "", "", "", "", str(subtask.restore_from)))
+            begins_from = str(subtask.restore_from) if completion is None else ""
+            rows.append((str(number), text, since, "", "", "", "", begins_from))
             continue
         rows.append(
             (
@@ -200,7 +201,7 @@ def _subtask_rows(job: JobState) -> list[tuple[str, ...]]:
                 str(attempt.last_barrier),
                 str(len(attempt.received)),
                 str(len(attempt.sent)),
-                str(subtask.restore_from),
+                str(job.last_checkpoint),
             )
         )
     return rows
