@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, cast
 
 from immutables import Map
@@ -228,18 +227,18 @@ class JobProjection:
         changed = _with_operators_back(changed)
         is_last = changed.last_checkpoint == state.last_checkpoint
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
+        has_ended = 0 < changed.parallelism == changed.finished_count
         projections = changed.projections
         for operator_id, projection in self._operators.items():
-            before, after_reset = state.projections[operator_id], projection.after_reset
-            if not is_ancestor and projection.after_branch is not None:
-                after_reset = projection.after_branch
-            if is_last and projection.after_last is not None:
-                after_reset = partial(projection.after_last, changed.last_checkpoint)
+            before, kept = state.projections[operator_id], projections[operator_id]
             if projection.survives_resets:
-                projections = projections.set(operator_id, before)
-            elif after_reset is not None:
-                kept = after_reset(before, projections[operator_id])
-                projections = projections.set(operator_id, kept)
+                kept = before
+            elif is_last and projection.after_last is not None:
+                kept = projection.after_last(changed.last_checkpoint, before, kept)
+            after = projection.after(is_ancestor=is_ancestor, has_ended=has_ended)
+            if after is not None:
+                kept = after(before, kept)
+            projections = projections.set(operator_id, kept)
         return evolve(changed, projections=projections)
 
     def _project(

@@ -84,7 +84,7 @@ class OperatorProjection(Generic[S]):
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
     cut of n (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may
-    keep more, or `after_branch` if n is on another branch.
+    keep more, or `after_branch` if n is on another branch, or `after_end` if all subtasks have finished at n.
     """
 
     name: str
@@ -102,10 +102,12 @@ class OperatorProjection(Generic[S]):
     """Function of the state before a reset and that of its checkpoint to the state after it; None: the latter."""
     after_branch: Callable[[S, S], S] | None = None
     """As `after_reset`, at a reset to a checkpoint that is no ancestor of the state before, as a savepoint of another
-    branch; None: `after_reset`."""
+    branch; None: `after_reset`. If all subtasks have finished there, the state is that of the checkpoint."""
+    after_end: Callable[[S, S], S] | None = None
+    """As `after_reset`, at a reset to an ancestor at which all subtasks have finished; None: `after_reset`."""
     after_last: Callable[[int, S, S], S] | None = None
-    """As `after_reset`, at a reset to the last completed checkpoint; the first argument is its id. None:
-    `after_reset`."""
+    """What a reset to the last completed checkpoint does first: a function of its id, the state before the reset and
+    that of the checkpoint to the latter's replacement."""
     reads: tuple[type[Payload], ...] | None = None
     """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
     not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""
@@ -116,6 +118,19 @@ class OperatorProjection(Generic[S]):
         if self.reads is None:
             return None
         return frozenset(payload_type_of(cls).name for cls in self.reads)
+
+    def after(self, *, is_ancestor: bool, has_ended: bool) -> Callable[[S, S], S] | None:
+        """Function of the states before a reset and at its checkpoint to the state after it; None: the latter.
+
+        Args:
+            is_ancestor: Whether the checkpoint is an ancestor of the state before.
+            has_ended: Whether all subtasks have finished at the checkpoint.
+        """
+        if self.survives_resets:
+            return None
+        if not is_ancestor and self.after_branch is not None:
+            return None if has_ended else self.after_branch
+        return self.after_end if has_ended and self.after_end is not None else self.after_reset
 
     @property
     def outlives_resets(self) -> bool:

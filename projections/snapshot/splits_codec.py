@@ -24,7 +24,7 @@ from coordlog.projections.snapshot.codec import SnapshotTooLargeError
 from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record, with_ends
 from coordlog.projections.splits.relisting import (
     after_branch,
-    after_last,
+    after_end,
     after_reset,
     apply_listed,
 )
@@ -297,7 +297,8 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     goes_on_from=(SPLITS.version,),
     after_reset=after_reset,
     after_branch=after_branch,
-    after_last=after_last,
+    after_end=after_end,
+    after_last=with_ends,
     reads=(*_READS, KnownSplitsForgotten, SplitsReleased),
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
-from coordlog.projections.splits.fold import Request, SplitsState, apply_record, with_ends
+from coordlog.projections.splits.fold import Request, SplitsState, apply_record
 from coordlog.projections.splits.table import (
     Assigned,
     Finished,
@@ -35,15 +35,10 @@ from coordlog.schemas.source_types import (
     SplitsWithdrawn,
 )
 
-__all__ = ["after_branch", "after_last", "after_reset", "apply_listed"]
+__all__ = ["after_branch", "after_end", "after_reset", "apply_listed"]
 
 _WITH_ENUMERATOR = WithEnumerator()
 _LASTING = payload_type_of(LastingState)
-
-
-def after_last(checkpoint_id: int, before: SplitsState, restored: SplitsState) -> SplitsState:
-    """As `after_reset`, if no checkpoint has completed since: with the ends of splits that the checkpoint has."""
-    return after_reset(before, with_ends(checkpoint_id, before, restored))
 
 
 def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
@@ -55,10 +50,17 @@ def after_reset(before: SplitsState, restored: SplitsState) -> SplitsState:
 
     If the job was opened again since the checkpoint, the checkpoint's listing has not ended, as on another branch.
     """
-    forgotten = _forgotten_since(restored.splits, before.splits)
     is_opened_since = before.listed_before > restored.listed_before
     continued = after_branch if is_opened_since else _continued
-    state = continued(before, _without_names(restored, forgotten))
+    return continued(before, after_end(before, restored))
+
+
+def after_end(before: SplitsState, restored: SplitsState) -> SplitsState:
+    """As `after_reset`, but without the splits found later: all readers have ended, and none could read these.
+
+    The listing of the next opening finds them. Likewise at such a checkpoint of another branch.
+    """
+    state = _without_names(restored, _forgotten_since(restored.splits, before.splits))
     kept = _lasting(before.enumerator_state, restored.enumerator_state)
     return state if kept == state.enumerator_state else evolve(state, enumerator_state=kept)
 
@@ -72,11 +74,8 @@ def after_branch(before: SplitsState, restored: SplitsState) -> SplitsState:
     branch has read and forgotten are found again.
 
     If this branch has found further splits, the checkpoint's listing has not ended: a new one withdraws those that this
-    branch has only cut otherwise. If all readers had ended there, none could read those splits: the listing of the
-    next opening finds them.
+    branch has only cut otherwise.
     """
-    if restored.readers and all(r.is_completed for _, r in sorted(restored.readers.items())):
-        return restored
     state = _continued(before, restored)
     is_more = state.splits is not restored.splits
     return _listed_again(state) if is_more and state.is_discovery_complete else state

@@ -20,6 +20,7 @@ from typing import Final, cast
 
 from coordlog.projections.job.checkpoints import restoring_subtasks
 from coordlog.projections.job.launch import LaunchInfo
+from coordlog.projections.job.lifecycle import is_opened_again
 from coordlog.projections.job.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
 from coordlog.projections.tables.payload_json import Fields, PayloadReader
@@ -213,8 +214,9 @@ class _Split:
     holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
     thrown: list[_Thrown] = field(default_factory=list)
     is_unknown: bool = False
-    """Whether the job went back to a checkpoint from before a pruned log's first record, and no later record is of the
-    split: that checkpoint may have it as read."""
+    """Whether the job does not know the split, as no later record is of it: the job went back to a checkpoint from
+    before a pruned log's first record, which may have it as read; or to one at which all subtasks had finished, which
+    leaves out what was found later."""
 
     def hold(
         self, subtask: int, attempt_number: int, assigned: int | None, began: int | None
@@ -278,11 +280,13 @@ class SplitFold:
         self._ackers: dict[tuple[int, int], int] = {}
         """Number of the attempt that acked, by checkpoint and subtask."""
         self._job_id = ""
-        self._parallelism = 1
+        self._parallelism, self._has_subtasks = 1, False
         self._parallelism_of: dict[int, int] = {}
         """Parallelism of each completed checkpoint."""
         self._completed_at: dict[int, int] = {}
         """Sequence at which each checkpoint has completed."""
+        self._ended_at: set[int] = set()
+        """Completed checkpoints at which all subtasks had finished, and from which the job was not opened again."""
         self._last = NO_CHECKPOINT
         """Last completed checkpoint of the branch."""
         self._open_intents: dict[int, int] = {}
@@ -302,6 +306,7 @@ class SplitFold:
         """
         self._job_id = state.job_id
         self._parallelism, self._last = state.parallelism, state.last_checkpoint
+        self._has_subtasks = state.parallelism > 0
         for key, skipped in sorted_items(state.skipped_splits):
             self._splits[key] = _Split(skipped_because=skipped.reason)
         for key, kept in () if state.is_over else sorted_items(state.kept_splits):
@@ -390,7 +395,10 @@ class SplitFold:
                     self._job_id = record.job_id
                     self._open_intents.clear()
                     self._unsettled.clear()
-                self._parallelism = LaunchInfo(record.attributes).parallelism or 1
+                parallelism = LaunchInfo(record.attributes).parallelism
+                self._has_subtasks, self._parallelism = parallelism > 0, parallelism or 1
+            case Kind.COORDINATORS_STARTED if is_opened_again(record):
+                self._ended_at.discard(self._last)
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
                 self._settle(record)
@@ -427,6 +435,9 @@ class SplitFold:
                 self._ackers[number, record.subtask] = record.attempt_number
             case Kind.CHECKPOINT_COMPLETED:
                 self._parallelism_of[number] = self._parallelism
+                ackers = ((number, subtask) for subtask in range(self._parallelism))
+                if self._has_subtasks and not any(acker in self._ackers for acker in ackers):
+                    self._ended_at.add(number)
                 self._completed_at[number], self._last = sequence, number
                 self._completed(number, sequence)
                 self._settle(record)
@@ -592,6 +603,8 @@ class SplitFold:
         number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
         completed = self._completed_at.get(number, -1)
         is_pruned = number != NO_CHECKPOINT and number not in self._completed_at
+        # With more subtasks than it had, a checkpoint has some that can read what was found later.
+        is_over = number in self._ended_at and self._parallelism <= self._parallelism_of[number]
         self._last = number
         self._of_subtask.clear()
         for key in sorted(self._splits):
@@ -608,7 +621,8 @@ class SplitFold:
                     hold.is_over, hold.over = True, record.sequence
                     split.thrown.append(self._thrown(key, hold, record, number, attempts))
             is_live = any(not hold.is_over for hold in split.holds.values())
-            split.is_unknown = is_pruned and not is_live and split.skipped_because is None
+            is_left_out = (is_pruned or is_over) and not is_live
+            split.is_unknown = is_left_out and split.skipped_because is None
 
     def _thrown(
         self,

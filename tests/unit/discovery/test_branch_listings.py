@@ -10,8 +10,9 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
+from coordlog.log.memory import MemoryLog
 from coordlog.offline.epoch import append_fact, read_records
-from coordlog.projections.inspection.verify import verify
+from coordlog.projections.inspection.verify import Fault, verify
 from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit
 from coordlog.projections.tables.splits import SplitPlace
@@ -174,8 +175,8 @@ def test_splits_of_a_later_opening_are_read_at_an_earlier_savepoint() -> None:
     assert job.runtime.state.phase is Phase.FINISHED
 
 
-def test_what_another_branch_has_found_waits_if_all_readers_had_ended() -> None:
-    """No reader is left at the savepoint: the job finishes there, as it would have without the other branch."""
+def ended_with_another_branch(*, is_cut_first: bool = False) -> MemoryLog:
+    """The log of a job whose only reader had ended at checkpoint 2, and which has found "c" on another branch."""
     job = HandDrivenJob(chain())
     (attempt,) = job.register_all()
     checkpoint(job, attempt)
@@ -183,6 +184,8 @@ def test_what_another_branch_has_found_waits_if_all_readers_had_ended() -> None:
         read_one(attempt, name)
     ask(attempt)
     ack_all(attempt)
+    if is_cut_first:
+        assert job.trigger() == 2
     attempt.complete()
     (end,) = (
         one.offset + 1 + one.record().turn_remaining
@@ -200,11 +203,49 @@ def test_what_another_branch_has_found_waits_if_all_readers_had_ended() -> None:
     attempt.send("source", Hello())
     assert "c" in places(job)
     job.crash()
+    return log
 
-    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=2)
+
+def faults_of(log: MemoryLog) -> list[Fault]:
+    """The faults of a log that begins with a copy of another."""
+    found_faults = verify(list(log.read(0, log.high_watermark()))).faults
+    return [one for one in found_faults if "it was written to the log of" not in one.what]
+
+
+@pytest.mark.parametrize("is_cut_first", [False, True])
+def test_what_another_branch_has_found_waits_if_all_readers_had_ended(
+    *, is_cut_first: bool
+) -> None:
+    """No reader is left at the savepoint: the job finishes there, as it would have without the other branch.
+
+    Likewise if the last reader ended between the cut and its barrier.
+    """
+    log = ended_with_another_branch(is_cut_first=is_cut_first)
+
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=2)
 
     assert job.runtime.state.phase is Phase.FINISHED
-    assert places(job) == {"a": "finished by 0", "b": "finished by 0"}
+    assert {*places(job)} == {"a", "b"}
+    assert faults_of(job.log) == []
+
+
+@pytest.mark.parametrize("is_cut_first", [False, True])
+def test_a_reader_more_than_had_ended_reads_what_another_branch_has_found(
+    *, is_cut_first: bool
+) -> None:
+    log = ended_with_another_branch(is_cut_first=is_cut_first)
+
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=2, parallelism=2)
+    (attempt,) = job.register_all()
+    ask(attempt)
+    read_one(attempt, "c")
+    ask(attempt)
+    ack_all(attempt)
+    attempt.complete()
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    assert places(job)["c"] == "finished by 1"
+    assert faults_of(job.log) == []
 
 
 def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:
