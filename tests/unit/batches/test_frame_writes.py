@@ -40,7 +40,12 @@ from coordlog.spark_integration.batches.ledger import (
     Standing,
     standing_of,
 )
-from coordlog.spark_integration.batches.parquet import FilesSink, ParquetBatches, writers_name
+from coordlog.spark_integration.batches.parquet import (
+    FilesSink,
+    FilesTask,
+    ParquetBatches,
+    writers_name,
+)
 from coordlog.spark_integration.batches.payloads import PartOutcome
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.dataframes.query_end import PlanSeal
@@ -389,3 +394,21 @@ def test_the_data_source_makes_these_writers(service: BatchService) -> None:
     assert source.name() == "coordlog"
     assert type(source.writer(SCHEMA, overwrite=False)).__name__ == "_FrameWriter"
     assert type(source.streamWriter(SCHEMA, overwrite=False)).__name__ == "_StreamWriter"
+
+
+def test_a_list_of_empty_lists_gets_the_offsets_that_spark_leaves_out() -> None:
+    """Without them pyarrow's `nbytes` reads beyond a buffer, and the worker dies."""
+    none = pa.array([], pa.string())
+    inner = pa.Array.from_buffers(
+        pa.list_(pa.string()), 0, [None, pa.py_buffer(b"")], children=[none]
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), inner)
+    writer = mock.Mock(**{"final_snapshot.return_value.committables": ()})
+    task = FilesTask(
+        writers=cast("Any", lambda _label: writer), job_id="j", folder="d", label="b", batch_id=0
+    )
+    with mock.patch.object(TaskContext, "get"):
+        task.write([pa.record_batch({"lists": lists})])
+    (batch,) = writer.process.call_args.args
+    assert batch.column("lists").to_pylist() == [[], []]
+    assert batch.column("lists").values.buffers()[1].size == 4
