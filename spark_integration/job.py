@@ -109,7 +109,8 @@ class Job:
         parallelism: Number of subtasks; as many free slots are needed. A job restored by rollback may
             have another number than before.
         checkpoint_interval_s: Seconds between checkpoints, in streaming.
-        batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
+        batch: No checkpoints; after a stop or a kill, finished splits stay finished. The output becomes visible at
+            the end.
         take_over: Take the place of a driver that is alive, or that cannot be proved dead from here.
         start: State with which this start of the job begins.
         restart_policy: Failures that the job survives.

@@ -227,9 +227,21 @@ class DefaultEnumerator(SplitEnumerator):
         context = self._context
         state, parallelism = context.state, context.current_parallelism()
         dealt: dict[int, list[Split]] = {subtask: [] for subtask in subtasks}
+        # After a return to a checkpoint where a subtask had finished, the next one gets the splits found since.
+        owners = [
+            next(
+                (
+                    n
+                    for n in (*range(first, parallelism), *range(first))
+                    if not state.reader(n).is_completed
+                ),
+                first,
+            )
+            for first in range(parallelism)
+        ]
         for split_id in state.unassigned():
             ordinal = state.splits.ordinal(split_id)
-            owner = ordinal % parallelism
+            owner = owners[ordinal % parallelism]
             if owner in dealt:
                 dealt[owner].append(state.splits.split_at(ordinal))
         context.assign_splits(dealt)

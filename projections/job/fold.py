@@ -217,7 +217,31 @@ class JobProjection:
         if mark is not None:
             return _marked(state, mark)
         typed = _TYPED.get(record.kind)
-        return state if typed is None else typed(state, record, value)
+        if typed is None:
+            return state
+        state = typed(state, record, value)
+        return self._at_completion(state) if record.kind is Kind.CHECKPOINT_COMPLETED else state
+
+    def _at_completion(self, state: JobState) -> JobState:
+        """The state in which the last checkpoint, just completed, has what its readers did up to their barriers."""
+        checkpoint = state.completed[state.last_checkpoint]
+        cuts = checkpoint.cuts
+        for operator_id, projection in self._operators.items():
+            cut = cuts.get(operator_id)
+            if cut is None or projection.at_completion is None:
+                continue
+            completed = projection.at_completion(
+                checkpoint.checkpoint_id,
+                checkpoint.finished.keys(),
+                state.projections[operator_id],
+                cut.projection,
+            )
+            if completed is not cut.projection:
+                cuts = cuts.set(operator_id, replace(cut, projection=completed))
+        if cuts is checkpoint.cuts:
+            return state
+        checkpoint = replace(checkpoint, cuts=cuts)
+        return evolve(state, completed=state.completed.set(checkpoint.checkpoint_id, checkpoint))
 
     def _reset(self, state: JobState, record: Record) -> JobState:
         is_opened = record.checkpoint_id == NO_CHECKPOINT and state.opening is not None
@@ -225,20 +249,17 @@ class JobProjection:
         # Apart before `after_reset`, which may change the state of the cut too.
         changed = self.apart(checkpoints.reset_to_checkpoint(state, record, initial))
         changed = _with_operators_back(changed)
-        is_last = changed.last_checkpoint == state.last_checkpoint
         is_ancestor = is_on_the_way(state, changed.last_checkpoint, state.last_checkpoint)
         has_ended = 0 < changed.parallelism == changed.finished_count
         projections = changed.projections
         for operator_id, projection in self._operators.items():
-            before, kept = state.projections[operator_id], projections[operator_id]
-            if projection.survives_resets:
-                kept = before
-            elif is_last and projection.after_last is not None:
-                kept = projection.after_last(changed.last_checkpoint, before, kept)
+            before = state.projections[operator_id]
             after = projection.after(is_ancestor=is_ancestor, has_ended=has_ended)
-            if after is not None:
-                kept = after(before, kept)
-            projections = projections.set(operator_id, kept)
+            if projection.survives_resets:
+                projections = projections.set(operator_id, before)
+            elif after is not None:
+                kept = after(before, projections[operator_id])
+                projections = projections.set(operator_id, kept)
         return evolve(changed, projections=projections)
 
     def _project(

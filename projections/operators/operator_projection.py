@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
@@ -83,8 +83,9 @@ class OperatorProjection(Generic[S]):
     `apply` receives, in log order, every valid record of its operator and those of attempts, resets and checkpoints.
     `EVENT_REDELIVERED` arrives as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded if it is of a type
     that the projection `reads`, and None if the record has none. At `RESET_TO_CHECKPOINT(n)` the state goes back to the
-    cut of n (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may
-    keep more, or `after_branch` if n is on another branch, or `after_end` if all subtasks have finished at n.
+    cut of n (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `at_completion` may
+    add to the state of the cut. `after_reset` may keep more, or `after_branch` if n is on another branch, or
+    `after_end` if all subtasks have finished at n.
     """
 
     name: str
@@ -98,6 +99,10 @@ class OperatorProjection(Generic[S]):
     """Whether resets leave the state unchanged: it describes effects outside, such as committed batches."""
     goes_on_from: tuple[int, ...] = ()
     """Earlier versions of the projection whose states in snapshots this version accepts."""
+    at_completion: Callable[[int, Collection[int], S, S], S] | None = None
+    """Function of a completed checkpoint's id, the subtasks that have finished in it, the state at its completion and
+    that at its cut to the state to which resets go back; None: that at its cut. Readers are part of a checkpoint by
+    their barriers, which are later than the cut."""
     after_reset: Callable[[S, S], S] | None = None
     """Function of the state before a reset and that of its checkpoint to the state after it; None: the latter."""
     after_branch: Callable[[S, S], S] | None = None
@@ -105,9 +110,6 @@ class OperatorProjection(Generic[S]):
     branch; None: `after_reset`. If all subtasks have finished there, the state is that of the checkpoint."""
     after_end: Callable[[S, S], S] | None = None
     """As `after_reset`, at a reset to an ancestor at which all subtasks have finished; None: `after_reset`."""
-    after_last: Callable[[int, S, S], S] | None = None
-    """What a reset to the last completed checkpoint does first: a function of its id, the state before the reset and
-    that of the checkpoint to the latter's replacement."""
     reads: tuple[type[Payload], ...] | None = None
     """Types of payloads that `apply` reads, in all their versions; None: all of the job. A payload of another type is
     not decoded, and not fetched if it is in the payload store: `apply` receives None instead."""

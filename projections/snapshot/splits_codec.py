@@ -21,7 +21,7 @@ from coordlog.projections.operators.operator_projection import (
 )
 from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.projections.snapshot.codec import SnapshotTooLargeError
-from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record, with_ends
+from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record, at_completion
 from coordlog.projections.splits.relisting import (
     after_branch,
     after_end,
@@ -284,7 +284,7 @@ SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     initial=SplitsState(),
     apply=apply_record,
     codec=SplitsCodec(),
-    after_last=with_ends,
+    at_completion=at_completion,
     reads=_READS,
 )
 
@@ -295,10 +295,10 @@ LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     apply=apply_listed,
     codec=SplitsCodec(),
     goes_on_from=(SPLITS.version,),
+    at_completion=at_completion,
     after_reset=after_reset,
     after_branch=after_branch,
     after_end=after_end,
-    after_last=with_ends,
     reads=(*_READS, KnownSplitsForgotten, SplitsReleased),
 )
 """Projection of a source that can be listed again: splits of an earlier listing stay known (clause L6)."""

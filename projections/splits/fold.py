@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import gt, itemgetter
@@ -56,7 +56,7 @@ __all__ = [
     "SplitsState",
     "WithEnumerator",
     "apply_record",
-    "with_ends",
+    "at_completion",
 ]
 
 V = TypeVar("V")
@@ -302,6 +302,8 @@ def _requested(state: SplitsState, record: Record) -> SplitsState:
     reader = state.reader(subtask)
     if reader.no_more_sequence is not None:
         return state  # the request crossed the answer, which remains valid
+    if reader.is_completed:
+        return state  # a redelivered one, of a reader that ended between the cut and its barrier
     request = Request(
         sequence=_required(record.sequence), last_barrier=_required(record.last_barrier)
     )
@@ -557,16 +559,24 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
     return evolve(state, readers=readers, cuts=Map(), last_cut=sequence)
 
 
-def with_ends(checkpoint_id: int, before: SplitsState, restored: SplitsState) -> SplitsState:
-    """The state of the last completed checkpoint, with the splits that ended between its cut and the barriers.
+def at_completion(
+    checkpoint_id: int, finished: Collection[int], now: SplitsState, cut: SplitsState
+) -> SplitsState:
+    """The state of a completed checkpoint: that of its cut, with what the readers did before their barriers.
 
-    The checkpoint has their rows, and no restored reader has them: they ended before the barrier, which each attempt
-    that is restored from the checkpoint has passed.
+    The checkpoint has the rows of the splits that ended there, and no restored reader has these splits. A reader that
+    ended there has no splits and no requests.
+
+    Args:
+        checkpoint_id: The checkpoint.
+        finished: Subtasks that have finished in it.
+        now: State at its completion.
+        cut: State at its cut.
     """
     moved: dict[str, Place] = {}
-    for name in (name for _, reader in _in_order(restored.readers) for name in reader.splits):
-        place = restored.splits.place(name)
-        end = before.splits.place(name) if name in before.splits else None
+    for name in (name for _, reader in _in_order(cut.readers) for name in reader.splits):
+        place = cut.splits.place(name)
+        end = now.splits.place(name) if name in now.splits else None
         is_over = isinstance(end, Finished) and _is_over_before(end, checkpoint_id)
         if is_over and isinstance(place, Assigned):
             moved[name] = Finished(
@@ -575,7 +585,13 @@ def with_ends(checkpoint_id: int, before: SplitsState, restored: SplitsState) ->
                 last_barrier=NO_CHECKPOINT,
                 is_kept=False,
             )
-    return evolve(restored, splits=restored.splits.moved(moved)) if moved else restored
+    readers = cut.readers
+    for subtask in sorted(finished):
+        if cut.reader(subtask) != now.reader(subtask):
+            readers = readers.set(subtask, now.reader(subtask))
+    if not moved and readers is cut.readers:
+        return cut
+    return evolve(cut, splits=cut.splits.moved(moved) if moved else cut.splits, readers=readers)
 
 
 def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:

@@ -209,7 +209,7 @@ class IngestOptions:
         5.0, "Time between two checkpoints; rows become visible with each checkpoint."
     )
     batch: bool = _job.switch(
-        "No checkpoints: finished files stay finished, and all rows become visible at the end.",
+        "No checkpoints: after a stop or a kill, finished files stay finished. All rows become visible at the end.",
     )
     bootstrap_servers: str | None = _command(
         None, SERVERS_HELP, "HOST:PORT", envvar=SERVERS_VARIABLE, show_envvar=True

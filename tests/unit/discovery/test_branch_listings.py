@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
+from coordlog.coordinators.splits import Assignment, DefaultEnumerator, SplitCoordinatorProvider
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.epoch import append_fact, read_records
 from coordlog.projections.inspection.verify import Fault, verify
@@ -416,3 +416,70 @@ def test_a_pruned_history_with_a_change_of_branches_has_no_fault() -> None:
     stored = list(job.log.read(job.log.start_offset(), job.log.high_watermark()))
     assert verify(stored).faults == []
     assert [row.split_id for row in audit(stored).splits] == ["b"]
+
+
+def test_a_split_that_ended_before_its_barrier_is_read_at_an_older_checkpoint_too() -> None:
+    """Its end is after the cut of the checkpoint, whose state of the source has the split with a reader."""
+    job = HandDrivenJob(chain())
+    (attempt,) = job.register_all()
+    ask(attempt)
+    ack_all(attempt)
+    assert job.trigger() == 1
+    attempt.finish_split("source", "a", rows=1)
+    attempt.ack_checkpoint(1)
+    job.ask("", TakeSavepoint(name="read", checkpoint=1))
+    read_one(attempt, "b")
+    checkpoint(job, attempt)
+    job.crash()
+
+    job = HandDrivenJob(chain(), log=job.log, from_checkpoint=1)
+
+    assert places(job) == {"a": "finished by 0", "b": "enumerator"}
+
+
+@pytest.mark.parametrize("is_cut_first", [False, True])
+@pytest.mark.parametrize("assignment", ["pull", "static"])
+def test_readers_that_are_left_at_a_savepoint_read_what_was_found_since(
+    assignment: Assignment, *, is_cut_first: bool
+) -> None:
+    """The first reader had ended there, before the cut or between the cut and its barrier."""
+
+    def chain_with(*names: str) -> Chain:
+        provider = SplitCoordinatorProvider(
+            "source", discover=listing(*names), assignment=assignment
+        )
+        return chain_of(provider)
+
+    def read_all(attempt: FakeAttempt) -> None:
+        while NO_MORE not in told(job, attempt):
+            ask(attempt)
+        ack_all(attempt)
+        for name in told(job, attempt):
+            if places(job).get(name) == f"with {attempt.subtask}":
+                attempt.finish_split("source", name)
+
+    job = HandDrivenJob(chain_with("a", "b"), parallelism=2)
+    first, second = job.register_all()
+    read_all(first)
+    if not is_cut_first:
+        first.complete()
+    ack_all(second)
+    assert job.trigger() == 1
+    if is_cut_first:
+        first.complete()
+    second.ack_checkpoint(1)
+    job.ask("", TakeSavepoint(name="left", checkpoint=1)).answer()
+    read_all(second)
+    second.complete()
+    job.advance(5.0)
+    assert job.runtime.state.phase is Phase.FINISHED
+    found_since = chain_with("a", "b", "c", "d")
+    HandDrivenJob(found_since, parallelism=2, log=job.log, again=True).crash()
+
+    job = HandDrivenJob(found_since, parallelism=2, log=job.log, from_checkpoint=1)
+    (left,) = job.register_all()
+    read_all(left)
+    left.complete()
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    assert {"finished by 1"} == {places(job)[name] for name in "cd"}
