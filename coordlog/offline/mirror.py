@@ -1,4 +1,4 @@
-"""Copies of a pruned log whose offsets begin anew, as a mirroring tool makes them."""
+"""Copies of a log whose offsets begin elsewhere, as a mirroring tool makes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from coordlog.errors import RecordError
 from coordlog.log.interface import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.schemas.validity import beginning_at
 
-__all__ = ["from_its_snapshot"]
+__all__ = ["from_its_beginning"]
 
 
-def from_its_snapshot(source: Log) -> Log:
-    """The copy from the `SNAPSHOT` on with which it begins, behind records of others; any other log as it is.
+def from_its_beginning(source: Log) -> Log:
+    """The copy from the record on with which its history begins, behind records of others; any other log as it is.
 
     A log of a job begins with a `SNAPSHOT` only above offset 0: so the offsets of a copy are one higher here if it has
-    the `SNAPSHOT` at offset 0.
+    the `SNAPSHOT` at offset 0. A whole history begins at offset 0: so the offsets of a copy are lower here if records
+    of others were removed before its first epoch.
 
     Raises:
         LogError: The log cannot be read.
@@ -24,21 +25,25 @@ def from_its_snapshot(source: Log) -> Log:
     start = source.start_offset()
     records = source.read(start, source.high_watermark())
     first = next((stored for stored in records if stored.header is not None), None)
-    if first is None or first.offset == start > 0:
+    if first is None or first.header is None:
+        return source
+    if start > 0 and first.header.is_epoch_started and first.header.epoch == 0:
+        return _Shifted(source, first.offset, -first.offset)
+    if first.offset == start > 0:
         return source
     with suppress(RecordError):
         if beginning_at(first) is not None:
-            return _FromSnapshot(source, first.offset)
+            return _Shifted(source, first.offset, int(first.offset == 0))
     return source
 
 
-class _FromSnapshot:
+class _Shifted:
     """See `Log`."""
 
-    def __init__(self, source: Log, begins_at: int) -> None:
+    def __init__(self, source: Log, begins_at: int, shift: int) -> None:
         self._source = source
-        self._shift = int(begins_at == 0)
-        self._start = begins_at + self._shift
+        self._shift = shift
+        self._start = begins_at + shift
 
     @property
     def identity(self) -> LogIdentity:

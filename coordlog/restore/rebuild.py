@@ -256,6 +256,8 @@ class Rebuild:
         if self.started_at is None or offset is None or offset < history.start:
             return
         for stored in history.stored(offset, offset + 1) if offset < self.started_at else ():
+            if stored.header is None:
+                break
             record = stored.record()
             if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == number:
                 if not self._is_opened_since(record):

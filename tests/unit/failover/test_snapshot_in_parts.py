@@ -15,6 +15,8 @@ from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RequestError, RestoreError
 from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.log.copy import to_append
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.offline.adopt import adopt
@@ -372,3 +374,32 @@ def test_a_moved_job_starts_from_a_snapshot_that_is_stored_whole(
     )
     new = job_of(3, moved, payloads=options)
     assert new.register(0).accepted.restored_checkpoint == state.last_checkpoint
+
+
+def test_a_mirrored_job_starts_though_a_foreign_record_is_at_that_offset(url: str) -> None:
+    """As above: the record at the offset that a stored snapshot has is one of another program."""
+    options = PayloadOptions(store=PayloadStore(url, "job"), limit_bytes=100)
+    job = job_of(3, payloads=options, options=RuntimeOptions(snapshot_every=20))
+    attempt = job.register(0)
+    _completed(job, attempt, 1)
+    for _ in range(20):
+        ask(attempt)
+    state = job.runtime.state
+    started = folded(job.log, job.chain, url)
+    assert started.started_at is not None
+    offset = started.checkpoint_offset
+    assert offset is not None
+    assert offset < started.started_at, "the offset is the one in the snapshot"
+    job.crash()
+    mirror, moved = MemoryLog("mirror"), MemoryLog("moved")
+    for stored in job.log.records:
+        if stored.offset == offset:
+            mirror.store(UnstoredRecord(key=b"", value=b"foreign", header=b"", timestamp_us=0))
+        mirror.store(to_append(stored))
+    adopt(mirror, moved, "job")
+
+    again = folded(moved, job.chain, url)
+
+    assert again.started_at == started.started_at + 1
+    assert again.state.completed == state.completed
+    assert again.checkpoint_offset is None, "the snapshot's is forgotten"

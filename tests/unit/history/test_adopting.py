@@ -755,3 +755,25 @@ def test_a_mirror_of_a_pruned_log_is_adopted_at_its_new_offsets(
     assert here.log.start_offset() == 1
     driven.drive(here.log)
     assert driven.rows() == ALL_ROWS
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_whole_mirror_is_adopted_though_records_before_it_are_gone(
+    tmp_path: Path, left: int
+) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=False)
+    lost, here = MemoryLog("driven"), Place()
+    driven.drive(lost, kill_driver_at=8, snapshot_every=20)
+    here.mirror = MemoryLog("mirror")
+    foreign = UnstoredRecord(key=b"", value=b"foreign", header=b"", timestamp_us=0)
+    copied = [to_append(one) for one in lost.records]
+    here.mirror.writer().append([foreign] * 3 + copied, timeout_s=1.0)
+    here.mirror.remove_below(3 - left)
+
+    for word in ("adopted job", "adopted already"):
+        done = run(here, "adopt", "driven", "--from-topic", "mirror.driven.log", "--take-over")
+        assert done.exit_code == Exit.DONE, done.output
+        assert word in done.output
+    assert here.log.start_offset() == 0
+    driven.drive(here.log)
+    assert driven.rows() == ALL_ROWS

@@ -17,7 +17,7 @@ from coordlog.log.file import ExportedLog
 from coordlog.log.interface import Log
 from coordlog.offline.adopt import Adopted, checked
 from coordlog.offline.adopt import adopt as adopt_history
-from coordlog.offline.mirror import from_its_snapshot
+from coordlog.offline.mirror import from_its_beginning
 from coordlog.projections.inspection.verify import Verified
 from coordlog.projections.tables.payload_json import Json
 from coordlog.spark_integration.driver.liveness import NamedDriver
@@ -83,7 +83,7 @@ def adopt(
         raise click.UsageError("pass either --from or --from-topic")
     copy = _source(logs, job, file, topic)
     try:
-        source = from_its_snapshot(copy)
+        source = from_its_beginning(copy)
         verified = checked(
             source,
             job,
