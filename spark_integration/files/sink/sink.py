@@ -40,6 +40,7 @@ from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.table_commits import TABLE_COMMITS
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
+from coordlog.spark_integration.files.source.paths import absolute
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.files.store.log_claims import Claim
 from coordlog.spark_integration.files.store.s3 import S3Store
@@ -394,7 +395,7 @@ def _store(path: str) -> FileStore:
             "finished",
         )
     # Not resolved: the target of a link in the path may change between two runs.
-    return LocalStore(Path(os.path.abspath(Path(path).expanduser())))  # noqa: PTH100
+    return LocalStore(Path(absolute(path)))
 
 
 def _checked_s3(url: str) -> str:

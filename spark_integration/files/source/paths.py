@@ -28,6 +28,8 @@ def absolute(url: str) -> str:
     if url.startswith(("file://", "local://")):
         scheme, _, path = url.partition("://")
         return f"{scheme}://{absolute(path)}"
+    if url.startswith("file:/"):  # as Hadoop and Spark write it
+        url = url.removeprefix("file:")
     if "://" in url and not url.startswith("/"):
         return url
     path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
