@@ -36,11 +36,11 @@ from coordlog.spark_integration.files.payloads import (
     PublishFiles,
     StagedFile,
 )
+from coordlog.spark_integration.files.places import absolute
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.table_commits import TABLE_COMMITS
 from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
-from coordlog.spark_integration.files.source.paths import absolute
 from coordlog.spark_integration.files.store.local import LocalStore
 from coordlog.spark_integration.files.store.log_claims import Claim
 from coordlog.spark_integration.files.store.s3 import S3Store
