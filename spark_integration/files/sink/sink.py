@@ -259,13 +259,13 @@ class ParquetSink(Sink):
         """
         self._claim = self._destination.claim(job_id, log, former)
 
-    def is_taken(self) -> bool:
-        """Whether a job has made the destination ready.
+    def is_taken(self, job_id: str) -> bool:
+        """Whether this job has made the destination ready.
 
         Raises:
             SinkError: The destination cannot be read.
         """
-        return self._destination.has_owner()
+        return self._destination.owner() == job_id
 
     def make_intent(
         self, checkpoint_id: int, committables: Sequence[CommittableOf]
