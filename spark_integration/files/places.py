@@ -14,11 +14,24 @@ from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
 from coordlog.spark_integration.files.listing import fixed_part, has_wildcard, is_local
 
-__all__ = ["check_apart", "location_of", "locations_of"]
+__all__ = ["absolute", "check_apart", "location_of", "locations_of"]
 
 _WILDCARDS: Final = re.compile(r"[*?\]]")
 _OURS: Final = ".parquet"
 """End of the name of a published file."""
+
+
+def absolute(url: str) -> str:
+    """The URL, or the absolute path of a local one, spelled alike: files and destinations are known by their paths."""
+    if url.startswith(("file://", "local://")):
+        scheme, _, path = url.partition("://")
+        return f"{scheme}://{absolute(path)}"
+    if url.startswith("file:/"):  # as Hadoop and Spark write it
+        url = url.removeprefix("file:")
+    if "://" in url and not url.startswith("/"):
+        return url
+    path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
+    return re.sub("^//", "/", path)
 
 
 def location_of(url: str) -> str:

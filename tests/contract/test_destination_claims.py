@@ -397,7 +397,7 @@ def test_a_destination_inside_another_jobs_is_refused_and_not_made(
     for below in ("inner", "a/b/inner"):
         with pytest.raises(SinkError, match="it is inside the destination of job 'ingest'"):
             ParquetSink(f"{url}/{below}").prepare("other")
-        assert not ParquetSink(f"{url}/{below}").is_taken()
+        assert not ParquetSink(f"{url}/{below}").is_taken(JOB)
     assert not (tmp_path / "out" / "inner").exists()
     # One of an earlier version goes on.
     owner = b'{"job_id": "other"}'

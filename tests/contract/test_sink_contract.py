@@ -561,7 +561,7 @@ def test_close_removes_what_was_not_handed_over_and_nothing_else(place: Place) -
 
 def test_the_writer_travels_to_the_tasks(place: Place) -> None:
     sink = place.sink()
-    sink.is_taken()  # a client has been made, which stays here
+    sink.is_taken(JOB)  # a client has been made, which stays here
     writer = pickle.loads(pickle.dumps(sink.spec().create_operator))()
     writer.open(FakeContext(job_id=JOB), None)
     list(writer.process(rows(1)))
@@ -576,7 +576,9 @@ def test_a_destination_is_taken_again_by_its_own_job_only(place: Place) -> None:
 
     error = refusal(lambda: place.sink().prepare("other"))
     assert "it is of job 'ingest', this is job 'other'" in error.problem
-    assert place.sink().is_taken()
+    assert error.next_step.endswith('continue with `job_id="ingest"`')
+    assert place.sink().is_taken(JOB)
+    assert not place.sink().is_taken("other")
 
 
 def test_a_destination_that_holds_something_else_is_not_taken(new_place: MakePlace) -> None:
@@ -587,7 +589,7 @@ def test_a_destination_that_holds_something_else_is_not_taken(new_place: MakePla
     assert "a destination that is not ours: it holds 1 names" in error.problem
     assert "'mine.txt'" in error.problem
     assert place.names() == ["mine.txt"]
-    assert not place.sink().is_taken()
+    assert not place.sink().is_taken(JOB)
 
 
 def test_of_two_jobs_that_take_a_destination_at_once_one_gets_it(new_place: MakePlace) -> None:

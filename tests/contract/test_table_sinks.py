@@ -633,6 +633,18 @@ def test_two_jobs_write_to_one_table(place: Place) -> None:
     assert place.rows() == SAVED + Counter([5])
 
 
+def test_a_table_knows_the_jobs_that_have_begun_and_committed(place: Place) -> None:
+    sink = place.new_sink()
+    assert sink.jobs() == frozenset()
+    files = staged(place)
+    assert sink.is_taken(JOB)
+    assert not sink.is_taken("other")
+    assert sink.jobs() == frozenset()
+
+    place.sink().settle(intent(files))
+    assert sink.jobs() == {JOB}
+
+
 @pytest.mark.clause("H3")
 def test_one_sink_object_serves_two_jobs_at_once(place: Place) -> None:
     sink, runs = place.new_sink(), list[tuple[HandDrivenJob, RealAttempt]]()

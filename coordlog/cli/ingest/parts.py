@@ -32,9 +32,11 @@ from coordlog.spark_integration.job_options import RestartPolicy, Start, Telemet
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
-__all__ = ["IngestParts", "default_job_id", "parts_of"]
+__all__ = ["IngestParts", "default_job_id", "is_default_job_id", "parts_of"]
 
 _NAME_CHARS: Final = 40
+_DIGEST_BYTES: Final = 4
+_DEFAULT_ID: Final = re.compile(rf"ingest-(?:[a-z0-9-]+-)?[0-9a-f]{{{2 * _DIGEST_BYTES}}}")
 R = TypeVar("R")
 
 
@@ -79,8 +81,13 @@ def default_job_id(destination: str) -> str:
     if "://" not in destination:
         path = os.path.abspath(Path(destination).expanduser())  # noqa: PTH100, links are not followed
     name = re.sub(r"[^a-z0-9]+", "-", Path(path).name.lower()).strip("-")[:_NAME_CHARS]
-    digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).hexdigest()
     return "-".join(part for part in ("ingest", name.strip("-"), digest) if part)
+
+
+def is_default_job_id(job_id: str) -> bool:
+    """Whether an id looks like one of `default_job_id`."""
+    return _DEFAULT_ID.fullmatch(job_id) is not None
 
 
 def parts_of(options: IngestOptions) -> IngestParts:

@@ -9,7 +9,7 @@ from typing import Final
 
 from coordlog.api.chain import Chain
 from coordlog.cli.ingest.options import IngestOptions
-from coordlog.cli.ingest.parts import IngestParts
+from coordlog.cli.ingest.parts import IngestParts, is_default_job_id
 from coordlog.cli.log_access import LogPlace
 from coordlog.coordinators.listing import listed_in_time
 from coordlog.errors import CoordlogError, RecordError, RestoreError, SinkError
@@ -104,7 +104,7 @@ def look(
             state, read_to = result.state, result.end_offset
         is_new = state.epoch == -1
         if is_new and options.from_checkpoint is None:
-            listed_in_time(options.source, parts.source.check)
+            _check_new(parts, options)
             new_outputs = _check_fits(job_id, state, chain, options)
         else:
             check_identity(job_id, state, log.identity)
@@ -219,7 +219,7 @@ def _check_destinations(
 
 def _check_destination(job_id: str, state: JobState, sink: ParquetSink | TableSink) -> None:
     """Refuse another destination than that of earlier runs, which has their published and staged files."""
-    if not sink.is_taken():
+    if not sink.is_taken(job_id):
         last = state.launch_info.destinations.get(sink.spec().operator_id)
         raise RestoreError(
             job_id,
@@ -228,6 +228,28 @@ def _check_destination(job_id: str, state: JobState, sink: ParquetSink | TableSi
             f"{sink.destination}, which has nothing of this job",
             "use the destination of its last run; if that was removed, moved or is not mounted, put it back; or use "
             "another job id",
+        )
+
+
+def _check_new(parts: IngestParts, options: IngestOptions) -> None:
+    """Check a job that has no history: its source can be listed, and DEST is no other spelling of another job's."""
+    listed_in_time(options.source, parts.source.check)
+    if options.job_id is None and isinstance(parts.sink, TableSink):
+        _check_spelling(parts.job_id, parts.sink)
+
+
+def _check_spelling(job_id: str, table: TableSink) -> None:
+    """Refuse an id derived from DEST if the table has rows of another such id: DEST was spelled otherwise then.
+
+    A folder has an owner; a table has no other sign that its rows would be written a second time.
+    """
+    others = sorted(other for other in table.jobs() - {job_id} if is_default_job_id(other))
+    if others:
+        raise SinkError(
+            table.destination,
+            f"it has rows of job {others[0]!r}, whose id was derived from the table too, by a link, in another "
+            f"spelling or before a move; job {job_id!r} would write all rows again",
+            f'continue with `job_id="{others[0]}"`; to write rows of another source, with an id of your own',
         )
 
 

@@ -188,20 +188,25 @@ class Destination:
 
     def check_owner(self, job_id: str) -> None:
         """Raise SinkError if this machine sees no destination, or that of another job."""
-        content = self.store.read(_OWNER)
-        if content is None:
+        owner = self.owner()
+        if owner is None:
             raise SinkError(
                 self.where,
                 "a destination that is not ours: no job has made it ready, as this machine sees it",
                 "use one that the driver and all executors share",
             )
-        owner = self._owner(self.where, content)
         if owner != job_id:
             raise SinkError(
                 self.where,
                 f"a destination that is not ours: it is of job {owner!r}, this is job {job_id!r}",
-                "use a destination of its own for each job",
+                "use a destination of its own for each job; if it is the one of that job, moved or by another path, "
+                f'continue with `job_id="{owner}"`',
             )
+
+    def owner(self) -> str | None:
+        """Id of the job that has made it ready; None if none has. Raises SinkError."""
+        content = self.store.read(_OWNER)
+        return None if content is None else self._owner(self.where, content)
 
     @staticmethod
     def _owner(where: str, content: bytes) -> str:

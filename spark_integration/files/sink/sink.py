@@ -36,6 +36,7 @@ from coordlog.spark_integration.files.payloads import (
     PublishFiles,
     StagedFile,
 )
+from coordlog.spark_integration.files.places import absolute
 from coordlog.spark_integration.files.sink.destination import Destination
 from coordlog.spark_integration.files.sink.parquet_output import refused_columns
 from coordlog.spark_integration.files.sink.table_commits import TABLE_COMMITS
@@ -258,13 +259,13 @@ class ParquetSink(Sink):
         """
         self._claim = self._destination.claim(job_id, log, former)
 
-    def is_taken(self) -> bool:
-        """Whether a job has made the destination ready.
+    def is_taken(self, job_id: str) -> bool:
+        """Whether this job has made the destination ready.
 
         Raises:
             SinkError: The destination cannot be read.
         """
-        return self._destination.has_owner()
+        return self._destination.owner() == job_id
 
     def make_intent(
         self, checkpoint_id: int, committables: Sequence[CommittableOf]
@@ -394,7 +395,7 @@ def _store(path: str) -> FileStore:
             "finished",
         )
     # Not resolved: the target of a link in the path may change between two runs.
-    return LocalStore(Path(os.path.abspath(Path(path).expanduser())))  # noqa: PTH100
+    return LocalStore(Path(absolute(path)))
 
 
 def _checked_s3(url: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from coordlog.errors import OptionError
@@ -11,7 +10,7 @@ from coordlog.log.credentials import refuse_credentials
 from coordlog.spark_integration.files.listing import has_wildcard, is_local
 from coordlog.spark_integration.files.urls import SCHEMES, VERSION_MARK, WEB
 
-__all__ = ["absolute", "check_paths", "paths_of", "scheme_of"]
+__all__ = ["check_paths", "paths_of", "scheme_of"]
 
 
 def paths_of(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -21,17 +20,6 @@ def paths_of(also: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
         if isinstance(also, (str, os.PathLike))
         else [os.fspath(path) for path in also]
     )
-
-
-def absolute(url: str) -> str:
-    """The URL, or the absolute path of a local one, spelled alike: files are known by their paths."""
-    if url.startswith(("file://", "local://")):
-        scheme, _, path = url.partition("://")
-        return f"{scheme}://{absolute(path)}"
-    if "://" in url and not url.startswith("/"):
-        return url
-    path = os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111, links are not followed
-    return re.sub("^//", "/", path)
 
 
 def check_paths(url: str, others: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ from coordlog.spark_integration.files.payloads import (
     FilesLeftOut,
     SchemaSettled,
 )
-from coordlog.spark_integration.files.places import location_of, locations_of
+from coordlog.spark_integration.files.places import absolute, location_of, locations_of
 from coordlog.spark_integration.files.rejected_rows import rejects_of_rows
 from coordlog.spark_integration.files.rescued import unmarked, with_rescued
 from coordlog.spark_integration.files.sink.rejects import FAIL, SKIP, rejects_sink
@@ -73,7 +73,7 @@ from coordlog.spark_integration.files.source.kept import (
 from coordlog.spark_integration.files.source.known_files import KnownFiles
 from coordlog.spark_integration.files.source.notifications import NotifiedWatch, SqsQueue
 from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
-from coordlog.spark_integration.files.source.paths import absolute, check_paths, paths_of, scheme_of
+from coordlog.spark_integration.files.source.paths import check_paths, paths_of, scheme_of
 from coordlog.spark_integration.files.source.reader import (
     FileReader,
     FileReaderOptions,

@@ -34,6 +34,7 @@ from coordlog.spark_integration.files.store.s3_client import s3_options
 from coordlog.spark_integration.files.store.store import At
 from coordlog.spark_integration.files.tables.column_types import storable
 from coordlog.spark_integration.files.tables.table import (
+    MARKS,
     OpenedTable,
     TableCommit,
     TableConflictError,
@@ -241,6 +242,14 @@ class _Look:
         """As in the port."""
         with _errors(self._where, "its marks cannot be read"):
             return None if self._table is None else self._table.transaction_version(mark)
+
+    def jobs(self) -> frozenset[str]:
+        """As in the port. The table has its marks by name alone: the names are those of the operators' folders."""
+        with _errors(self._where, "its hidden folders cannot be listed"):
+            hidden = pa_fs.FileSelector(HIDDEN, allow_not_found=True)
+            names = [folder.base_name for folder in self._files.get_file_info(hidden)]
+        marked = [name for name in names if self.settled(f"{MARKS}{name}") is not None]
+        return frozenset(name.partition(".")[0] for name in marked)
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
         """As in the port: the mark is a transaction of the application of its name, which stays in the table."""

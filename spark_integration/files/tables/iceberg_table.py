@@ -61,6 +61,7 @@ from coordlog.spark_integration.files.store.durable import refuse_no_space
 from coordlog.spark_integration.files.store.store import At
 from coordlog.spark_integration.files.tables.column_types import storable
 from coordlog.spark_integration.files.tables.table import (
+    MARKS,
     OpenedTable,
     TableCommit,
     TableConflictError,
@@ -341,6 +342,11 @@ class _Look:
                 "put back the number that it had: it counts the commits of the job",
             )
         return None if value is None else int(value)
+
+    def jobs(self) -> frozenset[str]:
+        """As in the port."""
+        marks = [name for name in self._table.properties if name.startswith(MARKS)]
+        return frozenset(mark.removeprefix(MARKS).partition(".")[0] for mark in marks)
 
     def commit(self, commit: TableCommit, *, at: At) -> None:
         """As in the port: the mark is a property, which stays if the snapshot expires."""

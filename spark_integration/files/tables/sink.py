@@ -186,13 +186,21 @@ class TableSink(Sink):
 
         self._files.claim(job_id, log, former, refuse_earlier_output=refuse_earlier_output)
 
-    def is_taken(self) -> bool:
-        """Whether the table exists.
+    def is_taken(self, job_id: str) -> bool:
+        """Whether the table exists, and this job has begun to write there.
 
         Raises:
-            SinkError: The catalog cannot be read.
+            SinkError: The table cannot be read.
         """
-        return self._files.exists()
+        return self._files.is_of(job_id)
+
+    def jobs(self) -> frozenset[str]:
+        """Ids of the jobs that have committed to the table.
+
+        Raises:
+            SinkError: The table cannot be read.
+        """
+        return self._files.jobs()
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> Payload:
         """Publish the files of the intent, and add them by one commit, unless the table has the mark of the intent.

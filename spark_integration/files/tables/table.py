@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.store.store import At
 
 __all__ = [
+    "MARKS",
     "OpenedTable",
     "Table",
     "TableCommit",
@@ -20,6 +21,9 @@ __all__ = [
     "UnclearError",
     "has_reached",
 ]
+
+MARKS: Final = "coordlog.commits."
+"""Beginning of the names of all marks; the job follows, a dot, and the operator."""
 
 
 class TableConflictError(Exception):
@@ -71,6 +75,10 @@ class TableLook(Protocol):
 
     def settled(self, mark: str) -> int | None:
         """Value of a mark; None if the table has none of this name."""
+        ...
+
+    def jobs(self) -> frozenset[str]:
+        """Ids of the jobs with a mark in it."""
         ...
 
     def commit(self, commit: TableCommit, *, at: At) -> None:

@@ -31,6 +31,8 @@ from coordlog.spark_integration.files.tables.schemas import (
     check_same,
 )
 from coordlog.spark_integration.files.tables.table import (
+    MARKS,
+    OpenedTable,
     Table,
     TableCommit,
     TableConflictError,
@@ -162,13 +164,8 @@ class TableFiles:
                 f"{', '.join(self.partition_by)}",
                 "leave `partition_by` out: files are written as the table has it",
             )
-        # No job's id has a dot.
-        place = f"{job_id}.{escaped(self.operator_id)}"
         check_partitions(self._table, table)
-        if table.has_own_folders:
-            root, area = f"{table.files_root}/coordlog-{place}", HIDDEN
-        else:
-            root, area = table.files_root, f"{HIDDEN}/{place}"
+        root, area = self._folders(table, job_id)
         files = self._make_files(path=root, area=area, partition_by=table.partition_by)
         files.prepare(job_id)
         destination = Destination(files.writer_options.store)
@@ -196,13 +193,32 @@ class TableFiles:
             writers=writers,
         )
 
-    def exists(self) -> bool:
-        """Whether the table exists.
+    def _folders(self, table: OpenedTable, job_id: str) -> tuple[str, str]:
+        """Folder of the operator's files, and name of that of its hidden ones."""
+        # No job's id has a dot.
+        place = f"{job_id}.{escaped(self.operator_id)}"
+        if table.has_own_folders:
+            return f"{table.files_root}/coordlog-{place}", HIDDEN
+        return table.files_root, f"{HIDDEN}/{place}"
+
+    def is_of(self, job_id: str) -> bool:
+        """Whether the table exists, and the operator of this job has a folder in it. May be called before `prepare`.
 
         Raises:
-            SinkError: The catalog cannot be read.
+            SinkError: The table cannot be read.
         """
-        return self._table.exists()
+        if not self._table.exists():
+            return False
+        root, area = self._folders(self._table.open(None, ()), job_id)
+        return Destination(self._make_files(path=root, area=area).writer_options.store).has_owner()
+
+    def jobs(self) -> frozenset[str]:
+        """Ids of the jobs that have committed to the table. May be called before `prepare`.
+
+        Raises:
+            SinkError: The table cannot be read.
+        """
+        return self._table.look().jobs() if self._table.exists() else frozenset()
 
     def mark(self, name: str) -> str:
         """Full name of a mark of this operator."""
@@ -210,7 +226,7 @@ class TableFiles:
         return self._mark_of(self.operator_id) + end
 
     def _mark_of(self, operator_id: str) -> str:
-        return f"coordlog.commits.{self._here.job_id}.{escaped(operator_id)}"
+        return f"{MARKS}{self._here.job_id}.{escaped(operator_id)}"
 
     def settled(self, mark: str) -> int | None:
         """Value of a mark of this operator; None if the table has none of this name.

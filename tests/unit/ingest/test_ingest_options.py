@@ -186,7 +186,10 @@ def test_every_destination_has_a_job_id_that_is_one(destination: str) -> None:
     ("destination", "spelled"),
     [
         ("/data/flights", "file:///data/flights"),
+        ("/data/flights", "file:/data/flights"),
+        ("/data/flights", "//data/flights"),
         ("delta+file:///data/flights", "delta+file:///data//./old/../flights/"),
+        ("delta+file:///data/flights", "delta+file:////data/flights"),
         ("delta+s3://bucket/flights", "delta+s3a://bucket/flights/"),
         ("s3://bucket/flights", "s3a://bucket/flights"),
     ],

@@ -9,12 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from coordlog.cli.ingest.options import IngestOptions
 from coordlog.cli.ingest.parts import parts_of
 from coordlog.cli.ingest.preflight import look
-from coordlog.errors import RestoreError
+from coordlog.errors import RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payloads.offload import NO_STORE, PayloadOptions
@@ -244,6 +246,51 @@ def test_a_destination_that_is_gone_is_to_be_put_back(
 
     with pytest.raises(RestoreError, match=rf"{out} in the log and {out}, .* put it back"):
         look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+
+@pytest.mark.slow
+def test_another_table_that_has_nothing_of_the_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows so far would stay in the former table, and only the others be in this one."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    given = _with_files(tmp_path, "a\n1\n")
+    options = IngestOptions(**{**given, "destination": f"delta+file://{tmp_path}/t"}, again=True)
+    log = _Log("job")
+    assert _begun(options, log, lambda *_: None, RuntimeOptions()).wait(WAIT_S) is not None
+    write_deltalake(str(tmp_path / "other"), pa.table({"a": [1]}))
+
+    other = replace(options, destination=f"delta+file://{tmp_path}/other")
+    with pytest.raises(RestoreError, match="/other, which has nothing of this job"):
+        look(parts_of(other), cast("Any", _Place(log)), other, on_progress=_nothing)
+    (tmp_path / "t").rename(tmp_path / "moved")
+    moved = replace(options, destination=f"delta+file://{tmp_path}/moved")
+    look(parts_of(moved), cast("Any", _Place(log)), moved, on_progress=_nothing)
+
+
+def test_a_table_by_another_path_is_refused_with_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    before, mine = "ingest-t-0123abcd", "mine"
+    for job_id in (before, mine):
+        mark = Transaction(f"coordlog.commits.{job_id}.sink", 0)
+        write_deltalake(
+            str(tmp_path / "t"),
+            pa.table({"a": [1]}),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[mark]),
+        )
+        (tmp_path / "t" / ".coordlog" / f"{job_id}.sink").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path)
+    given = _with_files(tmp_path, "a\n1\n")
+    given |= {"destination": f"delta+file://{tmp_path}/link/t", "job_id": None}
+    options = IngestOptions(**given)
+
+    with pytest.raises(SinkError, match=f'`job_id="{before}"`'):
+        look(parts_of(options), cast("Any", _Place(_Log("j"))), options, on_progress=_nothing)
+    own = replace(options, job_id="own")
+    look(parts_of(own), cast("Any", _Place(_Log("own"))), own, on_progress=_nothing)
 
 
 @pytest.mark.slow

@@ -79,6 +79,20 @@ def test_another_path_is_refused_with_both_and_the_way_out(folder: Path, other: 
     assert HandDrivenJob(chain_of(f"file://{was}"), log=over, again=True).mode == "again"
 
 
+def test_a_path_is_the_same_one_in_every_spelling(folder: Path) -> None:
+    locations = {
+        chain_of(spelled).source.location
+        for spelled in (
+            f"{folder}/in",
+            f"/{folder}/in/",
+            f"file:{folder}/in",
+            f"file://{folder}/in",
+            f"local://{folder}/link/../in",
+        )
+    }
+    assert locations == {f"{folder}/in"}
+
+
 def test_a_confirmed_other_path_is_read_and_becomes_the_source(
     folder: Path,
 ) -> None:

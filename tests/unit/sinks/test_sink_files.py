@@ -667,7 +667,7 @@ def test_a_destination_that_became_a_link_to_elsewhere_is_not_written_to(
     (tmp_path / "other").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "other")
 
-    assert not sink.is_taken()
+    assert not sink.is_taken(JOB)
     error = refusal(lambda: opened(sink))
     assert "no job has made it ready" in error.problem
     assert "exists" in refusal(lambda: publish(sink, snapshot)).problem
