@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
-from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, map_numbered, nowhere
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import FileWriters
@@ -107,7 +107,8 @@ def staged_part(frame: DataFrame, writers: FileWriters, batch: Batch) -> BatchPa
         UsageError: As `refuse_repeated_names`.
     """
     refuse_repeated_names(frame.columns)
-    rows = frame.mapInArrow(FilesTask.of(writers, batch), f"{_COLUMN} binary").collect()
+    task = replace(FilesTask.of(writers, batch), names=tuple(frame.columns))
+    rows = map_numbered(frame, task, f"{_COLUMN} binary").collect()
     return files_part(batch.sink, [bytes(row[0]) for row in rows])
 
 
@@ -143,6 +144,8 @@ class FilesTask:
     label: str
     """Prefix of the final names: the query."""
     batch_id: int
+    names: tuple[str, ...] = ()
+    """Names of the columns, for `map_numbered`."""
 
     @classmethod
     def of(cls, writers: FileWriters, batch: Batch) -> FilesTask:
@@ -157,8 +160,8 @@ class FilesTask:
         )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows. For `mapInArrow`: returns the encoded files, one per row."""
-        staged = self.write(batches)
+        """Write the rows. For `map_numbered`: returns the encoded files, one per row."""
+        staged = self.write(batch.rename_columns(self.names) for batch in batches)
         yield pa.record_batch({_COLUMN: pa.array(staged, pa.binary())})
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[bytes]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from coordlog.errors import SinkError
 from coordlog.log.interface import LogIdentity
@@ -22,7 +24,16 @@ from coordlog.spark_integration.driver.stage import name_lost_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["At", "Batch", "BatchSink", "PartsSink", "have_query", "nowhere", "refuse_older"]
+__all__ = [
+    "At",
+    "Batch",
+    "BatchSink",
+    "PartsSink",
+    "have_query",
+    "map_numbered",
+    "nowhere",
+    "refuse_older",
+]
 
 At = Callable[[str], None]
 """Called with the name of each place at which a crash would leave unfinished work."""
@@ -179,6 +190,18 @@ def refuse_older(where: str, key: BatchKey, newest: int | None) -> None:
             "put the newest checkpoint back; else begin a query with a new checkpoint after the rows of batch "
             f"{newest}, with instead_of={key.query_id!r}",
         )
+
+
+def map_numbered(
+    frame: DataFrame,
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """`mapInArrow` of a frame whose columns may have any names; the task gets them in order, under other names.
+
+    PySpark looks up each column by its name, and reads a dot, a backtick or a star in it as syntax.
+    """
+    return frame.toDF(*(f"column{n}" for n in range(len(frame.columns)))).mapInArrow(task, schema)
 
 
 class PartsSink:

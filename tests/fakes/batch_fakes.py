@@ -79,6 +79,15 @@ class ArrowFrame(FakeFrame):
         self._partitions = partitions
         self.columns = partitions[0].column_names
 
+    def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802, Spark's name
+        """The frame with other names; a partition may have further columns, which Spark's have not."""
+        return ArrowFrame(
+            [
+                one.rename_columns([*names, *one.column_names[len(names) :]])
+                for one in self._partitions
+            ]
+        )
+
     def mapInArrow(  # noqa: N802, Spark's name
         self, function: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]], _schema: str
     ) -> _Mapped:

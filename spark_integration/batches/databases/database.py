@@ -49,7 +49,13 @@ from coordlog.spark_integration.batches.databases.connections import (
     mark_of,
 )
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
-from coordlog.spark_integration.batches.sinks import At, Batch, nowhere, refuse_older
+from coordlog.spark_integration.batches.sinks import (
+    At,
+    Batch,
+    map_numbered,
+    nowhere,
+    refuse_older,
+)
 from coordlog.spark_integration.task.worker_archives import keep_archives
 
 if TYPE_CHECKING:
@@ -322,7 +328,7 @@ class DatabaseTable:
             table=f"{self._prefix}{staging}",
             columns=tuple(frame.columns),
         )
-        counts = frame.mapInArrow(task, "task long, row_count long").collect()
+        counts = map_numbered(frame, task, "task long, row_count long").collect()
         written = sorted((int(row[0]), int(row[1])) for row in counts if row[1])
         part = BatchPart(
             sink=batch.sink,
@@ -621,7 +627,7 @@ class _InsertTask:
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Insert the rows. For `mapInArrow`: returns the task's number and the count of its rows."""
+        """Insert the rows. For `map_numbered`: returns the task's number and the count of its rows."""
         from pyspark import TaskContext  # noqa: PLC0415, in a task only
 
         keep_archives()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,8 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration import ParquetSink, exactly_once
+from coordlog.spark_integration import DatabaseTable, ParquetSink, exactly_once
+from jobs.batch_cases import StreamCase
 from servers.brokers import broker
 
 if TYPE_CHECKING:
@@ -146,6 +149,27 @@ def test_an_older_copy_of_the_checkpoint_loses_no_rows(spark: SparkSession, tmp_
         (tmp_path / "in" / "sixth").write_text("sixth\n", "utf-8")
         run_stream(spark, tmp_path, write)
     assert lines_in(tmp_path / "out") == before | Counter(["fifth", "sixth"])
+
+
+def test_columns_of_any_name_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["a.b", "c`d", "*", "`e`", "e", "f[0]"]
+    columns = ", ".join(f'"{name}" BIGINT' for name in names)
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.execute(f"CREATE TABLE t ({columns})")
+
+    def sinks() -> Mapping[str, ParquetSink | DatabaseTable]:
+        return {
+            "files": ParquetSink(tmp_path / "out"),
+            "table": DatabaseTable.sqlite(tmp_path / "t.db", "t"),
+        }
+
+    case = StreamCase(spark, sinks)
+    with closing(connection), closing(case.driver()) as driver:
+        case.give(driver, 0, spark.createDataFrame([tuple(range(len(names)))], names))
+        assert connection.execute("SELECT * FROM t").fetchall() == [tuple(range(len(names)))]
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    rows = pq.ParquetFile(file).read().to_pylist()
+    assert rows == [{name: n for n, name in enumerate(names)}]
 
 
 @pytest.fixture
