@@ -313,12 +313,12 @@ def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
             twin.copies = {**copies, n: copied}
             twin.cut_sequences[n] = sequence
         if one.kind is Kind.RESET_TO_CHECKPOINT and n is not None:
-            copies, cuts, ended = twin.copies, dict(twin.cut_sequences), twin.ended
+            copies, cuts, ends = twin.copies, dict(twin.cut_sequences), twin.ended
             skipped = twin.skipped
             twin = copy.deepcopy(copies[n]) if n >= 0 else Twin()
             twin.copies, twin.cut_sequences, twin.skipped = copies, cuts, skipped
             # No restored reader has a split that ended between the cut and the barrier.
-            over = {name for name, (barrier, _) in ended.items() if barrier < n}
+            over = {name for name, (barrier, _) in ends.items() if barrier < n}
             twin.ended |= {name: (-1, False) for _, _, name in twin.assigned if name in over}
         if one.kind is Kind.SUBTASK_RESET and n is not None:
             cut = twin.cut_sequences.get(n, -1)
