@@ -255,7 +255,8 @@ def test_another_table_that_has_nothing_of_the_job_is_refused(
     """The rows so far would stay in the former table, and only the others be in this one."""
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
     given = _with_files(tmp_path, "a\n1\n")
-    options = IngestOptions(**{**given, "destination": f"delta+file://{tmp_path}/t"}, again=True)
+    given |= {"destination": f"delta+file://{tmp_path}/t"}
+    options = IngestOptions(**given, again=True)
     log = _Log("job")
     assert _begun(options, log, lambda *_: None, RuntimeOptions()).wait(WAIT_S) is not None
     write_deltalake(str(tmp_path / "other"), pa.table({"a": [1]}))
