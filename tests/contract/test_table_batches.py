@@ -220,6 +220,29 @@ def test_a_batch_is_known_after_the_topic_was_deleted_and_made_again(place: Plac
     assert place.rows() == Counter(range(3))
 
 
+def test_a_log_made_again_is_refused_under_another_name_of_the_sink(place: Place) -> None:
+    """The marks of the former name are not looked for: a new query would write its rows a second time."""
+    log = MemoryLog()
+
+    def give_to(name: str, batch_id: int, query_id: str) -> None:
+        case = BatchCase(cast("Any", lambda: {name: place.new_sink()}))
+        case.log = log
+        driver = case.driver()
+        try:
+            case.give(driver, batch_id, frame([batch_id], batch_id=batch_id, query_id=query_id))
+        finally:
+            driver.close()
+
+    give_to("one", 0, "q-1")
+    give_to("other", 1, "q-1")
+    log.recreate()
+    with pytest.raises(SinkError, match="by a sink of another id than 'third', with a log that is"):
+        give_to("third", 0, "q-2")
+    give_to("other", 2, "q-1")
+
+    assert place.rows() == Counter(range(3))
+
+
 def test_another_log_of_the_job_is_refused_before_anything_is_appended(place: Place) -> None:
     case = case_of(place)
     give(case, frame([0]))

@@ -25,6 +25,7 @@ from pyiceberg.types import LongType
 
 from coordlog.errors import DestinationMisfitError, OutOfSpaceError, SinkError
 from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.tables.delta import DeltaSink
 from data.table_places import DeltaPlace, IcebergPlace, Place
 from data.table_steps import (
     SAVED,
@@ -562,6 +563,13 @@ def test_a_constraint_that_a_delta_table_got_meanwhile_stops_the_commit(tmp_path
 
     assert "delta.constraints.small" in error.problem
     assert place.rows() == Counter()
+
+
+@pytest.mark.parametrize("name", ["a%20b", "%25", "a%C3%BC", "a\\b"])
+def test_a_path_that_delta_rs_reads_as_another_is_refused(tmp_path: Path, name: str) -> None:
+    DeltaSink(tmp_path / "100%").prepare("job")
+    with pytest.raises(SinkError, match="delta-rs looks for the log of the table elsewhere"):
+        DeltaSink(tmp_path / name / "t")
 
 
 def test_columns_that_delta_does_not_take_make_no_table(tmp_path: Path) -> None:

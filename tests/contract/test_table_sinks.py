@@ -587,6 +587,8 @@ def test_another_log_is_refused_under_another_id_of_the_sink_too(place: Place) -
     sink.claim(JOB, log_named("a"))
     error = refusal(lambda: renamed(place).claim(JOB, log_named("b")))
     assert "writes there with another log" in error.problem
+    # Others write to the table too: nobody is told to remove what is in it.
+    assert error.next_step.endswith("else use another destination (or another job id)")
     renamed(place).claim(JOB, log_named("b"), [("c", "a")])
 
     with pytest.raises(JobMovedError):

@@ -31,7 +31,7 @@ class ClaimKeeper(Protocol):
 
     @property
     def release(self) -> str:
-        """How a person removes the claims, as the end of a sentence."""
+        """What else a person may do, as removing the claims: the end of a sentence."""
         ...
 
     def read_claim(self, number: int) -> bytes | None:

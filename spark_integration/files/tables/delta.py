@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from coordlog.errors import EnvironmentSetupError
+from coordlog.errors import EnvironmentSetupError, SinkError
 from coordlog.limits import ROLL_BYTES, ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from coordlog.option_types import check_types
 from coordlog.spark_integration.files.sink.sink import Compression, ParquetSink
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["DeltaSink"]
+
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\")
+"""In a local path: delta-rs (1.6.6) takes it for an escaped character, or for a slash."""
 
 
 class DeltaSink(TableSink):
@@ -43,7 +47,8 @@ class DeltaSink(TableSink):
 
     Raises:
         OptionError: An option is out of range.
-        SinkError: `path` has credentials, or is in a file system in which files cannot be published.
+        SinkError: `path` has credentials, is in a file system in which files cannot be published, or is a local one
+            that delta-rs does not read.
         EnvironmentSetupError: deltalake is not installed.
     """
 
@@ -79,6 +84,13 @@ class DeltaSink(TableSink):
 def _delta_table(path: str) -> Table:
     # It refuses what no file could be published in, and opens nothing.
     root = ParquetSink(path.removeprefix("file://") if path.startswith("file:///") else path)
+    misread = _MISREAD.search(root.destination) if root.destination.startswith("/") else None
+    if misread is not None:
+        raise SinkError(
+            root.destination,
+            f"its path has {misread[0]!r}, and delta-rs looks for the log of the table elsewhere",
+            "use a path without it",
+        )
     try:
         from coordlog.spark_integration.files.tables.delta_table import (  # noqa: PLC0415, an extra
             DeltaLakeTable,

@@ -90,6 +90,15 @@ class _JobFiles(ParquetSink):
         self._destination.prepare(job_id)
 
 
+class _PlaceInTable(Destination):
+    """A job's hidden files in a table, which has rows of others too."""
+
+    @property
+    def release(self) -> str:
+        """See `ClaimKeeper`."""
+        return "another job id"
+
+
 class TableFiles:
     """Files in a folder of one job below a table's location, which the table's own commits add.
 
@@ -168,7 +177,7 @@ class TableFiles:
         root, area = self._folders(table, job_id)
         files = self._make_files(path=root, area=area, partition_by=table.partition_by)
         files.prepare(job_id)
-        destination = Destination(files.writer_options.store)
+        destination = _PlaceInTable(files.writer_options.store)
         check_identity(self._table, destination, table.identity)
         self._identity = table.identity
         settled = destination.settled_schema()
@@ -189,7 +198,7 @@ class TableFiles:
             root=root,
             files=files,
             destination=destination,
-            of_job=Destination(of_job.store),
+            of_job=_PlaceInTable(of_job.store),
             writers=writers,
         )
 
