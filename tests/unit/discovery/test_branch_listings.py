@@ -454,7 +454,7 @@ def test_a_pruned_history_with_a_change_of_branches_has_no_fault() -> None:
     assert [row.split_id for row in audit(stored).splits] == ["b"]
 
 
-def test_a_split_that_ended_before_its_barrier_is_read_at_an_older_checkpoint_too() -> None:
+def test_a_split_that_ended_before_its_barrier_is_read_at_an_older_return() -> None:
     """Its end is after the cut of the checkpoint, whose state of the source has the split with a reader."""
     job = HandDrivenJob(chain())
     (attempt,) = job.register_all()
