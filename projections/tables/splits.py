@@ -207,6 +207,8 @@ class _Thrown:
 
 @dataclass(slots=True, kw_only=True)
 class _Split:
+    discovered: int = -1
+    """Sequence of the first discovery."""
     discovered_us: int | None = None
     skipped_because: str | None = None
     withdrawn_because: str | None = None
@@ -217,13 +219,16 @@ class _Split:
     """Whether the job does not know the split, as no later record is of it: the job went back to a checkpoint from
     before a pruned log's first record, which may have it as read; or to one at which all subtasks had finished, which
     leaves out what was found later."""
+    left_out: int | None = None
+    """Sequence of the reset that left the split out, as all subtasks had finished. It stays so at later resets, except
+    to a checkpoint that has it."""
 
     def hold(
         self, subtask: int, attempt_number: int, assigned: int | None, began: int | None
     ) -> _Hold:
         """The attempt's hold, begun now, at that sequence, if it has none."""
         key = (subtask, attempt_number)
-        self.is_unknown = False
+        self.is_unknown, self.left_out = False, None
         known = self.holds.get(key)
         if known is None:
             known = self.holds[key] = _Hold(
@@ -360,6 +365,7 @@ class SplitFold:
                     split.withdrawn_because = None
                     if split.discovered_us is None:
                         split.discovered_us = record.timestamp_us
+                        split.discovered = -1 if record.sequence is None else record.sequence
             case Kind.FACT if (record.payload_type or "").startswith(WITHDRAWN) and fields:
                 ids = fields.get("split_ids")
                 for split_id in ids if isinstance(ids, list) else ():
@@ -387,8 +393,11 @@ class SplitFold:
             case Kind.RESET_TO_CHECKPOINT:
                 if record.checkpoint_id != self._last:
                     self._change_branch(record, attempts)
+                    self._leave_out(record, self._last)
                 else:
                     self._reset(record, sorted(self._of_subtask), attempts)
+                    if self._last in self._ended_at:
+                        self._leave_out(record, self._last)
                 self._promised.clear()
             case Kind.EPOCH_STARTED:
                 if record.job_id != self._job_id:  # forked: open commits stay with the first job
@@ -481,7 +490,7 @@ class SplitFold:
 
     def _split(self, record: Record, split_id: str) -> _Split:
         split = self._splits.setdefault((record.operator_id or "", split_id), _Split())
-        split.is_unknown = False
+        split.is_unknown, split.left_out = False, None
         return split
 
     def _hold(self, record: Record, split_id: str, assigned: int | None) -> _Hold:
@@ -603,8 +612,6 @@ class SplitFold:
         number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
         completed = self._completed_at.get(number, -1)
         is_pruned = number != NO_CHECKPOINT and number not in self._completed_at
-        # With more subtasks than it had, a checkpoint has some that can read what was found later.
-        is_over = number in self._ended_at and self._parallelism <= self._parallelism_of[number]
         self._last = number
         self._of_subtask.clear()
         for key in sorted(self._splits):
@@ -620,9 +627,23 @@ class SplitFold:
                 elif not hold.is_over:
                     hold.is_over, hold.over = True, record.sequence
                     split.thrown.append(self._thrown(key, hold, record, number, attempts))
+            split.is_unknown = is_pruned
+
+    def _leave_out(self, record: Record, number: int) -> None:
+        """Mark the splits that the job does not know after a reset: see `_Split.is_unknown`."""
+        # With more subtasks than it had, a checkpoint has some that can read what was found later.
+        is_over = number in self._ended_at and self._parallelism <= self._parallelism_of[number]
+        for (operator_id, _), split in self._splits.items():
             is_live = any(not hold.is_over for hold in split.holds.values())
-            is_left_out = (is_pruned or is_over) and not is_live
-            split.is_unknown = is_left_out and split.skipped_because is None
+            if is_live or split.skipped_because is not None:
+                split.is_unknown, split.left_out = False, None
+                continue
+            cut = self._cuts.get((number, operator_id), -1)
+            if split.left_out is not None and split.discovered < cut < split.left_out:
+                split.left_out = None
+            if is_over and split.left_out is None:
+                split.left_out = record.sequence
+            split.is_unknown = split.is_unknown or split.left_out is not None
 
     def _thrown(
         self,

@@ -248,6 +248,42 @@ def test_a_reader_more_than_had_ended_reads_what_another_branch_has_found(
     assert faults_of(job.log) == []
 
 
+def test_what_an_ended_savepoint_leaves_out_stays_unknown_at_another() -> None:
+    """No record names the split again, so the tables have no record of its own that says so."""
+    log = ended_with_another_branch()
+    fact = SavepointTaken(name="start", checkpoint=1)
+    append_fact(
+        log, read_records(log), fact, command="checkpoint", check=lambda _state: None, why="a test"
+    )
+    HandDrivenJob(chain(), log=log, from_checkpoint=2)
+    HandDrivenJob(chain(), log=log, again=True).crash()
+
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=1)
+    (attempt,) = job.register_all()
+    for name in ("a", "b"):
+        read_one(attempt, name)
+    ask(attempt)
+    ack_all(attempt)
+    attempt.complete()
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    assert {*places(job)} == {"a", "b"}
+    assert faults_of(job.log) == []
+
+
+def test_a_reader_more_and_one_less_leaves_out_what_was_found() -> None:
+    log = ended_with_another_branch()
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=2, parallelism=2)
+    assert {*places(job)} == {"a", "b", "c"}
+    job.crash()
+
+    job = HandDrivenJob(chain(), log=log, from_checkpoint=2)
+
+    assert job.runtime.state.phase is Phase.FINISHED
+    assert {*places(job)} == {"a", "b"}
+    assert faults_of(job.log) == []
+
+
 def test_a_branch_that_has_found_nothing_more_leaves_a_listing_ended() -> None:
     job = on_branch(with_savepoint(is_read_to_the_end=True), 1)
 
