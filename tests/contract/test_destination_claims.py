@@ -207,9 +207,15 @@ def refusal(place: Place, log: LogIdentity, *former: tuple[str, str]) -> SinkErr
     return caught.value
 
 
-@pytest.mark.parametrize("other", [THERE, log_of("here", "2", "prefix.ingest.log")])
+@pytest.mark.parametrize(
+    ("other", "next_step"),
+    [
+        (THERE, "use the broker that the job was begun on"),
+        (log_of("here", "2", "prefix.ingest.log"), "(`--topic-prefix`), whose topic is ingest.log"),
+    ],
+)
 def test_two_histories_of_one_job_id_do_not_share_a_destination(
-    place: Place, other: LogIdentity
+    place: Place, other: LogIdentity, next_step: str
 ) -> None:
     place.claim(HERE)
     place.claim(HERE)
@@ -224,6 +230,7 @@ def test_two_histories_of_one_job_id_do_not_share_a_destination(
     error = refusal(place, other)
     assert "ingest.log at here:9092 (cluster here, topic id 1)" in error.problem
     assert f"(cluster {other.cluster_id}, topic id {other.topic_id})" in error.problem
+    assert next_step in error.next_step
     assert "`coordlog adopt`" in error.next_step
     assert place.entry(0) == written
     place.claim(HERE)

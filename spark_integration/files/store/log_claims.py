@@ -145,12 +145,18 @@ def _check_continues(
     if _is_made_again(holder, log):
         refuse_earlier_output()
         return
+    if holder.topic and holder.cluster_id == log.cluster_id:
+        use_that_log = (
+            f"use the topic prefix of that log (`--topic-prefix`), whose topic is {holder.topic}"
+        )
+    else:
+        use_that_log = "use the broker that the job was begun on"
     raise SinkError(
         keeper.where,
         f"job {job_id!r} writes there with another log, {_described(holder)}; this one is "
         f"{_described(log)}: rows would be written a second time, and what the other has staged be "
         "removed",
-        "use the broker that the job was begun on; if that is lost `coordlog adopt` moves its "
+        f"{use_that_log}; if that is lost `coordlog adopt` moves its "
         f"history here; else use another destination (or {keeper.release})",
     )
 
