@@ -177,7 +177,8 @@ class _Ingest:
         self._fold, self._job_log = job_log.progress, job_log
         if options.watch and not options.again and job_log.progress.progress.is_listing_complete:
             self._shown.say(
-                "its listing has ended before: remaining splits are read, but no new files"
+                "its listing has ended before: remaining splits are read, but no new files, unless the job goes back "
+                "to a checkpoint before that end"
             )
         return job_log
 
