@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final, Literal
 
 from coordlog.api.coordinator import (
@@ -227,26 +228,24 @@ class DefaultEnumerator(SplitEnumerator):
         context = self._context
         state, parallelism = context.state, context.current_parallelism()
         dealt: dict[int, list[Split]] = {subtask: [] for subtask in subtasks}
-        # After a return to a checkpoint where a subtask had finished, the next one gets the splits found since.
-        owners = [
-            next(
-                (
-                    n
-                    for n in (*range(first, parallelism), *range(first))
-                    if not state.reader(n).is_completed
-                ),
-                first,
-            )
-            for first in range(parallelism)
-        ]
         for split_id in state.unassigned():
             ordinal = state.splits.ordinal(split_id)
-            owner = owners[ordinal % parallelism]
+            owner = _owner_of(ordinal, state, parallelism)
             if owner in dealt:
                 dealt[owner].append(state.splits.split_at(ordinal))
         context.assign_splits(dealt)
         for subtask in sorted(dealt):
             context.signal_no_more_splits(subtask)
+
+
+def _owner_of(ordinal: int, state: SplitsState, parallelism: int) -> int:
+    """The subtask that a split is dealt to: by its ordinal, or the next one that has not finished.
+
+    A subtask has finished before a split is dealt only after a return to a checkpoint, for splits found since.
+    """
+    first = ordinal % parallelism
+    in_turn = chain(range(first, parallelism), range(first))
+    return next((one for one in in_turn if not state.reader(one).is_completed), first)
 
 
 class SplitCoordinator(EventSourcedCoordinator[SplitsState]):

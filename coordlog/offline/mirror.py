@@ -1,4 +1,4 @@
-"""Copies of a log whose offsets begin elsewhere, as a mirroring tool makes them."""
+"""Copies that a mirroring tool makes of a log: their offsets are not those of the log."""
 
 from __future__ import annotations
 

@@ -124,12 +124,12 @@ class OperatorProjection(Generic[S]):
     def after(self, *, is_ancestor: bool, has_ended: bool) -> Callable[[S, S], S] | None:
         """Function of the states before a reset and at its checkpoint to the state after it; None: the latter.
 
+        Of a projection that does not survive resets.
+
         Args:
             is_ancestor: Whether the checkpoint is an ancestor of the state before.
             has_ended: Whether all subtasks have finished at the checkpoint.
         """
-        if self.survives_resets:
-            return None
         if not is_ancestor and self.after_branch is not None:
             return None if has_ended else self.after_branch
         return self.after_end if has_ended and self.after_end is not None else self.after_reset

@@ -197,7 +197,7 @@ def map_numbered(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: str,
 ) -> DataFrame:
-    """`mapInArrow` of a frame whose columns may have any names; the task gets them in order, under other names.
+    """As `mapInArrow`, but column names may have any characters: the task receives the columns numbered, in order.
 
     PySpark looks up each column by its name, and reads a dot, a backtick or a star in it as syntax.
     """

@@ -65,12 +65,9 @@ class TableBatches:
         Raises:
             SinkError: Another one does; both are named. Or it is gone, and has written by a sink of another name.
         """
-
-        def refuse_earlier_output() -> None:
-            self._files.refuse_other_operators(job_id)
-            self.refuse_writes_above(job_id, 0)
-
-        self._files.claim(job_id, log, former, refuse_earlier_output=refuse_earlier_output)
+        self._files.claim(
+            job_id, log, former, refuse_earlier_output=lambda: self.refuse_writes_above(job_id, 0)
+        )
 
     def refuse_writes_above(self, job_id: str, number: int) -> None:
         """Refuse a table with batch writes that the log has not: it is gone, or an older copy.

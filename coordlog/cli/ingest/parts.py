@@ -108,9 +108,12 @@ def parts_of(options: IngestOptions) -> IngestParts:
             problems.append(str(error))
         return None
 
-    job_id = options.job_id or default_job_id(options.destination)
     history = attempt(lambda: _history(options.history))
-    of_job = {"job_id": job_id, **options.keywords(Part.JOB), "history": history}
+    of_job = {
+        "job_id": options.job_id or default_job_id(options.destination),
+        **options.keywords(Part.JOB),
+        "history": history,
+    }
     if history is None:
         of_job |= {"history": "forever", "history_archive": None}
     attempt(lambda: check_job_options(of_job))
@@ -137,7 +140,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
         parts["transform"] = attempt(lambda: load_transform(text, is_local=is_local))
     if problems:
         raise OptionsError(tuple(problems))
-    # A spelling of its own, such as s3a:// or a double slash, would make another job, which writes all rows again.
+    # The sink has one spelling for all of DEST, such as s3:// for s3a://: another id would write all rows again.
     job_id = options.job_id or default_job_id(parts["sink"].destination)
     checked = IngestParts(job_id=job_id, **parts)
     attempt(lambda: check_apart(checked.chain()))

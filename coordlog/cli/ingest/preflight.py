@@ -247,8 +247,8 @@ def _check_spelling(job_id: str, table: TableSink) -> None:
     if others:
         raise SinkError(
             table.destination,
-            f"it has rows of job {others[0]!r}, whose id looks derived from the table too: by a link, in another "
-            f"spelling or before a move; job {job_id!r} would write all of its rows again",
+            f"it has rows of job {others[0]!r}, whose id looks derived from another path to this table, as by a link "
+            f"or before a move; job {job_id!r} would write all of these rows again",
             f'continue that job with `job_id="{others[0]}"`; for rows of another source, set an id of your own',
         )
 

@@ -31,7 +31,7 @@ class ClaimKeeper(Protocol):
 
     @property
     def release(self) -> str:
-        """What else a person may do, as removing the claims: the end of a sentence."""
+        """The last step that a message offers, such as how a person removes the claims: the end of a sentence."""
         ...
 
     def read_claim(self, number: int) -> bytes | None:

@@ -179,12 +179,9 @@ class TableSink(Sink):
         Raises:
             SinkError: Another log writes here; both are named. Or it is gone, and the table has its rows.
         """
-
-        def refuse_earlier_output() -> None:
-            self._files.refuse_other_operators(job_id)
-            self._refuse_commits_from(job_id, 0)
-
-        self._files.claim(job_id, log, former, refuse_earlier_output=refuse_earlier_output)
+        self._files.claim(
+            job_id, log, former, refuse_earlier_output=lambda: self._refuse_commits_from(job_id, 0)
+        )
 
     def is_taken(self, job_id: str) -> bool:
         """Whether the table exists, and this job has begun to write there.

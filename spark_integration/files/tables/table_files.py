@@ -274,18 +274,24 @@ class TableFiles:
             job_id: The job.
             log: The job's log.
             former: Cluster id and topic id of each log that the job has left, by `coordlog adopt`.
-            refuse_earlier_output: Raises SinkError if a log whose topic was made again would write rows twice.
+            refuse_earlier_output: Called if the log's topic was made again: raises SinkError if this operator has
+                written with the former one, because its rows would be written twice.
 
         Raises:
-            SinkError: Another log writes here; both are named.
+            SinkError: Another log writes here; both are named. Or it is gone, and has written by another operator.
         """
+
+        def refuse_output() -> None:
+            self._refuse_other_operators(job_id)
+            refuse_earlier_output()
+
         held, own = (
-            claim_for(keeper, job_id, log, former, refuse_earlier_output=refuse_earlier_output)
+            claim_for(keeper, job_id, log, former, refuse_earlier_output=refuse_output)
             for keeper in (self._here.of_job, self._here.destination)
         )
         self._held, self._begins_anew = held, own.begins_anew
 
-    def refuse_other_operators(self, job_id: str) -> None:
+    def _refuse_other_operators(self, job_id: str) -> None:
         """Refuse a table to which other operators of the job alone have written, with a log that is gone.
 
         Raises:

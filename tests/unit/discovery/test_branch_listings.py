@@ -455,7 +455,7 @@ def test_a_pruned_history_with_a_change_of_branches_has_no_fault() -> None:
 
 
 def test_a_split_that_ended_before_its_barrier_is_read_there() -> None:
-    """Its end is after the cut of the checkpoint, whose state of the source has the split with a reader."""
+    """At the cut of the checkpoint the split is with a reader, and it ends after the cut."""
     job = HandDrivenJob(chain())
     (attempt,) = job.register_all()
     ask(attempt)
